@@ -1,0 +1,47 @@
+"""Names for the parts a researcher may add: kernels, means, rules, heads, objectives, presets.
+
+A part registers itself where it is defined, so that adding one touches one file; presets, command line and the
+common tests then find it by name.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from dspp.errors import InputError
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T]):
+    """A mapping from names to parts of one kind, whose look-up error lists the names there are."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._parts: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Return a decorator that stores what it decorates under `name`."""
+
+        def decorator(part: T) -> T:
+            if name in self._parts:
+                raise InputError(f"the {self.kind} {name!r} is registered already; choose another name")
+            self._parts[name] = part
+            return part
+
+        return decorator
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self._parts[name]
+        except (KeyError, TypeError):
+            known = ", ".join(sorted(self._parts))
+            raise InputError(f"unknown {self.kind} {name!r}; choose one of: {known}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
