@@ -1,0 +1,174 @@
+"""The gate every table passes: finite numbers in the right shape, or an `InputError` that says where not.
+
+What comes out is always a fresh float64 array, so nothing later can change what the caller holds.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
+
+from dspp.errors import InputError
+
+Table = ArrayLike | torch.Tensor
+
+
+def check_X(X: Table, name: str = "X") -> Float[np.ndarray, "N D"]:  # noqa: N802 - X is a matrix
+    """Return the inputs as a new float64 array of rows and columns.
+
+    Args:
+        X: Anything array-like: nested lists, a numpy array, a torch tensor, a data frame of numbers.
+        name: What to call it in an error.
+
+    Raises:
+        InputError: It is not a 2-D table with at least one row and one column of finite numbers.
+    """
+    array = _to_numpy(X, name)
+    if array.ndim != 2:
+        raise InputError(
+            f"{name}: expected a 2-D table (rows, columns), got {array.ndim}-D of shape {array.shape}. "
+            f"Reshape your data: {name}.reshape(-1, 1) for one column, {name}.reshape(1, -1) for one row."
+        )
+    return _finite_float64(_not_empty(array, name), name)
+
+
+def check_y(y: Table, num_rows: int, name: str = "y") -> Float[np.ndarray, " N *T"]:
+    """Return the targets as a new float64 array, `(N,)` for one output or `(N, T)` for several.
+
+    Args:
+        y: Anything array-like.
+        num_rows: The number of rows of the inputs it belongs to.
+        name: What to call it in an error.
+
+    Raises:
+        InputError: It is not 1-D or 2-D, has another number of rows, or holds anything but finite numbers.
+    """
+    array = _to_numpy(y, name)
+    if array.ndim not in (1, 2):
+        raise InputError(
+            f"{name}: expected targets of shape (N,) or (N, T), got {array.ndim}-D of shape {array.shape}. "
+            "Give one number, or one row of numbers, for each row of X."
+        )
+    if len(_not_empty(array, name)) != num_rows:
+        raise InputError(
+            f"{name}: expected {num_rows} rows, as many as X has, got {len(array)}. "
+            f"Give X and {name} the same rows in the same order."
+        )
+    return _finite_float64(array, name)
+
+
+def check_Xy(  # noqa: N802 - X is a matrix
+    X: Table, y: Table
+) -> tuple[Float[np.ndarray, "N D"], Float[np.ndarray, " N *T"]]:
+    """Return inputs and targets as new float64 arrays; see `check_X` and `check_y`."""
+    checked = check_X(X)
+    return checked, check_y(y, len(checked))
+
+
+def check_width(
+    X: Float[np.ndarray, "N D"] | Float[torch.Tensor, "N D"], expected: int, owner: str = "the model"
+) -> None:
+    """Raise `InputError` unless X has `expected` columns; `owner` is who expects them."""
+    if X.shape[1] != expected:
+        raise InputError(
+            f"X has {X.shape[1]} features, but {owner} is expecting {expected} features as input. "
+            "Give the columns used for training, in the same order."
+        )
+
+
+def _to_numpy(data: Table, name: str) -> NDArray[np.generic]:
+    """Return `data` as an array of whatever dtype it has; it may share the caller's memory."""
+    if issparse(data) or (isinstance(data, torch.Tensor) and data.layout != torch.strided):
+        raise InputError(f"{name}: expected a dense table, got a sparse one. Make it dense first.")
+    if data is None:
+        raise InputError(f"{name}: expected numbers, got None. Pass {name}: it is required here.")
+    try:
+        if isinstance(data, torch.Tensor):
+            return _tensor_to_numpy(data)
+        return np.asanyarray(data)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"{name}: expected a table of numbers, got {type(data).__name__} that cannot be read ({error}). "
+            "Give every row the same number of columns."
+        ) from None
+
+
+def _tensor_to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:
+    tensor = tensor.detach().cpu()
+    if tensor.is_floating_point():
+        tensor = tensor.double()  # numpy has no bfloat16 nor float8
+    array: NDArray[np.generic] = tensor.resolve_conj().resolve_neg().numpy()
+    return array
+
+
+def _not_empty(array: NDArray[np.generic], name: str) -> NDArray[np.generic]:
+    for axis, what in enumerate(("sample(s)", "feature(s)")[: array.ndim]):
+        if array.shape[axis] == 0:
+            raise InputError(
+                f"{name}: got 0 {what} (shape={array.shape}) while a minimum of 1 is required. "
+                "Look at the file or the filter this came from."
+            )
+    return array
+
+
+def _finite_float64(array: NDArray[np.generic], name: str) -> Float[np.ndarray, " N *T"]:
+    if array.dtype.kind == "c":
+        raise InputError(
+            f"{name}: Complex data not supported: expected real numbers, got {array.dtype}. "
+            "Give real and imaginary parts as two columns."
+        )
+    if array.dtype.kind not in "biuf":
+        _raise_not_numeric(array, name)
+    with np.errstate(over="ignore"):  # a long double beyond float64 becomes inf and is reported below
+        copy = np.array(array, dtype=np.float64, order="C")
+    if isinstance(array, np.ma.MaskedArray):
+        copy[np.ma.getmaskarray(array)] = np.nan  # masked means missing; numpy shows what lies under the mask
+    if not np.isfinite(copy).all():
+        _raise_not_finite(copy, name)
+    return copy
+
+
+def _raise_not_finite(array: Float[np.ndarray, " N *T"], name: str) -> None:
+    bad = np.argwhere(~np.isfinite(array))
+    value = array[tuple(bad[0])]
+    raise InputError(
+        f"{name}: expected finite numbers, got {'NaN' if np.isnan(value) else value} at {_place(bad[0])} "
+        f"({len(bad)} NaN or inf in all). Remove such rows or fill in the missing values."
+    )
+
+
+def _raise_not_numeric(array: NDArray[np.generic], name: str) -> None:
+    got = f"{name}: expected numbers, got dtype {array.dtype}"
+    index = _first(lambda cell: not _reads_as_number(cell), array)
+    if index is None:
+        raise InputError(f"{got} whose cells read as numbers. Convert it first: {name}.astype(float).")
+    raise InputError(
+        f"{got} with {_shortened(array[index])} at {_place(index)}. "
+        "Encode categories and dates as numbers, then convert with .astype(float)."
+    )
+
+
+def _first(is_bad: Callable[[object], bool], array: NDArray[np.generic]) -> tuple[int, ...] | None:
+    return next((index for index, cell in np.ndenumerate(array) if is_bad(cell)), None)
+
+
+def _reads_as_number(cell: object) -> bool:
+    if isinstance(cell, np.datetime64 | np.timedelta64):
+        return False  # float() takes them, but their unit would be lost without a word
+    try:
+        float(cell)  # type: ignore[arg-type]  # whether it is one is the question
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _shortened(cell: object, limit: int = 40) -> str:
+    text = repr(cell)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _place(index: tuple[int, ...] | NDArray[np.intp]) -> str:
+    return ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column"), index, strict=False))

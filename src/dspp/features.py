@@ -1,0 +1,20 @@
+"""Neural feature extractors in front of the first layer (deep kernel learning)."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+PAPER_SIZES = (1000, 1000, 500, 50, 20)
+
+
+def feature_network(num_inputs: int, sizes: Sequence[int] = PAPER_SIZES) -> nn.Sequential:
+    """The network of the paper's appendix (deep kernel learning regression).
+
+    Linear layers of the given sizes, batch normalisation and ReLU after all but the last; the last is followed by a
+    batch normalisation without learned scale and shift, so that the features come out z-scored.
+    """
+    blocks: list[nn.Module] = []
+    for size in sizes[:-1]:
+        blocks += [nn.Linear(num_inputs, size), nn.BatchNorm1d(size), nn.ReLU()]
+        num_inputs = size
+    return nn.Sequential(*blocks, nn.Linear(num_inputs, sizes[-1]), nn.BatchNorm1d(sizes[-1], affine=False))

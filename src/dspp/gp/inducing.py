@@ -1,0 +1,72 @@
+"""q(u): the whitened Gaussian at the inducing points, its KL divergence, and where inducing points start."""
+
+import torch
+from jaxtyping import Float
+from sklearn.cluster import KMeans, MiniBatchKMeans
+from torch import Tensor, nn
+
+from dspp.errors import InputError
+
+KMEANS_ROWS = 20_000  # k-means looks at this many rows at most: more does not move 300 centres
+_SMALL = 1e-30  # keeps log S finite for an S that was driven to 0
+
+
+class WhitenedGaussian(nn.Module):
+    """q(v) = N(m, S) for W GPs in the basis v = L⁻¹ u, where the prior is N(0, 1); S = C Cᵀ.
+
+    C is diagonal (`root` is (W, M)) or lower triangular (`root` is (W, M, M)). Starts at the prior.
+    """
+
+    def __init__(self, width: int, num_inducing: int, full: bool) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(width, num_inducing))
+        root = torch.ones(width, num_inducing)
+        self.root = nn.Parameter(torch.diag_embed(root) if full else root)
+
+    @property
+    def full(self) -> bool:
+        """Whether S is a whole matrix."""
+        return self.root.dim() == 3
+
+    @property
+    def covariance(self) -> Float[Tensor, "W M *M"]:
+        """S, its diagonal (W, M) or the whole matrix (W, M, M)."""
+        if not self.full:
+            return self.root.square()
+        C = self.root.tril()
+        return C @ C.mT
+
+    def kl(self) -> Float[Tensor, ""]:
+        """Σ_w KL(N(m, S) | N(0, 1)) = ½ Σ_w (|m|² + tr S − M − log det S)."""
+        C = self.root.tril() if self.full else self.root
+        diagonal = C.diagonal(dim1=-2, dim2=-1) if self.full else C
+        log_det = diagonal.square().clamp_min(_SMALL).log().sum()
+        return 0.5 * (self.mean.square().sum() + C.square().sum() - self.mean.numel() - log_det)
+
+
+def distinct_rows(x: Float[Tensor, "N D"], most: int) -> Tensor:
+    """Up to `most` distinct rows, in order of first appearance."""
+    if len(x) > 10 * most:  # cheap way out: a sample nearly always has enough
+        head = torch.unique(x[: 10 * most], dim=0)
+        if len(head) >= most:
+            return head[:most]
+    return torch.unique(x, dim=0)[:most]
+
+
+def kmeans_points(x: Float[Tensor, "N D"], num_points: int, generator: torch.Generator) -> Float[Tensor, "M D"]:
+    """Centres of k-means over the rows: where inducing points start.
+
+    There are never more centres than distinct rows; the caller compares the length of the result with `num_points`.
+    """
+    if num_points < 1:
+        raise InputError(f"got {num_points} inducing points, expected at least 1; pass inducing >= 1")
+    rows = x.detach().to("cpu", torch.float64)
+    if len(rows) > KMEANS_ROWS:
+        rows = rows[torch.randperm(len(rows), generator=generator)[:KMEANS_ROWS]]
+    distinct = distinct_rows(rows, num_points)
+    if len(distinct) < num_points or len(rows) <= num_points:
+        return distinct.to(x)
+    seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
+    fit = MiniBatchKMeans if len(rows) > 10 * num_points else KMeans
+    centres = fit(num_points, n_init=1, random_state=seed).fit(rows.numpy()).cluster_centers_
+    return torch.as_tensor(centres).to(x)

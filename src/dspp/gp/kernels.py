@@ -1,0 +1,201 @@
+"""Stationary kernels with one length scale an input dimension (ARD).
+
+A kernel kind is a function of one number, the scaled squared distance t² = factor · Σ_d ((x_d − z_d)/ℓ_d)², and is
+written twice: `value` is the formula, differentiable by autograd; `fill` computes the same and its slope dk/dt² into
+given buffers, for the hot path (`conditional.py`). No square root is differentiated, so coincident points are safe.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dspp.registry import Registry
+
+KERNELS: Registry[type["KernelKind"]] = Registry("kernel")
+
+
+class KernelKind(ABC):
+    """The shape of a unit-variance stationary kernel as a function of t²."""
+
+    factor: ClassVar[float]  # t² = factor · r², so that the formulas below carry no constants
+    slope_factor: ClassVar[float]  # dk/dt² = slope_factor · slope
+
+    @staticmethod
+    @abstractmethod
+    def value(t2: Tensor) -> Tensor:
+        """The formula."""
+
+    @staticmethod
+    @abstractmethod
+    def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
+        """Write k(t²) to `k` and (dk/dt²) / slope_factor to `slope`; `t2` is left alone."""
+
+
+def _safe_sqrt(t2: Tensor) -> Tensor:
+    """√t² whose gradient at 0 is 0 instead of infinity."""
+    positive = t2 > 0
+    return torch.where(positive, torch.where(positive, t2, 1.0).sqrt(), 0.0)
+
+
+@KERNELS.register("rbf")
+class RBF(KernelKind):
+    """k = exp(−t²/2), t = r;  dk/dt² = −k/2."""
+
+    factor = 1.0
+    slope_factor = -0.5
+
+    @staticmethod
+    def value(t2: Tensor) -> Tensor:
+        """The formula."""
+        return torch.exp(-0.5 * t2)
+
+    @staticmethod
+    def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
+        """Value and slope into buffers."""
+        torch.mul(t2, -0.5, out=k).exp_()
+        slope.copy_(k)
+
+
+@KERNELS.register("matern12")
+class Matern12(KernelKind):
+    """k = exp(−t), t = r;  dk/dt² = −exp(−t)/(2t), taken as 0 at t = 0 where k has a kink."""
+
+    factor = 1.0
+    slope_factor = -0.5
+
+    @staticmethod
+    def value(t2: Tensor) -> Tensor:
+        """The formula."""
+        return torch.exp(-_safe_sqrt(t2))
+
+    @staticmethod
+    def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
+        """Value and slope into buffers."""
+        torch.sqrt(t2, out=slope)
+        torch.neg(slope, out=k).exp_()
+        slope.reciprocal_().mul_(k).masked_fill_(t2 <= 0, 0.0)
+
+
+@KERNELS.register("matern32")
+class Matern32(KernelKind):
+    """k = (1 + t) exp(−t), t = √3 r;  dk/dt² = −exp(−t)/2."""
+
+    factor = 3.0
+    slope_factor = -0.5
+
+    @staticmethod
+    def value(t2: Tensor) -> Tensor:
+        """The formula."""
+        t = _safe_sqrt(t2)
+        return (1 + t) * torch.exp(-t)
+
+    @staticmethod
+    def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
+        """Value and slope into buffers."""
+        torch.sqrt(t2, out=k)
+        torch.neg(k, out=slope).exp_()
+        torch.addcmul(slope, k, slope, out=k)
+
+
+@KERNELS.register("matern52")
+class Matern52(KernelKind):
+    """k = (1 + t + t²/3) exp(−t), t = √5 r;  dk/dt² = −(1 + t) exp(−t)/6."""
+
+    factor = 5.0
+    slope_factor = -1.0 / 6.0
+
+    @staticmethod
+    def value(t2: Tensor) -> Tensor:
+        """The formula."""
+        t = _safe_sqrt(t2)
+        return (1 + t + t2 / 3) * torch.exp(-t)
+
+    @staticmethod
+    def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
+        """Value and slope into buffers."""
+        torch.sqrt(t2, out=slope)  # t
+        torch.neg(slope, out=k).exp_()  # e⁻ᵗ
+        torch.addcmul(k, slope, k, out=slope)  # (1 + t) e⁻ᵗ
+        torch.addcmul(slope, t2, k, value=1 / 3, out=k)  # (1 + t + t²/3) e⁻ᵗ
+
+
+class _KernelMatrix(torch.autograd.Function):
+    """K_ij = k(|x_i − z_j|²) for scaled inputs, with the analytic slope in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, x, z, kind):  # type: ignore[no-untyped-def]
+        t2 = squared_distance(x, z)
+        k, slope = torch.empty_like(t2), torch.empty_like(t2)
+        kind.fill(t2, k, slope)
+        ctx.save_for_backward(x, z, slope)
+        ctx.slope_factor = kind.slope_factor
+        return k
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        x, z, slope = ctx.saved_tensors
+        g = grad * slope
+        factor = 2 * ctx.slope_factor  # d|x − z|²/dx = 2 (x − z)
+        dx = factor * (x * g.sum(-1, keepdim=True) - g @ z)
+        dz = factor * (z * g.sum(-2).unsqueeze(-1) - g.mT @ x)
+        return dx, dz, None
+
+
+def squared_distance(x: Float[Tensor, "W R D"], z: Float[Tensor, "W M D"]) -> Float[Tensor, "W R M"]:
+    """|x − z|² for every pair, as one product of centred points, so that an offset common to both costs no digits."""
+    centre = z.mean(-2, keepdim=True)
+    return torch.matmul(*augment(x - centre, z - centre)).clamp_min_(0.0)
+
+
+def augment(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors whose product is |x − z|²: [−2x, |x|², 1] and [z, 1, |z|²]ᵀ."""
+    x2, z2 = x.square().sum(-1, keepdim=True), z.square().sum(-1, keepdim=True)
+    return (
+        torch.cat([-2 * x, x2, torch.ones_like(x2)], dim=-1),
+        torch.cat([z, torch.ones_like(z2), z2], dim=-1).mT,
+    )
+
+
+class ARDKernel(nn.Module):
+    """W kernels of one kind, each with its own length scales ℓ (W, D) and output scale σ² (W,).
+
+    The output scale stays outside the matrices: `unit_matrix` has ones on its diagonal, and the layer multiplies.
+    """
+
+    def __init__(self, kind: str, width: int, num_inputs: int, lengthscale: float = 1.0) -> None:
+        super().__init__()
+        self.kind = KERNELS[kind]
+        self.raw_lengthscale = nn.Parameter(torch.full((width, num_inputs), inverse_softplus(lengthscale)))
+        self.raw_outputscale = nn.Parameter(torch.full((width,), inverse_softplus(1.0)))
+
+    @property
+    def lengthscale(self) -> Float[Tensor, "W D"]:
+        """ℓ > 0."""
+        return F.softplus(self.raw_lengthscale)
+
+    @property
+    def outputscale(self) -> Float[Tensor, " W"]:
+        """σ² > 0, the prior variance of each GP."""
+        return F.softplus(self.raw_outputscale)
+
+    def scale(self, x: Float[Tensor, "*W R D"]) -> Float[Tensor, "W R D"]:
+        """Divide by the length scales, so that t² is a plain squared distance."""
+        return x * (self.kind.factor**0.5 / self.lengthscale).unsqueeze(-2)
+
+    def unit_matrix(self, x: Float[Tensor, "W R D"], z: Float[Tensor, "W M D"]) -> Float[Tensor, "W R M"]:
+        """The kernel matrix without the output scale, of points that `scale` has scaled."""
+        return _KernelMatrix.apply(x, z, self.kind)  # type: ignore[no-any-return]
+
+    def forward(self, x: Float[Tensor, "*W R D"], z: Float[Tensor, "*W M D"]) -> Float[Tensor, "W R M"]:
+        """The kernel matrix of unscaled points, output scale included."""
+        return self.outputscale[:, None, None] * self.unit_matrix(self.scale(x), self.scale(z))
+
+
+def inverse_softplus(value: float) -> float:
+    """The number whose softplus is `value` > 0."""
+    v = torch.tensor(value, dtype=torch.float64)
+    return float(v + torch.log(-torch.expm1(-v)))

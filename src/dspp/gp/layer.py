@@ -1,0 +1,122 @@
+"""A layer: W sparse GPs side by side, (S, N, D) -> mean and variance, each (S, N, W)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dspp.gp.conditional import conditional
+from dspp.gp.inducing import WhitenedGaussian
+from dspp.gp.kernels import ARDKernel
+from dspp.gp.linalg import whiten, whitened
+from dspp.gp.means import Mean
+
+LayerMoments = tuple[Float[Tensor, "S N W"], Float[Tensor, "S N W"]]
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """Everything about the inducing points that does not depend on x."""
+
+    z: Float[Tensor, "W M D"]  # scaled
+    K: Float[Tensor, "W M M"]
+    B: Float[Tensor, "W M M"]
+    m: Float[Tensor, "W M"]
+    S: Float[Tensor, "W M *M"]
+    jitter: Float[Tensor, " W"]
+    basis: tuple[Tensor, Tensor, Tensor] | None = None  # of the decoupled mean: scaled points, coefficients, KL
+
+
+class GPLayer(nn.Module):
+    """W GPs with inducing points Z (W, M, D), a whitened q(u) each, a kernel and a mean function.
+
+    With `mean_points` the layer is orthogonally decoupled (Cheng & Boots 2017; Salimbeni et al. 2018): a second, cheap
+    basis Z' with coefficients a serves the mean only, orthogonal to the first:
+
+        mean = Aᵀ m + (k(x, Z') − Aᵀ A') a,   A' = L⁻¹ k(Z, Z'),   KL += ½ aᵀ (K_Z'Z' − A'ᵀ A') a
+
+    Args:
+        mean: the mean function.
+        kernel: the kernels.
+        points: where the inducing points start, (M, D), the same for the W GPs.
+        full: whether q(u) has a full covariance.
+        jitter: the nugget of the unit kernel.
+        mean_points: where the points of the mean basis start, (M', D).
+        name: how errors call this layer.
+    """
+
+    def __init__(
+        self,
+        mean: Mean,
+        kernel: ARDKernel,
+        points: Float[Tensor, "M D"],
+        *,
+        full: bool,
+        jitter: float,
+        mean_points: Float[Tensor, "P D"] | None = None,
+        name: str = "layer",
+    ) -> None:
+        super().__init__()
+        width = mean.width
+        self.mean, self.kernel = mean, kernel
+        self.inducing_points = nn.Parameter(points.detach().expand(width, *points.shape).clone())
+        self.q = WhitenedGaussian(width, len(points), full)
+        self.jitter, self.name = jitter, name
+        self.climbs = 0  # rungs of the jitter ladder climbed so far
+        self.mean_points: nn.Parameter | None = None
+        if mean_points is not None:
+            self.mean_points = nn.Parameter(mean_points.detach().expand(width, *mean_points.shape).clone())
+            self.mean_coefficients = nn.Parameter(torch.zeros(width, len(mean_points)))
+        self._cached: _Solved | None = None
+
+    def forward(self, x: Float[Tensor, "S N D"], mean_x: Float[Tensor, "S N E"] | None = None) -> LayerMoments:
+        """Mean and variance at each row; the mean function reads `mean_x` where it is given (skip connections)."""
+        S, N, D = x.shape
+        solved = self._cached or self._solve()
+        rows = self.kernel.scale(x.reshape(1, S * N, D))
+        kind = self.kernel.kind
+        mean, var = conditional(kind, rows, solved.z, solved.K, solved.B, solved.m, solved.S, solved.jitter)
+        if solved.basis is not None:
+            points, coefficients, _ = solved.basis
+            mean = mean + (self.kernel.unit_matrix(rows, points) @ coefficients.unsqueeze(-1)).squeeze(-1)
+        scale = self.kernel.outputscale.unsqueeze(-1)
+        mean, var = scale.sqrt() * mean, scale * var  # (W, S·N)
+        prior_mean = self.mean(x if mean_x is None else mean_x)
+        return prior_mean + mean.mT.reshape(S, N, -1), var.mT.reshape(S, N, -1)
+
+    def kl(self) -> Float[Tensor, ""]:
+        """KL(q(u) | p(u)), summed over the W GPs."""
+        kl = self.q.kl()
+        if self.mean_points is None:
+            return kl
+        solved = self._cached or self._solve()
+        assert solved.basis is not None
+        return kl + solved.basis[2]
+
+    def cache(self, keep: bool) -> None:
+        """Keep (or forget) what does not depend on x. While kept, changes of the parameters go unnoticed."""
+        self._cached = None
+        if keep:
+            with torch.no_grad():
+                self._cached = self._solve()
+
+    def _solve(self) -> _Solved:
+        z = self.kernel.scale(self.inducing_points)
+        z64 = z.to(torch.float64)
+        K = self.kernel.unit_matrix(z64, z64)
+        result = whiten(K, self.jitter, self.name)
+        self.climbs += result.climbs
+        B, jitter = result.inverse_root.to(z.dtype), result.jitter.to(z.dtype)
+        solved = _Solved(z, K, B, self.q.mean, self.q.covariance, jitter)
+        return solved if self.mean_points is None else self._decouple(solved, result.inverse_root)
+
+    def _decouple(self, s: _Solved, B64: Tensor) -> _Solved:
+        """Fold −A'a into m, and leave k(x, Z') a to `forward`."""
+        assert self.mean_points is not None
+        points, a = self.kernel.scale(self.mean_points), self.mean_coefficients
+        points64, a64, z64 = points.to(torch.float64), a.to(torch.float64).unsqueeze(-1), s.z.to(torch.float64)
+        projected = whitened((self.kernel.unit_matrix(z64, points64) @ a64).squeeze(-1), s.K, B64)  # A'a
+        quadratic = (a64 * (self.kernel.unit_matrix(points64, points64) @ a64)).sum() + self.jitter * a64.square().sum()
+        kl = 0.5 * (quadratic - projected.square().sum()).to(s.m.dtype)
+        return _Solved(s.z, s.K, s.B, s.m - projected.to(s.m.dtype), s.S, s.jitter, (points, a, kl))

@@ -1,0 +1,109 @@
+"""The only Cholesky of the package, and the gradient that goes back through it.
+
+Everything is written in terms of B = L⁻¹ where K_ZZ + jitter = L Lᵀ: a product with B is twice as fast as a triangular
+solve and, unlike K⁻¹, B keeps the digits of the variance in float32.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dspp.errors import NumericalError
+
+JITTER_LADDER = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """B = L⁻¹ for W kernel matrices, and what it took to get it."""
+
+    inverse_root: Float[Tensor, "W M M"]  # float64, lower triangular
+    jitter: Float[Tensor, " W"]  # what was added to each diagonal, in units of the unit kernel
+    climbs: int  # rungs climbed above the configured jitter, summed over the W matrices
+
+
+def whiten(K: Float[Tensor, "W M M"], jitter: float, where: str) -> Whitening:
+    """Factorise K + jitter·1 in float64, with more jitter (counted) for the matrices that need it.
+
+    Raises:
+        NumericalError: a matrix holds NaN or inf, or is not positive definite even with the largest jitter.
+    """
+    K = K.detach().to(torch.float64)
+    used = torch.full(K.shape[:1], jitter, dtype=torch.float64, device=K.device)
+    L, info = torch.linalg.cholesky_ex(_with_diagonal(K, used))
+    climbs = 0
+    for rung in JITTER_LADDER[1:]:
+        failed = info > 0
+        if not bool(failed.any()):
+            break
+        climbs += int(failed.sum())
+        used = torch.where(failed, max(jitter, 1e-10) * rung, used)
+        L, info = torch.linalg.cholesky_ex(_with_diagonal(K, used))
+    if bool((info > 0).any()) or not bool(torch.isfinite(L.diagonal(dim1=-2, dim2=-1).sum())):
+        raise NumericalError(_explain(K, where, float(used.max())))
+    return Whitening(_triangular_inverse(L), used, climbs)
+
+
+def _with_diagonal(K: Tensor, jitter: Tensor) -> Tensor:
+    return K + torch.diag_embed(jitter[:, None].expand(K.shape[:-1]))
+
+
+def _triangular_inverse(L: Float[Tensor, "W M M"], leaf: int = 96) -> Float[Tensor, "W M M"]:
+    """L⁻¹ by halves: [[L₁, 0], [C, L₂]]⁻¹ = [[L₁⁻¹, 0], [−L₂⁻¹ C L₁⁻¹, L₂⁻¹]]; mostly products, hence fast."""
+    M = L.shape[-1]
+    if leaf >= M:
+        eye = torch.eye(M, dtype=L.dtype, device=L.device)
+        return torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False)
+    h = M // 2
+    top, bottom = _triangular_inverse(L[:, :h, :h], leaf), _triangular_inverse(L[:, h:, h:], leaf)
+    B = torch.zeros_like(L)
+    B[:, :h, :h], B[:, h:, h:] = top, bottom
+    B[:, h:, :h] = -(bottom @ (L[:, h:, :h] @ top))
+    return B
+
+
+def _explain(K: Tensor, where: str, jitter: float) -> str:
+    if not bool(torch.isfinite(K).all()):
+        return (
+            f"{where}: the kernel matrix of the inducing points holds NaN or inf; the parameters have diverged or "
+            "the inputs are too large: standardise the inputs, or lower the learning rate"
+        )
+    return (
+        f"{where}: the kernel matrix of the inducing points is not positive definite, even with jitter {jitter:.0e}; "
+        "use fewer inducing points, a larger `jitter`, or shorter length scales"
+    )
+
+
+def kernel_gradient(B: Float[Tensor, "M M"], dAAt: Float[Tensor, "M M"]) -> Float[Tensor, "M M"]:
+    """dLoss/dK_ZZ of a loss that depends on A = B K_Zx, from (dLoss/dA) Aᵀ alone.
+
+    With G = dLoss/dB = (dLoss/dA) K_Zxᵀ, dLoss/dK_ZZ = −sym(Bᵀ Φ(G Bᵀ) B), where Φ keeps the lower triangle and halves
+    the diagonal; and G Bᵀ = (dLoss/dA) Aᵀ, so neither K_Zx nor G is needed.
+    """
+    P = dAAt.tril()
+    P.diagonal().mul_(0.5)
+    dK = B.mT @ (P @ B)
+    return -0.5 * (dK + dK.mT)
+
+
+class _Whitened(torch.autograd.Function):
+    """v = B w for vectors w, differentiable in w and in the K_ZZ behind B."""
+
+    @staticmethod
+    def forward(ctx, w, K, B):  # type: ignore[no-untyped-def]
+        v = (B @ w.unsqueeze(-1)).squeeze(-1)
+        ctx.save_for_backward(B, v)
+        return v
+
+    @staticmethod
+    def backward(ctx, dv):  # type: ignore[no-untyped-def]
+        B, v = ctx.saved_tensors
+        dK = torch.stack([kernel_gradient(B[i], torch.outer(dv[i], v[i])) for i in range(len(B))])
+        return (B.mT @ dv.unsqueeze(-1)).squeeze(-1), dK, None
+
+
+def whitened(w: Float[Tensor, "W M"], K: Float[Tensor, "W M M"], B: Float[Tensor, "W M M"]) -> Float[Tensor, "W M"]:
+    """L⁻¹ w; `K` is there for its gradient only, `B` = L⁻¹ is its factor from `whiten`."""
+    return _Whitened.apply(w, K, B)  # type: ignore[no-any-return]

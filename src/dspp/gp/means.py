@@ -1,0 +1,74 @@
+"""Mean functions of a layer: (S, N, D) -> (S, N, W)."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dspp.registry import Registry
+
+MEANS: Registry[type["Mean"]] = Registry("mean")
+
+
+class Mean(nn.Module, ABC):
+    """W mean functions of D inputs."""
+
+    def __init__(self, num_inputs: int, width: int) -> None:
+        super().__init__()
+        self.num_inputs, self.width = num_inputs, width
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
+        """The mean at each row (a size of 1 may stand for S or N where the mean does not depend on them)."""
+
+    def start(self, x: Float[Tensor, "N D"], generator: torch.Generator) -> None:  # noqa: B027 - most have nothing to do
+        """Set starting values from the rows that will come in."""
+
+
+@MEANS.register("zero")
+class ZeroMean(Mean):
+    """Nothing."""
+
+    def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
+        """0."""
+        return x.new_zeros(1, 1, self.width)
+
+
+@MEANS.register("constant")
+class ConstantMean(Mean):
+    """A learned constant for each GP."""
+
+    def __init__(self, num_inputs: int, width: int) -> None:
+        super().__init__(num_inputs, width)
+        self.constant = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
+        """c."""
+        return self.constant.expand(1, 1, -1)
+
+
+@MEANS.register("linear")
+class LinearMean(Mean):
+    """Learned weights and a bias for each GP: x w + b.
+
+    Starts along random directions, each scaled so that x w has unit variance over the training rows: the scale of a
+    hidden unit is then 1 whatever the number of inputs and however they are correlated. (Started at randn, as is often
+    done, hidden units grow like √D.)
+    """
+
+    def __init__(self, num_inputs: int, width: int) -> None:
+        super().__init__(num_inputs, width)
+        self.weight = nn.Parameter(torch.zeros(num_inputs, width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
+        """X w + b."""
+        return x @ self.weight + self.bias
+
+    @torch.no_grad()
+    def start(self, x: Float[Tensor, "N D"], generator: torch.Generator) -> None:
+        """Draw the directions and scale them to unit variance over `x`."""
+        directions = torch.randn(self.weight.shape, generator=generator, dtype=torch.float64)
+        spread = (x.to("cpu", torch.float64) @ directions).std(0, correction=0)
+        self.weight.copy_(directions / torch.where(spread > 1e-6, spread, float(self.num_inputs) ** 0.5))

@@ -1,0 +1,93 @@
+"""Scores of a predictive distribution on held-out targets, in the units of the distribution it is given.
+
+Every score is computed in float64, whatever the dtype of the model. With T outputs, marginal scores are averaged over
+the outputs, and `evaluate` divides the joint NLL by T, as the paper's tables do.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dspp.data.checks import Table, check_y
+from dspp.errors import InputError
+
+if TYPE_CHECKING:  # the scores need the interface only
+    from dspp.mixture import Mixture, MultivariateNormalMixture, NormalMixture
+
+    AnyMixture = NormalMixture | MultivariateNormalMixture
+
+
+def nll(mixture: "AnyMixture", y: Table) -> float:
+    """Return the mean over rows of -log p(yₙ), joint over the outputs."""
+    exact, targets = _in_float64(mixture, y)
+    with torch.no_grad():
+        return -exact.log_prob(targets).mean().item()
+
+
+def rmse(mixture: "AnyMixture", y: Table) -> float:
+    """Return the root of the mean squared error of the predicted mean, over all rows and outputs."""
+    return math.sqrt(_squared_error(mixture, y).mean().item())
+
+
+def mrmse(mixture: "AnyMixture", y: Table) -> float:
+    """Return the mean over outputs of each output's RMSE."""
+    return _squared_error(mixture, y).mean(0).sqrt().mean().item()
+
+
+def crps(mixture: "AnyMixture", y: Table) -> float:
+    """Return the continuous ranked probability score, the mean over rows and outputs."""
+    exact, targets = _in_float64(mixture, y)
+    with torch.no_grad():
+        return exact.crps(targets).mean().item()
+
+
+def pit(mixture: "AnyMixture", y: Table) -> Float[Tensor, " N *T"]:
+    """Return Fₙ(yₙ) of each row and output: uniform on [0, 1] when the mixture is the truth."""
+    exact, targets = _in_float64(mixture, y)
+    with torch.no_grad():
+        if targets.ndim == 1:
+            return exact.cdf(targets)
+        columns = [exact.marginal(t).cdf(targets[:, t]) for t in range(targets.shape[1])]
+        return torch.stack(columns, dim=1)
+
+
+def coverage(mixture: "AnyMixture", y: Table, level: float = 0.9) -> float:
+    """Return the share of targets inside their central interval of probability `level`, mean over the outputs.
+
+    A target is inside exactly when its PIT is within level/2 of one half, so that no quantile need be solved for.
+
+    Raises:
+        InputError: The level is not between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise InputError(f"level: expected a probability between 0 and 1, got {level}. Try 0.9.")
+    return ((pit(mixture, y) - 0.5).abs() <= level / 2).double().mean().item()
+
+
+def evaluate(mixture: "AnyMixture", y: Table) -> dict[str, float]:
+    """Return the scores by name: nll, rmse, crps, coverage90; with T outputs nll is divided by T and mrmse added."""
+    num_outputs = math.prod(mixture.mean.shape[1:])
+    scores = {
+        "nll": nll(mixture, y) / num_outputs,
+        "rmse": rmse(mixture, y),
+        "crps": crps(mixture, y),
+        "coverage90": coverage(mixture, y, 0.9),
+    }
+    return scores if mixture.mean.ndim == 1 else {**scores, "mrmse": mrmse(mixture, y)}
+
+
+def _in_float64(mixture: "AnyMixture", y: Table) -> "tuple[AnyMixture, Float[Tensor, ' N *T']]":
+    """Return both in float64 on the mixture's device, or an `InputError` if their shapes differ."""
+    shape = tuple(mixture.mean.shape)
+    targets = torch.from_numpy(check_y(y, shape[0])).to(mixture.mean.device)
+    if targets.shape != shape:  # (N, 1) against (N,) would broadcast to N x N without a word
+        raise InputError(f"y: expected shape {shape}, as predicted, got {tuple(targets.shape)}. Reshape y.")
+    return mixture.to(torch.float64), targets
+
+
+def _squared_error(mixture: "AnyMixture", y: Table) -> Float[Tensor, " N *T"]:
+    exact, targets = _in_float64(mixture, y)
+    return (exact.mean.detach() - targets).square()

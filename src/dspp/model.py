@@ -1,0 +1,237 @@
+"""The composition: features? -> [layer -> rule]* -> layer -> head -> mixture.
+
+Every model of the paper is this machine with other parts (`presets.py`). `Model.forward` returns the predictive
+distribution, which the objective scores in training and which the user gets: one and the same.
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dspp.config import ModelConfig
+from dspp.errors import InputError
+from dspp.features import feature_network
+from dspp.gp.inducing import kmeans_points
+from dspp.gp.kernels import ARDKernel
+from dspp.gp.layer import GPLayer
+from dspp.gp.means import MEANS
+from dspp.heads import HEADS, Head, Mixture
+from dspp.quadrature import RULES, Rule
+from dspp.registry import Registry
+
+log = logging.getLogger("dspp")
+
+Reader = Callable[[Tensor, Tensor], Tensor]  # (h from the layer below, the model's inputs x) -> what a layer reads
+START_ROWS = 5000  # rows looked at to start the layers
+
+
+def _hidden(h: Tensor, x: Tensor) -> Tensor:
+    return h
+
+
+def _inputs(h: Tensor, x: Tensor) -> Tensor:
+    return x
+
+
+def _both(h: Tensor, x: Tensor) -> Tensor:
+    return torch.cat([h, x.expand(len(h), -1, -1)], dim=-1)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """What the hidden layers after the first read (appendix A.4)."""
+
+    mean: Reader
+    kernel: Reader
+
+
+TOPOLOGIES: Registry[Topology] = Registry("topology")
+TOPOLOGIES.register("feedforward")(Topology(mean=_hidden, kernel=_hidden))
+TOPOLOGIES.register("mean-from-input")(Topology(mean=_inputs, kernel=_hidden))
+TOPOLOGIES.register("mean-from-both")(Topology(mean=_both, kernel=_hidden))
+TOPOLOGIES.register("all-from-both")(Topology(mean=_both, kernel=_both))
+FEEDFORWARD = TOPOLOGIES["feedforward"]
+
+
+class Model(nn.Module):
+    """Layers of GPs, a rule between them, a head on top, and features in front.
+
+    Args:
+        layers: the GP layers, the top one last.
+        rule: how uncertainty crosses the hidden layers; None for a single layer.
+        head: what turns the top layer's GPs into a predictive distribution.
+        features: any module (N, D) -> (N, D'), trained with the rest.
+        topology: what the hidden layers after the first read.
+        notes: what was noticed while the model was built, for the user.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[GPLayer],
+        rule: Rule | None,
+        head: Head,
+        features: nn.Module | None = None,
+        topology: Topology = FEEDFORWARD,
+        notes: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        if (rule is None) != (len(layers) == 1):
+            raise InputError(f"got {len(layers)} layers and rule {rule}; a rule is for models of 2 layers or more")
+        self.layers, self.rule, self.head = nn.ModuleList(layers), rule, head
+        self.features, self.topology, self.notes = features, topology, tuple(notes)
+
+    def forward(self, x: Float[Tensor, "N D"], noise_seed: int | None = None) -> Mixture:
+        """The predictive distribution of each row.
+
+        Args:
+            x: the rows.
+            noise_seed: makes a rule that samples draw fresh samples (training); None: its fixed ones (prediction).
+        """
+        noise = None if noise_seed is None else torch.Generator(x.device).manual_seed(noise_seed)
+        inputs = (x if self.features is None else self.features(x)).unsqueeze(0)  # (1, N, D)
+        h = inputs
+        for i, layer in enumerate(self.layers):
+            read = FEEDFORWARD if i in (0, len(self.layers) - 1) else self.topology
+            mean, var = layer(read.kernel(h, inputs), read.mean(h, inputs))  # (S, N, W)
+            if self.rule is not None and i < len(self.layers) - 1:
+                h = self.rule.expand(i, mean, var.sqrt(), noise)  # g = μ + ξ σ
+        log_weights = mean.new_zeros(1) if self.rule is None else self.rule.log_weights(noise is not None)
+        return self.head(log_weights, mean, var)  # type: ignore[no-any-return]
+
+    def kl(self) -> Float[Tensor, ""]:
+        """Σ KL(q(u) | p(u)) over every GP."""
+        return torch.stack([layer.kl() for layer in self.gp_layers]).sum()
+
+    @property
+    def gp_layers(self) -> list[GPLayer]:
+        """The GP layers, typed."""
+        return [layer for layer in self.layers if isinstance(layer, GPLayer)]
+
+    @property
+    def jitter_climbs(self) -> int:
+        """How often a Cholesky factorisation needed more jitter than configured, so far."""
+        return sum(layer.climbs for layer in self.gp_layers)
+
+    def predictor(self, min_weight: float = 1e-9) -> "Predictor":
+        """A frozen copy for predictions, much faster than calling the model."""
+        return Predictor(self, min_weight)
+
+
+class Predictor:
+    """A frozen copy of a model that keeps L⁻¹ and everything else that does not depend on x.
+
+    Components that weigh less than `min_weight` are not computed (the default moves the NLL by less than 1e-6).
+    Predictions do not depend on how rows are batched.
+    """
+
+    BATCH_ROWS = 20_000  # rows times components handled at a time
+
+    def __init__(self, model: Model, min_weight: float = 1e-9) -> None:
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        if model.rule is not None:
+            self.model.rule = model.rule.pruned(min_weight)
+        for layer in self.model.gp_layers:
+            layer.cache(True)
+
+    @property
+    def num_components(self) -> int:
+        """Components computed for each row."""
+        return 1 if self.model.rule is None else len(self.model.rule.log_weights())
+
+    @torch.no_grad()
+    def __call__(self, x: Float[Tensor, "N D"]) -> Mixture:
+        """The predictive distribution of each row."""
+        step = max(1, self.BATCH_ROWS // self.num_components)
+        parts = [self.model(rows) for rows in x.split(step)]
+        return parts[0] if len(parts) == 1 else type(parts[0]).concat(parts)
+
+
+def build(
+    config: ModelConfig,
+    x: Float[Tensor, "N D"],
+    num_outputs: int | None = None,
+    seed: int = 0,
+    features: nn.Module | None = None,
+) -> Model:
+    """A model at its starting values, for training rows `x` (standardised).
+
+    Args:
+        config: what to build.
+        x: the training rows; inducing points and linear means start from them.
+        num_outputs: T for several outputs; None for a single one.
+        seed: of the starting values.
+        features: a module of your own in front, instead of the network that `config.features` describes.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):  # nn.Linear draws from the global generator
+        torch.manual_seed(seed)
+        if features is None and config.features:
+            features = feature_network(x.shape[1], config.features)
+    dtype = getattr(torch, config.dtype)
+    rows = x.detach().to("cpu", dtype)
+    inputs = _start_rows(rows, features, generator)
+    top_width = 1 if num_outputs is None else num_outputs
+    widths = [config.width] * (config.layers - 1) + [top_width]
+    topology = TOPOLOGIES[config.topology]
+    layers: list[GPLayer] = []
+    notes: list[str] = []
+    h = inputs
+    for i, width in enumerate(widths):
+        read = FEEDFORWARD if i in (0, len(widths) - 1) else topology
+        layer = _build_layer(config, i, width, read, h, inputs, generator, notes)
+        layers.append(layer.to(dtype))
+        with torch.no_grad():
+            h = layer(read.kernel(h, inputs), read.mean(h, inputs))[0]  # propagated means
+    rule = None
+    if config.layers > 1:
+        rule = RULES[config.rule](widths[:-1], config.sites, config.test_sites, generator)
+    name = config.head if config.head != "auto" else ("single" if num_outputs is None else "lmc")
+    head = HEADS[name](top_width, config.noise, config.noise_floor)
+    for note in notes:
+        log.info(note)
+    return Model(layers, rule, head, features, topology, notes).to(x.device, dtype)
+
+
+def _start_rows(rows: Tensor, features: nn.Module | None, generator: torch.Generator) -> Float[Tensor, "1 N D"]:
+    if features is None:
+        return rows.unsqueeze(0)
+    features.to(rows)
+    pick = torch.randperm(len(rows), generator=generator)[:START_ROWS]
+    with torch.no_grad():
+        return features.train(len(rows) > 1)(rows[pick]).unsqueeze(0)  # type: ignore[no-any-return]
+
+
+def _build_layer(
+    config: ModelConfig,
+    index: int,
+    width: int,
+    read: Topology,
+    h: Float[Tensor, "1 N D"],
+    inputs: Float[Tensor, "1 N D"],
+    generator: torch.Generator,
+    notes: list[str],
+) -> GPLayer:
+    """One layer, started on what it will read: `h` from the layer below and the model's inputs."""
+    top = index == config.layers - 1
+    kernel_rows, mean_rows = read.kernel(h, inputs)[0], read.mean(h, inputs)[0]
+    points = kmeans_points(kernel_rows, config.inducing, generator)
+    name = f"layer {index + 1} of {config.layers}"
+    if len(points) < config.inducing:
+        notes.append(
+            f"{name}: {config.inducing} inducing points were asked for, but there are only {len(points)} "
+            f"distinct rows; using {len(points)}"
+        )
+    mean_points = None
+    if config.mean_inducing:
+        mean_points = kmeans_points(kernel_rows, config.mean_inducing, generator)
+    mean = MEANS[config.top_mean if top else config.hidden_mean](mean_rows.shape[1], width)
+    mean.start(mean_rows, generator)
+    lengthscale = config.lengthscale or 0.5 * kernel_rows.shape[1] ** 0.5
+    kernel = ARDKernel(config.kernel, width, kernel_rows.shape[1], lengthscale)
+    full = config.covariance == "full"
+    return GPLayer(mean, kernel, points, full=full, jitter=config.jitter, mean_points=mean_points, name=name)

@@ -1,0 +1,269 @@
+"""Rules: how uncertainty crosses a hidden layer.
+
+A rule replaces q(g|x) = Π_w N(μ_w, σ_w²) of a hidden layer by weighted points g = μ + ξ σ (paper, section 3.2). It says,
+for each hidden layer, its sites ξ (G, W) and, once, the log weights of the mixture that comes out at the top. Two ways
+to meet the components already there:
+
+* lined up (QR3, Monte Carlo): component s takes site s in every layer, so S components whatever the depth;
+* grid (Gauss–Hermite, QR1, QR2): the sites are all S^W combinations, and every layer multiplies the components.
+
+A new rule is one class with `sites` and `log_weights`: see CONTRIBUTING.md.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dspp.errors import InputError
+from dspp.registry import Registry
+
+RULES: Registry[type["Rule"]] = Registry("rule")
+MAX_COMPONENTS = 1024
+
+
+class Rule(nn.Module, ABC):
+    """Sites and weights for the hidden layers of one model.
+
+    Args:
+        widths: the width W of each hidden layer.
+        num_sites: S, sites of the rule (for grids: in each dimension).
+        num_test_sites: for rules that sample, the number of samples when predicting.
+        generator: source of random starting values.
+    """
+
+    grid: ClassVar[bool] = False
+
+    def __init__(
+        self, widths: Sequence[int], num_sites: int, num_test_sites: int = 32, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        if num_sites < 1 or num_test_sites < 1:
+            raise InputError(f"got {num_sites} sites ({num_test_sites} to test), expected at least 1; pass sites >= 1")
+        self.widths, self.num_sites, self.num_test_sites = tuple(widths), num_sites, num_test_sites
+        if self.grid:
+            _check_grid(type(self).__name__, num_sites, self.widths)
+        self.start(generator or torch.Generator().manual_seed(0))
+
+    @abstractmethod
+    def start(self, generator: torch.Generator) -> None:
+        """Create the parameters (or buffers) at their starting values."""
+
+    @abstractmethod
+    def sites(self, layer: int) -> Float[Tensor, "G W"]:
+        """ξ of hidden layer `layer`."""
+
+    @abstractmethod
+    def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
+        """The log weight of each component at the top; the weights sum to 1."""
+
+    def expand(
+        self,
+        layer: int,
+        mean: Float[Tensor, "S N W"],
+        std: Float[Tensor, "S N W"],
+        noise: torch.Generator | None = None,
+    ) -> Float[Tensor, "T N W"]:
+        """μ + ξ σ for every component (eqs. 14 to 16). Rules that sample draw ξ from `noise` where it is given."""
+        sites = self.sites(layer)
+        if self.grid:
+            return (mean.unsqueeze(1) + sites[:, None, :] * std.unsqueeze(1)).flatten(0, 1)
+        return mean + sites[:, None, :] * std
+
+    @torch.no_grad()
+    def pruned(self, min_weight: float) -> "Rule":
+        """The same rule as a fixed list of sites, without the components that weigh less than `min_weight`."""
+        if self.grid and len(self.widths) > 1:
+            return self  # listing a product of grids would repeat the work of the layers between them
+        log_weights = self.log_weights()
+        keep = (log_weights >= np.log(max(min_weight, 1e-300))) | (log_weights == log_weights.max())
+        sites = [self.sites(i)[keep] for i in range(len(self.widths))]
+        return FixedSites(sites, torch.log_softmax(log_weights[keep], 0))
+
+
+def _check_grid(name: str, num_sites: int, widths: tuple[int, ...]) -> None:
+    components = num_sites ** sum(widths)
+    if components > MAX_COMPONENTS:
+        raise InputError(
+            f"{name} with {num_sites} sites and hidden widths {list(widths)} would have {components} components, more "
+            f"than {MAX_COMPONENTS}; use fewer sites or narrower layers, or the rule 'qr3' (QR3), which has as many "
+            "components as sites"
+        )
+
+
+def _grid_points(columns: Float[Tensor, "S W"]) -> Float[Tensor, "G W"]:
+    """Every combination of one entry from each column: (S^W, W), the last column fastest."""
+    return torch.cartesian_prod(*columns.unbind(1)).reshape(-1, columns.shape[1])
+
+
+def _gauss_hermite(num_sites: int) -> tuple[Tensor, Tensor]:
+    """Sites and weights exact for polynomials of degree 2S − 1 under N(0, 1); for S = 3, −√3, 0, √3 and 1/6, 2/3, 1/6."""
+    sites, weights = np.polynomial.hermite_e.hermegauss(num_sites)
+    return torch.tensor(sites), torch.tensor(weights / weights.sum())
+
+
+def _sum_grids(log_weights: Sequence[Tensor]) -> Tensor:
+    """Log weights of a product of grids, the last layer fastest, as `Rule.expand` lays components out."""
+    total = log_weights[0]
+    for extra in log_weights[1:]:
+        total = (total[:, None] + extra[None, :]).flatten()
+    return total
+
+
+class FixedSites(Rule):
+    """A list of sites and weights that are not learned: what `pruned` makes for predictions."""
+
+    def __init__(self, sites: Sequence[Float[Tensor, "S W"]], log_weights: Float[Tensor, " S"]) -> None:
+        self._given = (list(sites), log_weights)
+        super().__init__([s.shape[1] for s in sites], len(log_weights))
+
+    def start(self, generator: torch.Generator) -> None:
+        """Store what was given."""
+        for i, sites in enumerate(self._given[0]):
+            self.register_buffer(f"sites_{i}", sites.detach().clone())
+        self.register_buffer("logs", self._given[1].detach().clone())
+
+    def sites(self, layer: int) -> Float[Tensor, "G W"]:
+        """As given."""
+        return self.get_buffer(f"sites_{layer}")
+
+    def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
+        """As given."""
+        return self.get_buffer("logs")
+
+
+@RULES.register("gauss-hermite")
+class GaussHermite(Rule):
+    """The fixed grid of eqs. 14 and 15: nothing is learned."""
+
+    grid = True
+
+    def start(self, generator: torch.Generator) -> None:
+        """One-dimensional sites, and the logs of the product weights."""
+        sites, weights = _gauss_hermite(self.num_sites)
+        self.register_buffer("one_dimension", sites.to(torch.get_default_dtype()))
+        logs = _sum_grids([weights.log()] * sum(self.widths))
+        self.register_buffer("logs", logs.to(torch.get_default_dtype()))
+
+    def sites(self, layer: int) -> Float[Tensor, "G W"]:
+        """The grid of Gauss–Hermite points."""
+        return _grid_points(self.get_buffer("one_dimension")[:, None].expand(-1, self.widths[layer]))
+
+    def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
+        """Products of the one-dimensional weights."""
+        return self.get_buffer("logs")
+
+
+class _LearnedGrid(Rule):
+    """What QR1 and QR2 share: learned sites ξ_w (S, W) a layer, one free weight a grid point (eq. 17)."""
+
+    grid = True
+
+    def start(self, generator: torch.Generator) -> None:
+        """Start at Gauss–Hermite: its sites and its product weights."""
+        sites, weights = _gauss_hermite(self.num_sites)
+        self.raw_sites = nn.ParameterList(
+            [self._free(sites.to(torch.get_default_dtype())[:, None].repeat(1, width)) for width in self.widths]
+        )
+        self.raw_log_weights = nn.ParameterList(
+            [_sum_grids([weights.log()] * width).to(torch.get_default_dtype()) for width in self.widths]
+        )
+
+    def _free(self, sites: Float[Tensor, "S W"]) -> Tensor:
+        """The free part of the sites."""
+        return sites
+
+    def columns(self, layer: int) -> Float[Tensor, "S W"]:
+        """The sites of each dimension before they are crossed."""
+        return self.raw_sites[layer]
+
+    def sites(self, layer: int) -> Float[Tensor, "G W"]:
+        """The grid of the learned sites."""
+        return _grid_points(self.columns(layer))
+
+    def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
+        """A softmax over the grid of each layer; deeper models multiply the layers' weights."""
+        return _sum_grids([torch.log_softmax(raw, 0) for raw in self.raw_log_weights])
+
+
+@RULES.register("qr1")
+class QR1(_LearnedGrid):
+    """Learned sites on a grid, learned weights over the whole grid (eq. 17)."""
+
+
+@RULES.register("qr2")
+class QR2(_LearnedGrid):
+    """QR1 with ξ_w^(s) = −ξ_w^(S+1−s), by construction: only the positive half is a parameter, an odd middle is 0."""
+
+    def _free(self, sites: Float[Tensor, "S W"]) -> Tensor:
+        return sites[(self.num_sites + 1) // 2 :]
+
+    def columns(self, layer: int) -> Float[Tensor, "S W"]:
+        """−half reversed, 0 when S is odd, half."""
+        half = self.raw_sites[layer]
+        middle = half.new_zeros(self.num_sites % 2, half.shape[1])
+        return torch.cat([-half.flip(0), middle, half])
+
+
+@RULES.register("qr3")
+class QR3(Rule):
+    """S learned sites, lined up across the W GPs and across layers, with S learned weights (eq. 18).
+
+    Starts with standard normal sites and equal weights, so that no component is favoured before training.
+    """
+
+    def start(self, generator: torch.Generator) -> None:
+        """Sites from N(0, 1), weights all equal."""
+        self.raw_sites = nn.ParameterList(
+            [torch.randn(self.num_sites, width, generator=generator) for width in self.widths]
+        )
+        self.raw_log_weights = nn.Parameter(torch.zeros(self.num_sites))
+
+    def sites(self, layer: int) -> Float[Tensor, "G W"]:
+        """The learned sites."""
+        return self.raw_sites[layer]
+
+    def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
+        """A softmax."""
+        return torch.log_softmax(self.raw_log_weights, 0)
+
+
+@RULES.register("monte-carlo")
+class MonteCarlo(Rule):
+    """Samples instead of sites: fresh ones for every row and step in training, fixed ones to predict.
+
+    The samples used to predict are drawn once and are the same for every row: each row's mixture is as good an estimate
+    of eq. 13, and a prediction depends neither on the batch it came in nor on the time of day.
+    """
+
+    def start(self, generator: torch.Generator) -> None:
+        """Draw the sites used to predict."""
+        for i, width in enumerate(self.widths):
+            self.register_buffer(f"test_sites_{i}", torch.randn(self.num_test_sites, width, generator=generator))
+
+    def sites(self, layer: int) -> Float[Tensor, "G W"]:
+        """The fixed samples for predictions."""
+        return self.get_buffer(f"test_sites_{layer}")
+
+    def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
+        """Equal weights, of S_train components while sampling and of S_test otherwise."""
+        count = self.num_sites if sampling else self.num_test_sites
+        return self.sites(0).new_full((count,), -float(np.log(count)))
+
+    def expand(
+        self,
+        layer: int,
+        mean: Float[Tensor, "S N W"],
+        std: Float[Tensor, "S N W"],
+        noise: torch.Generator | None = None,
+    ) -> Float[Tensor, "T N W"]:
+        """μ + ε σ, with ε ~ N(0, 1) of its own for every sample, row and GP while training."""
+        if noise is None:
+            return super().expand(layer, mean, std)
+        shape = (self.num_sites, *mean.shape[1:])
+        epsilon = torch.randn(shape, generator=noise, dtype=mean.dtype, device=mean.device)
+        return mean + epsilon * std
