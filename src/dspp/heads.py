@@ -44,7 +44,7 @@ class Head(nn.Module, ABC):
 
 @HEADS.register("single")
 class SingleOutput(Head):
-    """One output, Gaussian noise: Σ_s ω_s N(μ_s, σ_s² + σ_obs²) (eq. 16, with the σ_obs² that it lost)."""
+    """One output, Gaussian noise: Σ_s ω_s N(μ_s, σ_s² + σ_obs²) (eq. 20, with the σ_obs² that it lost)."""
 
     def __init__(self, num_outputs: int, noise: float, noise_floor: float) -> None:
         if num_outputs != 1:
@@ -60,7 +60,7 @@ class SingleOutput(Head):
 
 @HEADS.register("lmc")
 class LMC(Head):
-    """Linear model of coregionalisation: y = Fᵀ A + noise, T latent GPs F and a learned T×T matrix A (appendix A.3).
+    """Linear model of coregionalisation: y = Fᵀ A + noise, T latent GPs F and a learned T×T matrix A (eq. 24).
 
     Components are multivariate Normals with covariance Aᵀ diag(σ²) A + diag(σ_obs²). A starts at the identity.
     """

@@ -1,7 +1,7 @@
 """Scores of a predictive distribution on held-out targets, in the units of the distribution it is given.
 
-Every score is computed in float64, whatever the dtype of the model. With T outputs, marginal scores are averaged over
-the outputs, and `evaluate` divides the joint NLL by T, as the paper's tables do.
+Scores are computed in float64, whatever the dtype of the model. With T outputs, marginal ones are averaged,
+and `evaluate` divides the joint NLL by T, so that figures of different T can be compared.
 """
 
 import math
@@ -15,7 +15,7 @@ from dspp.data.checks import Table, check_y
 from dspp.errors import InputError
 
 if TYPE_CHECKING:  # the scores need the interface only
-    from dspp.mixture import Mixture, MultivariateNormalMixture, NormalMixture
+    from dspp.mixture import MultivariateNormalMixture, NormalMixture
 
     AnyMixture = NormalMixture | MultivariateNormalMixture
 
@@ -48,16 +48,15 @@ def pit(mixture: "AnyMixture", y: Table) -> Float[Tensor, " N *T"]:
     """Return Fₙ(yₙ) of each row and output: uniform on [0, 1] when the mixture is the truth."""
     exact, targets = _in_float64(mixture, y)
     with torch.no_grad():
-        if targets.ndim == 1:
-            return exact.cdf(targets)
-        columns = [exact.marginal(t).cdf(targets[:, t]) for t in range(targets.shape[1])]
-        return torch.stack(columns, dim=1)
+        if hasattr(exact, "marginal"):
+            return torch.stack([exact.marginal(t).cdf(column) for t, column in enumerate(targets.T)], dim=1)
+        return exact.cdf(targets)
 
 
 def coverage(mixture: "AnyMixture", y: Table, level: float = 0.9) -> float:
-    """Return the share of targets inside their central interval of probability `level`, mean over the outputs.
+    """Return the share of targets inside their central interval of probability `level`.
 
-    A target is inside exactly when its PIT is within level/2 of one half, so that no quantile need be solved for.
+    A target is inside exactly when its PIT is within level/2 of one half, so no quantile need be solved for.
 
     Raises:
         InputError: The level is not between 0 and 1.
@@ -68,7 +67,7 @@ def coverage(mixture: "AnyMixture", y: Table, level: float = 0.9) -> float:
 
 
 def evaluate(mixture: "AnyMixture", y: Table) -> dict[str, float]:
-    """Return the scores by name: nll, rmse, crps, coverage90; with T outputs nll is divided by T and mrmse added."""
+    """Return nll, rmse, crps and coverage90 by name; with T outputs, nll is divided by T and mrmse added."""
     num_outputs = math.prod(mixture.mean.shape[1:])
     scores = {
         "nll": nll(mixture, y) / num_outputs,

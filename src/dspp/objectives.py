@@ -32,7 +32,7 @@ OBJECTIVES: Registry[Objective] = Registry("objective")
 def predictive(
     mixture: Mixture, y: Tensor, kl: Tensor, num_data: int, *, beta: float = 1.0, gamma: float = 1.03
 ) -> Float[Tensor, ""]:
-    """Regularised maximum likelihood of the predictive distribution itself (eq. 12 for one layer, eq. 19 for more).
+    """Regularised maximum likelihood of the predictive distribution itself (eq. 16 for one layer, eq. 21 for more).
 
     With a rule this trains a DSPP; with Monte Carlo samples the logarithm of the average makes it a biased estimate
     (BPDGP).
@@ -44,7 +44,7 @@ def predictive(
 def elbo(
     mixture: Mixture, y: Tensor, kl: Tensor, num_data: int, *, beta: float = 1.0, gamma: float = 1.03
 ) -> Float[Tensor, ""]:
-    """The evidence lower bound (eqs. 6 and 11): E_q[log p(y|f)], exact in the top layer, by the components below it."""
+    """The evidence lower bound (eqs. 6 and 13): E_q[log p(y|f)], exact in the top layer, by the components below it."""
     score = mixture.weights @ mixture.expected_log_lik(y)  # (N,)
     return score.mean() - beta * kl / num_data
 

@@ -68,7 +68,7 @@ class Rule(nn.Module, ABC):
         std: Float[Tensor, "S N W"],
         noise: torch.Generator | None = None,
     ) -> Float[Tensor, "T N W"]:
-        """μ + ξ σ for every component (eqs. 14 to 16). Rules that sample draw ξ from `noise` where it is given."""
+        """μ + ξ σ for every component (eqs. 18, 22 and 23). Rules that sample draw ξ from `noise` where it is given."""
         sites = self.sites(layer)
         if self.grid:
             return (mean.unsqueeze(1) + sites[:, None, :] * std.unsqueeze(1)).flatten(0, 1)
@@ -138,7 +138,7 @@ class FixedSites(Rule):
 
 @RULES.register("gauss-hermite")
 class GaussHermite(Rule):
-    """The fixed grid of eqs. 14 and 15: nothing is learned."""
+    """The fixed grid of eqs. 18 to 20: nothing is learned."""
 
     grid = True
 
@@ -159,7 +159,7 @@ class GaussHermite(Rule):
 
 
 class _LearnedGrid(Rule):
-    """What QR1 and QR2 share: learned sites ξ_w (S, W) a layer, one free weight a grid point (eq. 17)."""
+    """What QR1 and QR2 share: learned sites ξ_w (S, W) a layer, one free weight a grid point (eq. 22)."""
 
     grid = True
 
@@ -192,7 +192,7 @@ class _LearnedGrid(Rule):
 
 @RULES.register("qr1")
 class QR1(_LearnedGrid):
-    """Learned sites on a grid, learned weights over the whole grid (eq. 17)."""
+    """Learned sites on a grid, learned weights over the whole grid (eq. 22)."""
 
 
 @RULES.register("qr2")
@@ -211,7 +211,7 @@ class QR2(_LearnedGrid):
 
 @RULES.register("qr3")
 class QR3(Rule):
-    """S learned sites, lined up across the W GPs and across layers, with S learned weights (eq. 18).
+    """S learned sites, lined up across the W GPs and across layers, with S learned weights (eq. 23).
 
     Starts with standard normal sites and equal weights, so that no component is favoured before training.
     """
@@ -237,7 +237,7 @@ class MonteCarlo(Rule):
     """Samples instead of sites: fresh ones for every row and step in training, fixed ones to predict.
 
     The samples used to predict are drawn once and are the same for every row: each row's mixture is as good an estimate
-    of eq. 13, and a prediction depends neither on the batch it came in nor on the time of day.
+    of eq. 15, and a prediction depends neither on the batch it came in nor on the time of day.
     """
 
     def start(self, generator: torch.Generator) -> None:

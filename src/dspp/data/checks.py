@@ -3,7 +3,7 @@
 What comes out is always a fresh float64 array, so nothing later can change what the caller holds.
 """
 
-from collections.abc import Callable
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -86,14 +86,15 @@ def _to_numpy(data: Table, name: str) -> NDArray[np.generic]:
     if data is None:
         raise InputError(f"{name}: expected numbers, got None. Pass {name}: it is required here.")
     try:
-        if isinstance(data, torch.Tensor):
-            return _tensor_to_numpy(data)
-        return np.asanyarray(data)
+        array = _tensor_to_numpy(data) if isinstance(data, torch.Tensor) else np.asanyarray(data)
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(
             f"{name}: expected a table of numbers, got {type(data).__name__} that cannot be read ({error}). "
             "Give every row the same number of columns."
         ) from None
+    if array.ndim == 0:
+        raise InputError(f"{name}: expected an array, got {_shortened(data)}. Give rows of numbers.")
+    return array
 
 
 def _tensor_to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:
@@ -131,7 +132,7 @@ def _finite_float64(array: NDArray[np.generic], name: str) -> Float[np.ndarray, 
     return copy
 
 
-def _raise_not_finite(array: Float[np.ndarray, " N *T"], name: str) -> None:
+def _raise_not_finite(array: Float[np.ndarray, " N *T"], name: str) -> NoReturn:
     bad = np.argwhere(~np.isfinite(array))
     value = array[tuple(bad[0])]
     raise InputError(
@@ -140,19 +141,15 @@ def _raise_not_finite(array: Float[np.ndarray, " N *T"], name: str) -> None:
     )
 
 
-def _raise_not_numeric(array: NDArray[np.generic], name: str) -> None:
+def _raise_not_numeric(array: NDArray[np.generic], name: str) -> NoReturn:
     got = f"{name}: expected numbers, got dtype {array.dtype}"
-    index = _first(lambda cell: not _reads_as_number(cell), array)
+    index = next((index for index, cell in np.ndenumerate(array) if not _reads_as_number(cell)), None)
     if index is None:
         raise InputError(f"{got} whose cells read as numbers. Convert it first: {name}.astype(float).")
     raise InputError(
         f"{got} with {_shortened(array[index])} at {_place(index)}. "
         "Encode categories and dates as numbers, then convert with .astype(float)."
     )
-
-
-def _first(is_bad: Callable[[object], bool], array: NDArray[np.generic]) -> tuple[int, ...] | None:
-    return next((index for index, cell in np.ndenumerate(array) if is_bad(cell)), None)
 
 
 def _reads_as_number(cell: object) -> bool:

@@ -22,7 +22,7 @@ NUM_JOINTS: Final = 8
 LINK_LENGTH: Final = np.array([0.1, 0.5, 0.1, 0.4, 0.1, 0.3, 0.1, 0.2])  # aᵢ, metres
 LINK_OFFSET: Final = np.array([0.4, 0.0, 0.1, 0.0, 0.1, 0.0, 0.1, 0.0])  # dᵢ, metres
 LINK_TWIST: Final = np.array([1, -1, 1, -1, 1, -1, 1, 0]) * np.pi / 2  # αᵢ: each axis is normal to the next
-# Joint i is uniform in ±JOINT_RANGE[i]. At ±π/2 an exact GP on 7,500 rows no longer gets down to the noise.
+# Joint i is uniform in ±JOINT_RANGE[i]. At ±π/2 an exact GP on 6,000 rows missed by more than the noise.
 JOINT_RANGE: Final = np.array([np.pi / 3] * 4 + [np.pi / 4] * 4)
 JOINT_SPEED: Final = 1.0  # joint velocities are uniform in ± this, radians a second
 RANGE_FINDER: Final = np.array([0.5, -0.6, 1.0])  # the fixed point that the distance is measured from

@@ -1,4 +1,4 @@
-"""Cutting the rows of a table into parts at random: training, validation, test."""
+"""Cutting the rows of a table into parts at random: training, test, validation."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,8 @@ def split(
 
     Args:
         num_rows: The number of rows to share out.
-        parts: How large the parts are, in proportion to each other. The paper has 75, 15 and 10 %.
+        parts: How large the parts are, in proportion to each other. As in the paper: training, test and
+            validation rows.
         seed: Which of the many splits.
 
     Raises:

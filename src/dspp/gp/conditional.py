@@ -24,6 +24,7 @@ from torch import Tensor
 
 from dspp.gp.kernels import KernelKind, augment
 from dspp.gp.linalg import kernel_gradient
+from dspp.gp.workspace import Lease
 
 CHUNK_ROWS = 1000  # rows of k(x, Z) handled at a time: 1.2 MB for M = 300 in float32
 BLOCKS = 3  # pieces a triangular matrix is cut into; a third of each product is skipped
@@ -72,14 +73,15 @@ class _Conditional(torch.autograd.Function):
     def forward(ctx, x, z, K, B, m, S, kind):  # type: ignore[no-untyped-def]
         xa, za = augment(x, z)
         S1 = _minus_identity(S)
-        mean, update, saved = _moments(kind, xa, za, B, m, S1, keep=any(ctx.needs_input_grad))
-        ctx.save_for_backward(xa, za, B, m, S1, *saved)
+        mean, update, ctx.leases = _moments(kind, xa, za, B, m, S1, keep=any(ctx.needs_input_grad))
+        ctx.save_for_backward(xa, za, B, m, S1)
         ctx.slope_factor = kind.slope_factor
         return mean, update
 
     @staticmethod
     def backward(ctx, g_mean, g_var):  # type: ignore[no-untyped-def]
-        xa, za, B, m, S1, A, slope, *maybe_H = ctx.saved_tensors
+        xa, za, B, m, S1 = ctx.saved_tensors
+        A, slope, *maybe_H = (lease.tensor for lease in ctx.leases)
         H = maybe_H[0] if maybe_H else None
         W, R, M = A.shape
         g2 = 2 * g_var.unsqueeze(-1)
@@ -87,7 +89,8 @@ class _Conditional(torch.autograd.Function):
         root = B if H is not None else S1.unsqueeze(-1) * B  # dk = (2 gv A) (S − 1) B + gμ mᵀ B, by rows
         RR = A.new_zeros(W, M, M)
         from_x, from_z = torch.zeros_like(xa), torch.zeros_like(za.mT)
-        scaled, dk = A.new_empty(CHUNK_ROWS, M), A.new_empty(CHUNK_ROWS, M)
+        scratch = Lease((2, min(R, CHUNK_ROWS), M), like=A)
+        scaled, dk = scratch.tensor
         for w, rows, n in _chunks(W, R):
             a, s, d = A[w, rows], scaled[:n], dk[:n]
             torch.mul(a, g2[w, rows], out=s)
@@ -106,15 +109,17 @@ class _Conditional(torch.autograd.Function):
 
 def _moments(
     kind: type[KernelKind], xa: Tensor, za: Tensor, B: Tensor, m: Tensor, S1: Tensor, keep: bool
-) -> tuple[Tensor, Tensor, list[Tensor]]:
+) -> tuple[Tensor, Tensor, list[Lease]]:
     """Aᵀ m, Aᵀ (S − 1) A and, to keep for the backward pass, A, the kernel's slope and (for a full S) H."""
     (W, R, _), M = xa.shape, B.shape[-1]
     full = S1.dim() == 3
     mean, update = xa.new_empty(W, R), xa.new_empty(W, R)
-    saved = [xa.new_empty((W, R, M) if keep else (min(R, CHUNK_ROWS), M)) for _ in range(2 + full)]
-    t2, k = xa.new_empty(2, min(R, CHUNK_ROWS), M)
+    n_max = min(R, CHUNK_ROWS)
+    leases = [Lease((W, R, M) if keep else (n_max, M), like=xa) for _ in range(2 + full)]
+    scratch = Lease((2, n_max, M), like=xa)
+    t2, k = scratch.tensor
     for w, rows, n in _chunks(W, R):
-        a, slope, *maybe_h = (buffer[w, rows] if keep else buffer[:n] for buffer in saved)
+        a, slope, *maybe_h = (lease.tensor[w, rows] if keep else lease.tensor[:n] for lease in leases)
         torch.mm(xa[w, rows], za[w], out=t2[:n])
         kind.fill(t2[:n].clamp_min_(0.0), k[:n], slope)
         _times_lower_transpose(k[:n], B[w], out=a)
@@ -124,7 +129,7 @@ def _moments(
             torch.sum(torch.mul(a, torch.mm(a, S1[w], out=h), out=k[:n]), -1, out=update[w, rows])
         else:
             torch.mv(torch.mul(a, a, out=k[:n]), S1[w], out=update[w, rows])
-    return mean, update, saved if keep else []
+    return mean, update, leases if keep else []
 
 
 def _matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, S1: Tensor, dm: Tensor) -> tuple[Tensor, Tensor]:
