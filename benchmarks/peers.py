@@ -123,20 +123,21 @@ class PeerDGP(DeepGP):
         return x
 
 
-def peer_of(model: Model, config: ModelConfig) -> torch.nn.Module:
-    """The GPyTorch model with the parameters of ours, in its dtype."""
+def peer_of(model: Model, config: ModelConfig, mirror_jitter: bool = True) -> torch.nn.Module:
+    """The GPyTorch model with the parameters of ours, in its dtype; with our jitter, or with its own."""
     dtype = model.head.raw_noise.dtype
     points = [layer.inducing_points.detach()[0] for layer in model.gp_layers]
+    scales = [layer.kernel.outputscale.detach() for layer in model.gp_layers]
+    jitters = [config.jitter * (s.unsqueeze(-1) if len(s) > 1 else float(s)) for s in scales]
+    if not mirror_jitter:
+        jitters = [None] * len(scales)
     if config.layers == 1:
         mean_points = model.gp_layers[0].mean_points
-        scale = float(model.gp_layers[0].kernel.outputscale.detach())
         mean_points = None if mean_points is None else mean_points.detach()[0]
-        peer = PeerGP(points[0], config.kernel, config.covariance == "full", config.jitter * scale, mean_points)
+        peer = PeerGP(points[0], config.kernel, config.covariance == "full", jitters[0], mean_points)
     elif config.covariance == "full":
         peer = PeerDGP(points, config.width, config.kernel)
     else:
-        scales = [layer.kernel.outputscale.detach() for layer in model.gp_layers]
-        jitters = [config.jitter * (s.unsqueeze(-1) if len(s) > 1 else float(s)) for s in scales]
         peer = PeerDSPP(points, config.width, config.sites, config.kernel, jitters)
     peer.to(dtype)
     floor = gpytorch.constraints.GreaterThan(config.noise_floor)

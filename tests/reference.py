@@ -255,7 +255,8 @@ def randomize(module: torch.nn.Module, seed: int, spread: float = 0.3) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, p in sorted(module.named_parameters()):
         step = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-        p.add_((1.0 if name.endswith(("q.mean", "mean_coefficients", "constant", "bias")) else spread) * step)
+        wide = name.endswith(("q.mean", "mean_coefficients", "constant", "bias", "raw_outputscale"))
+        p.add_((1.0 if wide else spread) * step)
 
 
 def read_model(model: Model) -> list[list[SparseGP]]:

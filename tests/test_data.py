@@ -1,5 +1,6 @@
 """What enters the library: bad tables are refused by place, good ones are scaled, split and batched."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -194,18 +195,26 @@ def test_the_statistics_are_those_of_the_rows_given() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e8, 1e12, 1e-12, 1e-300, 1e300])
-@pytest.mark.parametrize("rows", [1, 7, 1000])
+@pytest.mark.parametrize("rows", [1, 7, 300_000])
 def test_a_constant_column_has_scale_one(value: float, rows: int) -> None:
-    scaler = Standardizer.fit(np.full((rows, 1), value))
-    assert scaler.scale.tolist() == [1.0]
+    scaler = Standardizer.fit(np.full((rows, 2), value))
+    assert scaler.scale.tolist() == [1.0, 1.0]
     np.testing.assert_allclose(scaler.mean, value, rtol=1e-15)
 
 
-def test_rounding_is_no_spread_but_a_small_spread_is() -> None:
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
+def test_rounding_is_no_spread_but_a_small_spread_is(unit: float) -> None:
     rounding = np.array([0.1 + 0.2, 0.3, 0.3, 0.1 + 0.2])
-    assert Standardizer.fit(rounding).scale == 1.0
+    assert Standardizer.fit(unit * rounding).scale == 1.0
+    assert Standardizer.fit(unit * np.nextafter([1e8, 1e8], [0, 1e9])).scale == 1.0
     small = 1e8 + np.array([0.0, 2e-6])
-    np.testing.assert_allclose(Standardizer.fit(small).scale, 1e-6, rtol=0.01)
+    np.testing.assert_allclose(Standardizer.fit(unit * small).scale, unit * 1e-6, rtol=0.02)
+
+
+def test_the_mean_of_a_long_column_keeps_its_digits() -> None:
+    column = 1e8 + np.random.default_rng(0).standard_normal(300_000)
+    mean = Standardizer.fit(np.stack([column, column], axis=1)).mean
+    np.testing.assert_allclose(mean, math.fsum(column) / len(column), rtol=3e-16)
 
 
 def test_scaling_changes_neither_its_input_nor_itself() -> None:

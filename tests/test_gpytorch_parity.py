@@ -2,33 +2,38 @@
 
 GPyTorch's nugget is a number, ours is relative to the output scale. To compare gradients in the output scale too, the
 nugget given to GPyTorch is `jitter · outputscale` as a differentiable tensor, which its `add_jitter` would detach: a
-fixture lets it through. Everything else of GPyTorch is as it comes; it is only ever asked for what it was built for.
+fixture lets it through. Everything else of GPyTorch is as it comes.
 """
 
-import math
+import warnings
 from collections.abc import Iterator
 
-import gpytorch
 import pytest
 import reference as ref
 import torch
-from gpytorch.mlls import (
-    DeepPredictiveLogLikelihood,
-    GammaRobustVariationalELBO,
-    PredictiveLogLikelihood,
-    VariationalELBO,
-)
-from linear_operator.operators import LinearOperator
 from reference import assert_close, assert_same_gradient
-from torch import Tensor
+from torch import Tensor, nn
 
-from benchmarks.peers import peer_of
 from dspp.config import ModelConfig
-from dspp.gp.inducing import WhitenedGaussian
 from dspp.gp.layer import GPLayer
 from dspp.heads import Mixture
 from dspp.model import Model, build
 from dspp.objectives import elbo, gamma_elbo, gamma_score, predictive
+from dspp.quadrature import QR3
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)  # when it is imported
+    import gpytorch
+    from gpytorch.mlls import (
+        DeepApproximateMLL,
+        DeepPredictiveLogLikelihood,
+        GammaRobustVariationalELBO,
+        PredictiveLogLikelihood,
+        VariationalELBO,
+    )
+    from linear_operator.operators import LinearOperator
+
+    from benchmarks.peers import peer_of
 
 SEEDS = range(20)
 TOLERANCE = 1e-6
@@ -45,7 +50,7 @@ def differentiable_jitter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def model_pair(seed: int, jitter: float = 1e-4, **settings: object) -> tuple[Model, torch.nn.Module, Tensor, Tensor]:
+def model_pair(seed: int, jitter: float = 1e-4, **settings: object) -> tuple[Model, nn.Module, Tensor, Tensor]:
     """Our model with random parameters, GPyTorch's with the same, and a batch. Each seed has its kernel and sizes."""
     config = ModelConfig(
         kernel=KINDS[seed % 4], inducing=7, noise=0.05 + 0.02 * seed, jitter=jitter, dtype="float64", width=2, sites=4
@@ -60,11 +65,11 @@ def model_pair(seed: int, jitter: float = 1e-4, **settings: object) -> tuple[Mod
     return model, peer, x, y
 
 
-def stack(peer: torch.nn.Module) -> list[torch.nn.Module]:
+def stack(peer: nn.Module) -> list[nn.Module]:
     return list(getattr(peer, "stack", [peer]))
 
 
-def mirror_jitter(ours: GPLayer, theirs: torch.nn.Module) -> None:
+def mirror_jitter(ours: GPLayer, theirs: nn.Module) -> None:
     scale = theirs.covar_module.outputscale
     jitter = ours.jitter * (scale.unsqueeze(-1) if scale.dim() else scale)
     theirs.variational_strategy.jitter_val = jitter
@@ -72,7 +77,7 @@ def mirror_jitter(ours: GPLayer, theirs: torch.nn.Module) -> None:
         theirs.variational_strategy.base_variational_strategy.jitter_val = jitter
 
 
-def gradient_pairs(model: Model, peer: torch.nn.Module) -> Iterator[tuple[str, Tensor | None, Tensor | None]]:
+def gradient_pairs(model: Model, peer: nn.Module) -> Iterator[tuple[str, Tensor | None, Tensor | None]]:
     """The gradient of every parameter of ours, and of GPyTorch's parameter that stands for it, in the same shape.
 
     Both sides use softplus for the same raw parameters, so that gradients compare without a chain rule.
@@ -80,10 +85,13 @@ def gradient_pairs(model: Model, peer: torch.nn.Module) -> Iterator[tuple[str, T
     pairs: list[tuple[str, Tensor, Tensor]] = [
         ("noise", model.head.raw_noise, peer.likelihood.noise_covar.raw_noise)
     ]
+    linear = 0
     for i, (ours, theirs) in enumerate(zip(model.gp_layers, stack(peer), strict=True)):
         strategy = theirs.variational_strategy
         if ours.mean_points is not None:
+            coefficients = strategy._variational_distribution.variational_mean
             pairs.append((f"{i} mean points", ours.mean_points, strategy.inducing_points))
+            pairs.append((f"{i} mean coefficients", ours.mean_coefficients, coefficients))
             strategy = strategy.base_variational_strategy
         q = strategy._variational_distribution
         pairs += [
@@ -95,24 +103,23 @@ def gradient_pairs(model: Model, peer: torch.nn.Module) -> Iterator[tuple[str, T
         ]
         if "weight" in dict(ours.mean.named_parameters()):
             pairs += [(f"{i} bias", ours.mean.bias, theirs.mean_module.bias)]
+            linear += 1
             weights = theirs.mean_module.weights.grad
             yield f"{i} weight", ours.mean.weight.grad, None if weights is None else weights.squeeze(-1).mT
         else:
             pairs.append((f"{i} constant", ours.mean.constant, theirs.mean_module.constant))
-    if model.rule is not None:
+    if isinstance(model.rule, QR3):
         pairs.append(("weights", model.rule.raw_log_weights, peer.raw_quad_weights))
         pairs += [
             (f"{i} sites", sites, layer.quad_sites)
             for i, (sites, layer) in enumerate(zip(model.rule.raw_sites, stack(peer)[1:], strict=True))
         ]
-    assert len(pairs) + sum("weight" in dict(layer.mean.named_parameters()) for layer in model.gp_layers) == len(
-        list(model.parameters())
-    ) - (1 if model.gp_layers[0].mean_points is not None else 0)
+    assert len(pairs) + linear == len(list(model.parameters()))
     for what, mine, other in pairs:
         yield what, mine.grad, None if other.grad is None else other.grad.reshape(mine.shape)
 
 
-def assert_same(model: Model, peer: torch.nn.Module, ours: Tensor, theirs: Tensor) -> None:
+def assert_same(model: Model, peer: nn.Module, ours: Tensor, theirs: Tensor) -> None:
     """The two objectives and all their gradients."""
     assert_close(ours, theirs.squeeze(), TOLERANCE)
     ours.backward()
@@ -147,6 +154,21 @@ def test_dspp(seed: int, layers: int) -> None:
     assert_same(model, peer, ours, theirs)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_dgp_on_equal_samples(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, peer, x, y = model_pair(seed, layers=2 + seed % 2, covariance="full", rule="monte-carlo", sites=5)
+    generator = torch.Generator().manual_seed(seed)  # as the model makes it from its noise_seed
+
+    def same_samples(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=dtype, device=device)
+
+    monkeypatch.setattr("torch.distributions.normal._standard_normal", same_samples)
+    ours = elbo(model(x, noise_seed=seed), y, model.kl(), NUM_DATA, beta=0.7)
+    with gpytorch.settings.num_likelihood_samples(5):
+        theirs = DeepApproximateMLL(VariationalELBO(peer.likelihood, peer, NUM_DATA, beta=0.7))(peer(x), y)
+    assert_same(model, peer, ours, theirs)
+
+
 def multiplied_gamma_elbo(mixture: Mixture, y: Tensor, kl: Tensor, gamma: float, beta: float) -> Tensor:
     """Our gamma-elbo with the power of the normalising integral that GPyTorch has, +(γ − 1)/γ.
 
@@ -171,7 +193,7 @@ def test_gamma_objective(seed: int) -> None:
 # ---------------------------------------------------------------- orthogonally decoupled SVGP
 
 
-def decoupled_pair(seed: int) -> tuple[Model, torch.nn.Module, Tensor, Tensor]:
+def decoupled_pair(seed: int) -> tuple[Model, nn.Module, Tensor, Tensor]:
     """Our OD-SVGP and GPyTorch's, on the same points; the parameters of the means are still to be mapped."""
     model, peer, x, y = model_pair(seed, layers=1, covariance="full", mean_inducing=9)
     with torch.no_grad():
@@ -181,44 +203,53 @@ def decoupled_pair(seed: int) -> tuple[Model, torch.nn.Module, Tensor, Tensor]:
     return model, peer, x, y
 
 
-def projected(layer: GPLayer) -> Tensor:
-    """A'a with A' = L⁻¹ k(Z, Z') of the unit kernel."""
+def projected(layer: GPLayer, a: Tensor) -> Tensor:
+    """p = A'a with A' = L⁻¹ k(Z, Z') of the unit kernel, by autograd all the way."""
+    assert layer.mean_points is not None
     z, points = layer.kernel.scale(layer.inducing_points), layer.kernel.scale(layer.mean_points)
-    L = torch.linalg.cholesky(layer.kernel.unit_matrix(z, z) + layer.jitter * torch.eye(z.shape[-2]).double())
-    A = torch.linalg.solve_triangular(L, layer.kernel.unit_matrix(z, points), upper=False)
-    return (A @ layer.mean_coefficients.unsqueeze(-1)).squeeze(-1)
+    K = layer.kernel.unit_matrix(z, z) + layer.jitter * torch.eye(z.shape[-2], dtype=torch.float64)
+    A = torch.linalg.solve_triangular(torch.linalg.cholesky(K), layer.kernel.unit_matrix(z, points), upper=False)
+    return (A @ a.unsqueeze(-1)).squeeze(-1)
 
 
-def map_means(layer: GPLayer, peer: torch.nn.Module) -> tuple[Tensor, Tensor]:
-    """(m, a) of ours from GPyTorch's, differentiably, in terms of our other parameters.
+class MixtureAndKL(nn.Module):
+    """A model's mixture and KL in one call, for `functional_call`."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> tuple[Mixture, Tensor]:
+        return self.model(x), self.model.kl()
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")  # both in linear_operator's sparse.py
+@pytest.mark.filterwarnings("ignore:torch.sparse.SparseTensor.* is deprecated:UserWarning")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_od_svgp(seed: int) -> None:
+    """The same family in other parameters, and a KL that differs by what is written below.
 
     GPyTorch takes the posterior covariance of the base strategy between x and Z', S included, where the paper it cites
-    takes the prior's: mean = Aᵀ (m_g + S A' a) + (k(x, Z') − Aᵀ A') a. The same family, with m = m_g + S A' a; and its
-    coefficients multiply the kernel with its output scale, ours the unit kernel and then the root: a = √σ² a_g.
+    takes the prior's: mean = Aᵀ (m_g + S A' a) + (k(x, Z') − Aᵀ A') a. So m = m_g + S p with p = A' a; and as its
+    coefficients multiply the kernel with its output scale, ours the unit kernel and then the root, a = √σ² a_g.
+    Its KL is that of N(m_g, S) plus ½ aᵀ C a with C the posterior covariance at Z'. Ours is the KL between the two
+    processes (`test_kl.py` has it by brute force), larger by m_gᵀ S p + ½ |S p|² − ½ pᵀ S p.
     """
-    outer = peer.variational_strategy
-    m_g = outer.base_variational_strategy._variational_distribution.variational_mean
-    a = layer.kernel.outputscale.sqrt() * outer._variational_distribution.variational_mean
-    with torch.no_grad():
-        layer.mean_coefficients.copy_(a)
-    p = projected(layer).squeeze(0)
-    S = layer.q.covariance.squeeze(0)
-    return m_g + S @ p, a
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_od_svgp_predicts_the_same_after_mapping_the_means(seed: int) -> None:
     model, peer, x, y = decoupled_pair(seed)
     layer = model.gp_layers[0]
-    with torch.no_grad():
-        layer.q.mean.copy_(map_means(layer, peer)[0])
-    ours, theirs = model(x), peer(x)
-    assert_close(ours.component_mean[0], theirs.mean, TOLERANCE)
-    assert_close(ours.latent_var[0], theirs.variance, TOLERANCE)
-    score, their_score = ours.log_prob(y).sum(), theirs_log_prob(peer, theirs, y)
-    assert_close(score, their_score, TOLERANCE)
+    m_g, a_g = layer.q.mean, layer.mean_coefficients  # hold GPyTorch's numbers
+    a = layer.kernel.outputscale.sqrt().unsqueeze(-1) * a_g
+    p = projected(layer, a)
+    Sp = (layer.q.covariance @ p.unsqueeze(-1)).squeeze(-1)
+    mapped = {"model.layers.0.q.mean": m_g + Sp, "model.layers.0.mean_coefficients": a}
+    mixture, kl = torch.func.functional_call(MixtureAndKL(model), mapped, (x,))
+    difference = (m_g * Sp + 0.5 * Sp.square() - 0.5 * p * Sp).sum()
+    assert abs(difference.item()) > 1e-3
 
-
-def theirs_log_prob(peer: torch.nn.Module, prediction: gpytorch.distributions.MultivariateNormal, y: Tensor) -> Tensor:
-    var = prediction.variance + peer.likelihood.noise
-    return torch.distributions.Normal(prediction.mean, var.sqrt()).log_prob(y).sum()
+    prediction = peer(x)
+    assert_close(mixture.component_mean[0], prediction.mean, TOLERANCE)
+    assert_close(mixture.latent_var[0], prediction.variance, TOLERANCE)
+    assert_close(kl - difference, peer.variational_strategy.kl_divergence(), TOLERANCE)
+    ours = elbo(mixture, y, kl - difference, NUM_DATA, beta=0.7)
+    theirs = VariationalELBO(peer.likelihood, peer, NUM_DATA, beta=0.7)(prediction, y)
+    assert_same(model, peer, ours, theirs)

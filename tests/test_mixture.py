@@ -1,7 +1,8 @@
 """Promises 6 and 11: the mixture is a distribution, its far tails are safe; each method against an oracle."""
 
 import math
-from dataclasses import FrozenInstanceError
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -47,6 +48,9 @@ def multivariate_mixture(S: int = 3, N: int = 4, T: int = 3, seed: int = 0) -> M
 
 def targets(mixture: Mixture, seed: int = 1) -> Tensor:
     return 2.0 * torch.randn(mixture.component_mean.shape[1:], generator=seeded(seed), dtype=F64)
+
+
+Make = Callable[..., Mixture]
 
 
 def repeat(mixture: Mixture, row: int, times: int) -> Mixture:
@@ -120,7 +124,7 @@ def test_one_output_is_the_same_in_both_classes() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("side", [-1.0, 1.0])
 @BOTH
-def test_far_tails(make: type[Mixture], side: float, dtype: torch.dtype) -> None:
+def test_far_tails(make: Make, side: float, dtype: torch.dtype) -> None:
     leaves = {name: field.to(dtype).requires_grad_() for name, field in vars(make()).items()}
     mixture = type(make())(**leaves)
     y = (mixture.mean + side * 1e6 * mixture.std).detach().requires_grad_()
@@ -224,7 +228,7 @@ def test_multivariate_expected_log_lik_is_the_integral() -> None:
 
 
 @BOTH
-def test_with_noise_changes_the_noise_alone(make: type[Mixture]) -> None:
+def test_with_noise_changes_the_noise_alone(make: Make) -> None:
     mixture = make()
     louder = mixture.with_noise(4.0 * vars(mixture)["noise_var"])
     extra = louder.component_var - mixture.component_var
@@ -249,7 +253,7 @@ def test_moments_of_two_known_normals() -> None:
 
 
 @BOTH
-def test_moments_agree_with_samples(make: type[Mixture]) -> None:
+def test_moments_agree_with_samples(make: Make) -> None:
     mixture = make()
     num = 100_000
     draws = mixture.sample(num, seeded(2))
@@ -278,7 +282,7 @@ def test_covariance_agrees_with_samples() -> None:
 
 
 @BOTH
-def test_samples_come_from_the_generator(make: type[Mixture]) -> None:
+def test_samples_come_from_the_generator(make: Make) -> None:
     mixture = make()
     first, again, other = (mixture.sample(3, seeded(s)) for s in (7, 7, 8))
     assert torch.equal(first, again)
@@ -352,6 +356,13 @@ def test_quantile_inverts_the_cdf(kind: str) -> None:
     assert ((mixture.cdf(x) - TAILS[:, None]).abs() <= 1e-8).all()
     assert (x.diff(dim=0) > 0).all()
     assert torch.equal(mixture.quantile(0.25), mixture.quantile(torch.tensor([0.25]))[0])
+
+
+def test_newton_needs_few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, cdf = [], maths.mixture_cdf
+    monkeypatch.setattr(maths, "mixture_cdf", lambda *args: calls.append(1) or cdf(*args))
+    normal_mixture(S=6, N=200).quantile(TAILS)
+    assert len(calls) <= 15  # bisection alone takes 40
 
 
 @given(
@@ -501,7 +512,7 @@ def test_affine_of_several_outputs() -> None:
 
 
 @BOTH
-def test_prune_drops_the_light_and_renormalises(make: type[Mixture]) -> None:
+def test_prune_drops_the_light_and_renormalises(make: Make) -> None:
     mixture = make(S=4)
     heavy = mixture.weights.argsort(descending=True)[:2].sort().values
     pruned = mixture.prune(mixture.weights.sort(descending=True).values[1].item())
@@ -513,7 +524,7 @@ def test_prune_drops_the_light_and_renormalises(make: type[Mixture]) -> None:
 
 
 @BOTH
-def test_prune_keeps_the_heaviest_and_can_keep_all(make: type[Mixture]) -> None:
+def test_prune_keeps_the_heaviest_and_can_keep_all(make: Make) -> None:
     mixture = make(S=4)
     last = mixture.prune(1.0)
     assert last.num_components == 1
@@ -523,7 +534,7 @@ def test_prune_keeps_the_heaviest_and_can_keep_all(make: type[Mixture]) -> None:
 
 @BOTH
 @pytest.mark.parametrize("noise_by_row", [False, True])
-def test_rows_and_concat(make: type[Mixture], noise_by_row: bool) -> None:
+def test_rows_and_concat(make: Make, noise_by_row: bool) -> None:
     mixture = make(N=7)
     if noise_by_row:
         mixture = mixture.with_noise(0.1 + torch.rand(mixture.component_mean.shape[1:], dtype=F64))
@@ -540,7 +551,7 @@ def test_rows_and_concat(make: type[Mixture], noise_by_row: bool) -> None:
 
 
 @BOTH
-def test_joining_different_noises_gives_each_row_its_own(make: type[Mixture]) -> None:
+def test_joining_different_noises_gives_each_row_its_own(make: Make) -> None:
     mixture = make(N=7)
     y, noise = targets(mixture), vars(mixture)["noise_var"]
     louder = mixture.with_noise(3.0 * noise)
@@ -559,7 +570,7 @@ def test_no_rows_at_all() -> None:
 
 
 @BOTH
-def test_to_and_sizes(make: type[Mixture]) -> None:
+def test_to_and_sizes(make: Make) -> None:
     mixture = make(S=4, N=6)
     short = mixture.to(torch.float32)
     assert all(field.dtype == torch.float32 for field in vars(short).values())
@@ -590,6 +601,7 @@ def test_noise_shapes_of_one_output() -> None:
 # ------------------------------------------------------------ errors
 
 ONE, MANY = normal_mixture(S=2, N=3), multivariate_mixture(S=2, N=3, T=2)
+MANY_OF_3 = replace(multivariate_mixture(S=2, N=3, T=3), log_weights=MANY.log_weights)
 W, M, V, R = vars(ONE).values()
 WT, MT, CT, RT = vars(MANY).values()
 
@@ -663,7 +675,7 @@ BAD_CALLS = {
     "other weights": (lambda: NormalMixture.concat([ONE, normal_mixture(S=2, seed=1)]), r"mixture 1 differs"),
     "other dtype": (lambda: NormalMixture.concat([ONE, ONE.to(torch.float32)]), r"mixture 1 differs"),
     "other outputs": (
-        lambda: MultivariateNormalMixture.concat([MANY, multivariate_mixture(S=2, N=3, T=3)]),
+        lambda: MultivariateNormalMixture.concat([MANY, MANY_OF_3]),
         r"mixture 1 differs from mixture 0 in its weights, outputs or dtype; join what one model predicted",
     ),
     "other class": (lambda: Mixture.concat([ONE, MANY]), r"mixture 1 differs"),

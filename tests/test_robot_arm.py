@@ -1,5 +1,7 @@
 """The simulated arm does what its documentation says, and scores on it agree with the truth that is known."""
 
+import importlib
+
 import numpy as np
 import pytest
 import torch
@@ -33,10 +35,10 @@ def motion() -> RobotArmMotion:
 # ---------------------------------------------------------------- kinematics
 
 
-def slow_end_effector(angles: np.ndarray) -> np.ndarray:
-    """One row, one 4 x 4 matrix for each of the four movements of a joint."""
+def slow_end_effector(angles: np.ndarray, twists: np.ndarray = LINK_TWIST) -> np.ndarray:
+    """One row, and one 4 x 4 matrix for each movement of a joint: turn about z, move, bend about x."""
     total = np.eye(4)
-    for theta, a, d, twist in zip(angles, LINK_LENGTH, LINK_OFFSET, LINK_TWIST, strict=True):
+    for theta, a, d, twist in zip(angles, LINK_LENGTH, LINK_OFFSET, twists, strict=True):
         turn, move, bend = np.eye(4), np.eye(4), np.eye(4)
         turn[:2, :2] = [[np.cos(theta), -np.sin(theta)], [np.sin(theta), np.cos(theta)]]
         move[:3, 3] = [a, 0.0, d]
@@ -53,6 +55,14 @@ def test_forward_kinematics_agree_with_a_loop(arm: RobotArm, motion: RobotArmMot
         np.testing.assert_allclose(
             motion.clean[n, :3], slow_end_effector(motion.X[n, :8]), rtol=1e-12, atol=1e-14
         )
+
+
+def test_forward_kinematics_hold_for_any_twist(arm: RobotArm, monkeypatch: pytest.MonkeyPatch) -> None:
+    twists = np.linspace(-1.0, 2.0, 8)  # those of the arm have a cosine of 0
+    monkeypatch.setattr(importlib.import_module("dspp.data.robot_arm"), "LINK_TWIST", twists)
+    for n in range(10):
+        expected = slow_end_effector(arm.X[n], twists)
+        np.testing.assert_allclose(end_effector(arm.X[n : n + 1])[0], expected, atol=1e-14)
 
 
 def test_every_joint_moves_the_distance(arm: RobotArm) -> None:
@@ -212,10 +222,10 @@ def test_impossible_requests_are_refused(simulate: type) -> None:
 
 
 def normal_prediction(arm: RobotArm, dtype: torch.dtype = torch.float64) -> NormalMixture:
-    """Half of the weight on each of two equal components: the Normal with the true mean and variance."""
+    """The weight is shared by two equal components: the Normal with the true mean and variance."""
     mean = torch.tensor(arm.clean + arm.noise.mean, dtype=dtype).expand(2, -1)
     var = torch.tensor(arm.noise.var, dtype=dtype)
-    return NormalMixture(torch.full((2,), 0.5, dtype=dtype).log(), mean, 0 * mean, var)
+    return NormalMixture(torch.tensor([0.3, 0.7], dtype=dtype).log(), mean, 0 * mean, var)
 
 
 def motion_prediction(motion: RobotArmMotion) -> MultivariateNormalMixture:
@@ -239,8 +249,8 @@ def test_scores_of_one_output(arm: RobotArm) -> None:
         "coverage90": np.mean(np.abs(error) <= stats.norm.ppf(0.95)),
     }
     assert metrics.evaluate(normal_prediction(arm), arm.y) == pytest.approx(expected, rel=1e-9)
-    single = metrics.evaluate(normal_prediction(arm, torch.float32), torch.tensor(arm.y))
-    assert single == pytest.approx(expected, rel=1e-3)
+    single = normal_prediction(arm, torch.float32)
+    assert metrics.evaluate(single, torch.tensor(arm.y)) == metrics.evaluate(single.to(torch.float64), arm.y)
     assert metrics.mrmse(normal_prediction(arm), arm.y) == pytest.approx(expected["rmse"], rel=1e-9)
     np.testing.assert_allclose(metrics.pit(normal_prediction(arm), arm.y), stats.norm.cdf(error), atol=1e-12)
 

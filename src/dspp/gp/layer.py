@@ -1,11 +1,13 @@
 """A layer: W sparse GPs side by side, (S, N, D) -> mean and variance, each (S, N, W)."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dspp.errors import NumericalError
 from dspp.gp.conditional import conditional
 from dspp.gp.inducing import WhitenedGaussian
 from dspp.gp.kernels import ARDKernel
@@ -83,7 +85,15 @@ class GPLayer(nn.Module):
         scale = self.kernel.outputscale.unsqueeze(-1)
         mean, var = scale.sqrt() * mean, scale * var  # (W, S·N)
         prior_mean = self.mean(x if mean_x is None else mean_x)
-        return prior_mean + mean.mT.reshape(S, N, -1), var.mT.reshape(S, N, -1)
+        return self._finite(prior_mean + mean.mT.reshape(S, N, -1), var.mT.reshape(S, N, -1))
+
+    def _finite(self, mean: Tensor, var: Tensor) -> LayerMoments:
+        if not math.isfinite(float((mean.detach().sum() + var.detach().sum()))):
+            raise NumericalError(
+                f"{self.name}: mean or variance is not finite; standardise the inputs, lower the learning rate, or use "
+                "dtype='float64'"
+            )
+        return mean, var
 
     def kl(self) -> Float[Tensor, ""]:
         """KL(q(u) | p(u)), summed over the W GPs."""

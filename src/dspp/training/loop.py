@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dspp.config import ObjectiveConfig, TrainConfig
 from dspp.data.batches import batch_indices, derive_seed
-from dspp.data.checks import check_width, check_Xy
+from dspp.data.checks import Table, check_width, check_Xy
 from dspp.errors import InputError, NumericalError, TrainingDiverged
 from dspp.model import Model, build
 from dspp.objectives import OBJECTIVES
@@ -58,11 +57,11 @@ class _Rows:
 
 def fit(
     spec: Spec,
-    X: np.ndarray | Tensor,
-    y: np.ndarray | Tensor,
+    X: Table,
+    y: Table,
     *,
-    X_val: np.ndarray | Tensor | None = None,
-    y_val: np.ndarray | Tensor | None = None,
+    X_val: Table | None = None,
+    y_val: Table | None = None,
     config: TrainConfig | None = None,
     features: nn.Module | None = None,
     progress: bool | None = None,
@@ -90,7 +89,7 @@ def fit(
         return _Trainer(spec, config, train, val, features).run(progress)
 
 
-def _rows(X: object, y: object, spec: Spec, config: TrainConfig, like: _Rows | None = None) -> _Rows:
+def _rows(X: Table | None, y: Table | None, spec: Spec, config: TrainConfig, like: _Rows | None = None) -> _Rows:
     if X is None or y is None:
         raise InputError("got only one of X_val and y_val, expected both or neither")
     X64, y64 = check_Xy(X, y)

@@ -1,0 +1,52 @@
+# Everything starts from Python 3.11, pip, make and gcc; `.venv` and what is in it are made here.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long lint types format bench clean
+
+help: ## show what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
+	$(PIP) torch==2.13.0
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(PIP) -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.run ## train a 2-layer DSPP on the simulated robot arm (about a minute)
+	$(PY) -m dspp.demo
+
+test: lint types ## lint, types and tests (under 10 minutes)
+	$(PY) -m pytest -m "not long" -n 2
+
+test-long: $(VENV)/.dev ## the tests that take minutes each
+	$(PY) -m pytest -m long
+
+lint: $(VENV)/.dev ## ruff
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(VENV)/.dev ## mypy, strict
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.dev ## let ruff format and mend
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(VENV)/.dev ## speed and memory against GPyTorch, and growth exponents
+	$(PY) -m benchmarks.step
+	$(PY) -m benchmarks.predict
+	$(PY) -m benchmarks.scaling
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

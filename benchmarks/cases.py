@@ -1,0 +1,111 @@
+"""The sizes that are measured, and one step or one prediction of ours and of GPyTorch's at each."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from benchmarks.peers import PeerDGP, peer_of
+from dspp.model import Model, build
+from dspp.objectives import OBJECTIVES
+from dspp.presets import Spec, preset
+
+warnings.filterwarnings("ignore", module="gpytorch|linear_operator")
+NUM_DATA = 4000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model at one size."""
+
+    model: str
+    depth: int
+    D: int
+    W: int
+    N: int = 1000
+    M: int = 300
+    S: int = 10
+
+    @property
+    def spec(self) -> Spec:
+        return preset(self.model, layers=self.depth, width=self.W, inducing=self.M, sites=self.S)
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        X = torch.randn(NUM_DATA, self.D, generator=torch.Generator().manual_seed(0))
+        return X, torch.sin(X).sum(-1) / self.D**0.5
+
+    def ours(self) -> Model:
+        return build(self.spec.model, self.rows()[0])
+
+    def peer(self) -> torch.nn.Module:
+        """GPyTorch's, with our parameters and with its own jitter, as its users have it."""
+        return peer_of(self.ours(), self.spec.model, mirror_jitter=False)
+
+
+def our_step(case: Case) -> Callable[[], object]:
+    torch.set_num_threads(2)
+    model, (X, y), objective = case.ours(), case.rows(), case.spec.objective
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001, fused=True)
+    score = OBJECTIVES[objective.name]
+    x, y = X[: case.N], y[: case.N]
+
+    def step() -> float:
+        optimizer.zero_grad()
+        value = score(model(x, noise_seed=1), y, model.kl(), NUM_DATA, beta=objective.beta)
+        (-value).backward()
+        optimizer.step()
+        return value.item()
+
+    return step
+
+
+def peer_step(case: Case) -> Callable[[], object]:
+    torch.set_num_threads(2)
+    model, (X, y), beta = case.peer(), case.rows(), case.spec.objective.beta
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    kind = {
+        "dspp": gpytorch.mlls.DeepPredictiveLogLikelihood,
+        "ppgpr": gpytorch.mlls.PredictiveLogLikelihood,
+    }.get(case.model, gpytorch.mlls.VariationalELBO)
+    score = kind(model.likelihood, model, num_data=NUM_DATA, beta=beta)
+    if isinstance(model, PeerDGP):
+        score = gpytorch.mlls.DeepApproximateMLL(score)
+    x, y = X[: case.N], y[: case.N]
+
+    def step() -> float:
+        optimizer.zero_grad()
+        with gpytorch.settings.num_likelihood_samples(case.S):
+            value = score(model(x), y).sum()
+        (-value).backward()
+        optimizer.step()
+        return value.item()
+
+    model.train()
+    return step
+
+
+def our_prediction(case: Case) -> Callable[[], object]:
+    torch.set_num_threads(2)
+    predict, x = case.ours().predictor(), case.rows()[0][: case.N]
+
+    def call() -> tuple[Tensor, Tensor]:
+        mixture = predict(x)
+        return mixture.mean, mixture.var
+
+    return call
+
+
+def peer_prediction(case: Case) -> Callable[[], object]:
+    torch.set_num_threads(2)
+    model, x = case.peer().eval(), case.rows()[0][: case.N]
+
+    @torch.no_grad()
+    def call() -> tuple[Tensor, Tensor]:
+        with gpytorch.settings.num_likelihood_samples(32 if isinstance(model, PeerDGP) else case.S):
+            out = model.likelihood(model(x))
+            return out.mean, out.variance
+
+    return call

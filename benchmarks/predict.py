@@ -1,0 +1,63 @@
+"""Prediction with cached solves of ours against GPyTorch's eval mode: the same parameters, dtype, two threads.
+
+    python -m benchmarks.predict [--repeats 15]
+
+Prints a table and, as its last line, JSON. All components are computed: none of these weights is negligible.
+"""
+
+import argparse
+import json
+
+import torch
+
+from benchmarks.cases import Case, our_prediction, peer_prediction
+from benchmarks.timing import alternate, peak_mb
+
+CASES = [
+    Case("dspp", 2, 8, 3),
+    Case("dspp", 2, 8, 5),
+    Case("dspp", 2, 26, 3),
+    Case("dspp", 3, 8, 3),
+    Case("svgp", 1, 8, 1),
+    Case("ppgpr", 1, 8, 1),
+    Case("dgp", 2, 8, 3),
+]
+
+
+def measure(case: Case, repeats: int) -> dict[str, object]:
+    ours, theirs = alternate(our_prediction(case), peer_prediction(case), repeats)
+    return {
+        "model": case.model,
+        "depth": case.depth,
+        "D": case.D,
+        "W": case.W,
+        "dspp_ms": round(ours, 1),
+        "gpytorch_ms": round(theirs, 1),
+        "ratio": round(theirs / ours, 2),
+        "dspp_rows_s": round(case.N / ours * 1e3),
+        "gpytorch_rows_s": round(case.N / theirs * 1e3),
+        "dspp_mb": round(peak_mb(our_prediction, case), 1),
+        "gpytorch_mb": round(peak_mb(peer_prediction, case), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=15)
+    options = parser.parse_args()
+    torch.set_num_threads(2)
+    print(f"{'model':6} depth   D  W  dspp rows/s  gpytorch rows/s  ratio")
+    rows = []
+    for case in CASES:
+        row = measure(case, options.repeats)
+        rows.append(row)
+        print(
+            f"{row['model']:6} {row['depth']:5} {row['D']:3} {row['W']:2} {row['dspp_rows_s']:12,} "
+            f"{row['gpytorch_rows_s']:16,} {row['ratio']:6}",
+            flush=True,
+        )
+    print(json.dumps({"min_ratio": min(row["ratio"] for row in rows), "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

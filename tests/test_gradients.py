@@ -1,0 +1,318 @@
+"""Promise 5: gradients are right, by finite differences and against autograd, coincident points included."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import reference as ref
+import torch
+from reference import assert_close, assert_same_gradient
+from torch import Tensor, nn
+from torch.autograd import gradcheck
+
+import dspp.gp.conditional as hot_path
+from dspp.config import ModelConfig
+from dspp.gp.conditional import conditional, plain
+from dspp.gp.inducing import WhitenedGaussian
+from dspp.gp.kernels import KERNELS, ARDKernel, KernelKind
+from dspp.gp.layer import GPLayer
+from dspp.gp.linalg import whiten, whitened
+from dspp.gp.means import MEANS
+from dspp.heads import HEADS
+from dspp.model import TOPOLOGIES, build
+from dspp.objectives import OBJECTIVES
+from dspp.presets import PRESETS, preset
+from dspp.quadrature import RULES
+
+JITTER = 1e-3
+EXACT = 1e-9  # the hot path against autograd of the oracle, relative
+
+
+def leaf(seed: int, *shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def check(function: Callable[[], object], tensors: Sequence[Tensor], fast: bool = False, eps: float = 1e-6) -> None:
+    """`gradcheck` of a function of no arguments in the tensors it reads; it moves them in place."""
+    trainable = [t for t in tensors if t.numel()]
+    assert gradcheck(lambda *_: function(), trainable, eps=eps, atol=1e-6, rtol=1e-5, fast_mode=fast)
+
+
+# ---------------------------------------------------------------- kernels
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_kernel_matrix(kind: str) -> None:
+    kernel = ARDKernel(kind, 2, 3).double()
+    ref.randomize(kernel, seed=0)
+    x, z = leaf(1, 5, 3), leaf(2, 4, 3)
+    check(lambda: kernel(x, z), [x, z, *kernel.parameters()])
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_kernel_matrix_of_coincident_points(kind: str) -> None:
+    """The differences are symmetric, so even the kink of Matérn-1/2 has the slope 0 that is stated for it."""
+    kernel = ARDKernel(kind, 1, 2).double()
+    points = torch.tensor([[[0.0, 0.5], [1.0, -0.25], [0.25, 1.0], [0.75, -0.25]]], dtype=torch.float64)  # exact
+    x, z = points[:, :3].clone().requires_grad_(), points.clone().requires_grad_()
+    check(lambda: kernel.unit_matrix(x, z), [x, z], eps=1e-4)
+    check(lambda: kernel.unit_matrix(z, z), [z], eps=1e-4)
+    K = kernel.unit_matrix(x, z)
+    assert_close(K[0].diagonal(), torch.ones(3, dtype=torch.float64), 1e-15)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KERNELS)
+def test_no_nan_where_all_points_are_one(kind: str, dtype: torch.dtype) -> None:
+    layer = GPLayer(MEANS["linear"](2, 2), ARDKernel(kind, 2, 2), torch.full((3, 2), 0.3), full=True, jitter=1e-2)
+    layer = layer.to(dtype)
+    x = torch.full((1, 4, 2), 0.3, dtype=dtype, requires_grad=True)
+    mean, var = layer(x)
+    (mean.sum() + var.log().sum() + layer.kl()).backward()
+    for p in (x, *layer.parameters()):
+        assert p.grad is not None
+        assert bool(torch.isfinite(p.grad).all())
+
+
+@pytest.mark.parametrize("kind", KERNELS.values(), ids=KERNELS)
+def test_value_and_slope_into_buffers_are_those_of_the_formula(kind: type[KernelKind]) -> None:
+    t2 = torch.logspace(-6, 2, 30, dtype=torch.float64).requires_grad_()
+    value = kind.value(t2)
+    (slope,) = torch.autograd.grad(value.sum(), t2)
+    k, s = torch.empty_like(t2), torch.empty_like(t2)
+    before = t2.detach().clone()
+    kind.fill(t2.detach(), k, s)
+    assert_close(k, value, 1e-14)
+    assert_close(kind.slope_factor * s / slope, torch.ones_like(t2), 1e-9)
+    assert torch.equal(t2, before)
+
+
+# ---------------------------------------------------------------- conditional
+
+
+def inputs(W: int, R: int, M: int, D: int, full: bool, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x, z, m and a root of S, all leaves; some rows coincide with inducing points."""
+    x, z, m = leaf(seed, W, R, D), leaf(seed + 1, W, M, D), leaf(seed + 2, W, M)
+    with torch.no_grad():
+        x[:, 0] = z[:, -1]
+        root = torch.diag_embed(torch.ones(W, M)) if full else torch.ones(W, M)
+        root = root + 0.3 * leaf(seed + 3, *root.shape) / (M**0.5 if full else 1)
+    return x, z, m, root.requires_grad_()
+
+
+def both(kind: str, x: Tensor, z: Tensor, m: Tensor, root: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
+    """The hot path and the oracle as functions of the same leaves."""
+    kernel = ARDKernel(kind, len(x), x.shape[-1])
+    jitter = torch.linspace(1, 2, len(x), dtype=torch.float64) * JITTER  # another nugget for each GP
+
+    def covariance() -> Tensor:
+        return root.square() if root.dim() == 2 else root.tril() @ root.tril().mT
+
+    def fast() -> tuple[Tensor, Tensor]:
+        K = kernel.unit_matrix(z, z)
+        B = torch.cat([whiten(K[w : w + 1], float(jitter[w]), "test").inverse_root for w in range(len(K))])
+        return conditional(kernel.kind, x, z, K, B, m, covariance(), jitter)
+
+    def slow() -> tuple[Tensor, Tensor]:
+        t2 = (z.unsqueeze(-2) - z.unsqueeze(-3)).square().sum(-1)
+        return plain(kernel.kind, x, z, kernel.kind.value(t2), m, covariance(), jitter)
+
+    return fast, slow
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("kind", KERNELS)
+def test_conditional_by_finite_differences(kind: str, full: bool) -> None:
+    leaves = inputs(2, 4, 3, 2, full)
+    with torch.no_grad():  # no kink: coincident points are compared with the oracle below
+        leaves[0][:, 0] += 0.3
+    fast, slow = both(kind, *leaves)
+    check(fast, leaves)
+    check(slow, leaves)
+
+
+@pytest.mark.parametrize("chunk", [1000, 7])
+@pytest.mark.parametrize("M", [5, 95, 96, 100])
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("kind", KERNELS)
+def test_conditional_is_the_plain_one(
+    kind: str, full: bool, M: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and all gradients, below and above the size that is cut into blocks, in one chunk of rows and in four."""
+    monkeypatch.setattr(hot_path, "CHUNK_ROWS", chunk)
+    leaves = inputs(2, 25, M, 6, full)
+    fast, slow = both(kind, *leaves)
+    (mean, var), (plain_mean, plain_var) = fast(), slow()
+    assert_close(mean, plain_mean, EXACT)
+    assert_close(var, plain_var, EXACT)
+    with torch.no_grad():  # nothing kept for a backward pass
+        for kept, not_kept in zip((mean, var), fast(), strict=True):
+            assert torch.equal(kept, not_kept)
+    g_mean, g_var = leaf(9, 2, 25).detach(), leaf(10, 2, 25).detach()
+    for outputs in ((0,), (1,), (0, 1)):  # each moment alone, then both
+        grads = [
+            torch.autograd.grad([pair[o] for o in outputs], leaves, [(g_mean, g_var)[o] for o in outputs], allow_unused=True)
+            for pair in (fast(), slow())
+        ]
+        for name, got, expected in zip("x z m S".split(), *grads, strict=True):
+            if expected is not None and expected.any():
+                assert_same_gradient(got, expected, 1e-7, f"{name}, outputs {outputs}")
+            else:
+                assert got is None or not got.any()
+
+
+@pytest.mark.parametrize("rows", [1, 6, 7, 8, 14])
+def test_chunks_of_every_length_give_the_same(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaves = inputs(3, rows, 5, 2, True)
+    fast, _ = both("matern52", *leaves)
+    whole = torch.autograd.grad(sum(o.square().sum() for o in fast()), leaves)
+    monkeypatch.setattr(hot_path, "CHUNK_ROWS", 7)
+    chunked = torch.autograd.grad(sum(o.square().sum() for o in fast()), leaves)
+    for a, b in zip(chunked, whole, strict=True):
+        assert_close(a, b)
+
+
+def test_float32_keeps_its_digits_far_from_the_origin() -> None:
+    leaves = inputs(2, 30, 8, 3, False)
+    fast, slow = both("matern52", *leaves)
+    exact = [t.detach() for t in slow()]
+    with torch.no_grad():
+        leaves[0].add_(1e3)
+        leaves[1].add_(1e3)
+    x, z, m, root = (t.detach().float() for t in leaves)
+    kernel = ARDKernel("matern52", 2, 3)
+    K = kernel.unit_matrix(z.double(), z.double())
+    jitter = torch.linspace(1, 2, 2, dtype=torch.float64) * JITTER
+    B = torch.cat([whiten(K[w : w + 1], float(jitter[w]), "test").inverse_root for w in range(2)]).float()
+    moments = conditional(kernel.kind, x, z, K, B, m, root.square(), jitter.float())
+    for got, expected in zip(moments, exact, strict=True):
+        assert got.dtype == torch.float32
+        assert_close(got, expected, 2e-3)  # the inputs themselves have lost 3 of 7 digits
+
+
+def test_whitened_vectors() -> None:
+    z, w, kernel = leaf(0, 2, 4, 2), leaf(1, 2, 4), ARDKernel("matern52", 2, 2)
+
+    def function() -> Tensor:
+        K = kernel.unit_matrix(z, z)
+        return whitened(w, K, whiten(K, JITTER, "test").inverse_root)
+
+    check(function, [z, w])
+    K = kernel.unit_matrix(z, z)
+    L = torch.linalg.cholesky(K + JITTER * torch.eye(4, dtype=torch.float64))
+    assert_close(function(), torch.linalg.solve_triangular(L, w.unsqueeze(-1), upper=False).squeeze(-1))
+
+
+# ---------------------------------------------------------------- layer, means, q(u), rules
+
+
+@pytest.mark.parametrize("basis", [False, True])
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("kind", KERNELS)
+def test_layer(kind: str, full: bool, basis: bool) -> None:
+    points, mean_points = ref.random_rows(0, 3, 2), ref.random_rows(1, 2, 2) if basis else None
+    mean, kernel = MEANS["linear"](2, 2), ARDKernel(kind, 2, 2)
+    layer = GPLayer(mean, kernel, points, full=full, jitter=JITTER, mean_points=mean_points).double()
+    ref.randomize(layer, seed=2)
+    x = leaf(3, 2, 2, 2)
+    check(lambda: (*layer(x), layer.kl()), [x, *layer.parameters()])
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_mean_function(name: str) -> None:
+    mean = MEANS[name](3, 2).double()
+    mean.start(ref.random_rows(0, 8, 3), torch.Generator().manual_seed(0))
+    ref.randomize(mean, seed=0)
+    x = leaf(1, 2, 4, 3)
+    check(lambda: mean(x).expand(2, 4, 2) + 0 * x[..., :2], [x, *mean.parameters()])
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_kl(full: bool) -> None:
+    q = WhitenedGaussian(2, 3, full).double()
+    ref.randomize(q, seed=0)
+    check(lambda: (q.kl(), q.covariance), list(q.parameters()))
+
+
+@pytest.mark.parametrize("sampling", [False, True])
+@pytest.mark.parametrize("sites", [2, 3])
+@pytest.mark.parametrize("name", RULES)
+def test_rule(name: str, sites: int, sampling: bool) -> None:
+    rule = RULES[name]([2, 1], sites, 4).double()
+    ref.randomize(rule, seed=0)
+    mean, std, extra = leaf(1, 1, 3, 2), leaf(2, 1, 3, 2), leaf(3, 1, 3, 1)
+
+    def function() -> tuple[Tensor, Tensor]:
+        noise = torch.Generator().manual_seed(5) if sampling else None
+        h = rule.expand(0, mean, std, noise)
+        top = rule.expand(1, (h * extra).sum(-1, keepdim=True), h[..., :1].square(), noise)
+        return top, rule.log_weights(sampling)
+
+    check(function, [mean, std, extra, *rule.parameters()])
+    assert len(function()[0]) == len(function()[1])
+
+
+# ---------------------------------------------------------------- heads and objectives
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_head(name: str) -> None:
+    T = 1 if name == "single" else 2
+    head = HEADS[name](T, 0.3, 1e-4).double()
+    ref.randomize(head, seed=0)
+    logits, mean, raw_var = leaf(1, 3), leaf(2, 3, 4, T), leaf(3, 3, 4, T)
+    y = ref.random_rows(4, 4, T).squeeze(-1 if name == "single" else -2)
+
+    def function() -> tuple[Tensor, ...]:
+        mixture = head(torch.log_softmax(logits, 0), mean, raw_var.exp())
+        return mixture.component_mean, mixture.component_var, mixture.log_prob(y), mixture.mean, mixture.var
+
+    check(function, [logits, mean, raw_var, *head.parameters()])
+
+
+@pytest.mark.parametrize("head_name", HEADS)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_objective(name: str, head_name: str) -> None:
+    T = 1 if head_name == "single" else 2
+    head = HEADS[head_name](T, 0.3, 1e-4).double()
+    ref.randomize(head, seed=0)
+    logits, mean, raw_var, kl = leaf(1, 3), leaf(2, 3, 4, T), leaf(3, 3, 4, T), leaf(5)
+    y = leaf(4, 4, T)
+
+    def function() -> Tensor:
+        mixture = head(torch.log_softmax(logits, 0), mean, raw_var.exp())
+        targets = y.squeeze(-1) if head_name == "single" else y
+        return OBJECTIVES[name](mixture, targets, kl, 50, beta=0.3, gamma=1.2)
+
+    check(function, [logits, mean, raw_var, kl, y, *head.parameters()])
+    (slope,) = torch.autograd.grad(function(), kl)
+    assert_close(slope, -0.3 / 50)
+
+
+# ---------------------------------------------------------------- whole models, along random directions
+
+
+@pytest.mark.parametrize("outputs", [None, 2])
+@pytest.mark.parametrize("name", [prefix + name for name in PRESETS for prefix in ("", "nn+")])
+def test_preset(name: str, outputs: int | None) -> None:
+    features = {"features": (5, 3)} if name.startswith("nn+") else {}
+    spec = preset(name, inducing=4, mean_inducing=3 * (name == "od-svgp"), width=2, sites=3, dtype="float64", **features)
+    check_model(spec.model, spec.objective.name, outputs)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_topology(topology: str) -> None:
+    config = ModelConfig(layers=4, width=2, inducing=4, sites=3, topology=topology, dtype="float64")
+    check_model(config, "predictive", None)
+
+
+def check_model(config: ModelConfig, objective: str, outputs: int | None) -> None:
+    x = ref.random_rows(0, 9, 3)
+    y = ref.random_rows(1, 9, 2)[:, 0] if outputs is None else ref.random_rows(1, 9, outputs)
+    model: nn.Module = build(config, x, outputs)
+    ref.randomize(model, seed=2, spread=0.1)
+
+    def function() -> Tensor:
+        return OBJECTIVES[objective](model(x, noise_seed=3), y, model.kl(), 50, beta=0.3, gamma=1.1)
+
+    check(function, list(model.parameters()), fast=True)

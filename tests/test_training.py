@@ -1,0 +1,288 @@
+"""Training: schedules, restarts, validation, recovery, determinism, and errors that say what to do."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dspp.config import ModelConfig, TrainConfig
+from dspp.errors import InputError, NumericalError, TrainingDiverged
+from dspp.objectives import OBJECTIVES
+from dspp.presets import Spec, preset
+from dspp.training import fit, loop
+from dspp.training.schedules import SCHEDULES
+from dspp.training.state import make_optimizer
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(240, 3))
+Y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * GENERATOR.normal(size=240)
+X_VAL = GENERATOR.normal(size=(80, 3))
+Y_VAL = np.sin(2 * X_VAL[:, 0]) * X_VAL[:, 1] + 0.1 * GENERATOR.normal(size=80)
+QUICK = TrainConfig(epochs=8, batch_size=40, restarts=1, threads=1)
+
+
+def small(name="dspp", **changes) -> Spec:
+    return preset(name, **{"inducing": 20, "width": 2, "sites": 4, **changes})
+
+
+@pytest.mark.parametrize("name", ["svgp", "od-svgp", "ppgpr", "dgp", "gamma-dgp", "bpdgp", "dspp"])
+def test_every_preset_learns(name):
+    """Well below the NLL of one Normal for all rows, which is what the noise-free part is worth."""
+    config = QUICK.change(epochs=30)
+    model = fit(small(name), X, Y, config=config).model
+    nll = -model.predictor()(torch.tensor(X_VAL).float()).log_prob(torch.tensor(Y_VAL).float()).mean()
+    ignorant = 0.5 * math.log(2 * math.pi * math.e * Y_VAL.var())
+    assert nll < ignorant - 0.3
+
+
+def test_several_outputs_learn():
+    targets = np.stack([Y, -Y + 0.1 * X[:, 2], X[:, 0]], axis=1)
+    result = fit(small(), X, targets, config=QUICK.change(epochs=20))
+    mixture = result.model.predictor()(torch.tensor(X).float())
+    assert mixture.mean.shape == (240, 3)
+    residual = (mixture.mean - torch.tensor(targets)).square().mean(0)
+    assert (residual < 0.6 * torch.tensor(targets).var(0)).all()
+
+
+def test_a_module_of_the_users_in_front():
+    features = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh())
+    before = features[0].weight.detach().clone()
+    result = fit(small(), X, Y, config=QUICK, features=features)
+    assert result.model.gp_layers[0].inducing_points.shape[-1] == 5
+    assert torch.equal(features[0].weight, before), "what the user gives is not changed"
+    assert not torch.equal(result.model.features[0].weight, before), "but a copy is trained"
+
+
+def test_nn_preset_trains_and_predicts_alone():
+    result = fit(small("nn+dspp", features=(16, 8, 4)), X, Y, config=QUICK)
+    predict = result.model.predictor()
+    rows = torch.tensor(X).float()
+    one_by_one = torch.cat([predict(rows[i : i + 1]).mean for i in range(5)])
+    torch.testing.assert_close(one_by_one, predict(rows).mean[:5], atol=1e-5, rtol=1e-4)
+
+
+def test_schedules():
+    config = TrainConfig(warmup=0.1, milestones=(0.5, 0.8), decay=0.1)
+    assert [SCHEDULES["step"](t, config) for t in (0.0, 0.49, 0.5, 0.79, 0.8)] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
+    cosine = SCHEDULES["cosine"]
+    assert cosine(0.05, config) == pytest.approx(0.5)
+    assert cosine(0.1, config) == pytest.approx(1)
+    assert cosine(0.55, config) == pytest.approx(0.5)
+    assert cosine(1.0, config) == pytest.approx(0)
+    assert SCHEDULES["constant"](0.7, config) == 1
+
+
+def test_the_schedule_is_followed():
+    config = QUICK.change(schedule="step", milestones=(0.5,), learning_rate=0.01)
+    rates = [epoch.learning_rate for epoch in fit(small(), X, Y, config=config).history]
+    assert rates == pytest.approx([0.01] * 4 + [0.001] * 4)
+
+
+def test_weight_decay_is_for_the_network_only():
+    model = loop.build(small("nn+ppgpr", features=(8, 4)).model, torch.tensor(X).float())
+    groups = make_optimizer(model, TrainConfig(weight_decay=1e-3)).param_groups
+    decayed = {id(p) for g in groups if g["weight_decay"] > 0 for p in g["params"]}
+    assert decayed == {id(p) for p in model.features.parameters()}
+    assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
+
+
+def test_the_best_of_the_restarts_is_trained_on(monkeypatch):
+    scores = iter([0.5, -0.25, 0.125])
+    trained = []
+    monkeypatch.setattr(loop._Trainer, "_nll", lambda self, model, rows, most=None: next(scores))
+    original = loop._Trainer._advance
+
+    def advance(self, state, until, label):
+        trained.append((label, state.seed))
+        original(self, state, until, label)
+
+    monkeypatch.setattr(loop._Trainer, "_advance", advance)
+    result = fit(small(), X, Y, config=QUICK.change(restarts=3, epochs=3))
+    assert result.restart_nll == (0.5, -0.25, 0.125)
+    seeds = [seed for _, seed in trained]
+    assert len(set(seeds[:3])) == 3
+    assert seeds[3] == seeds[1], "the second start had the lowest NLL"
+    assert len(result.history) == 3, "the epochs of the trial count"
+
+
+def test_validation_keeps_the_best_state_and_stops_early():
+    config = QUICK.change(epochs=200, patience=3, learning_rate=0.05, schedule="constant")
+    result = fit(small(beta=0.0), X[:60], Y[:60], X_val=X_VAL, y_val=Y_VAL, config=config)
+    values = [epoch.val_nll for epoch in result.history]
+    assert len(values) < 200
+    assert result.best_epoch == len(values) - 3
+    assert min(values) == values[result.best_epoch - 1]
+    mixture = result.model.predictor()(torch.tensor(X_VAL).float())
+    nll = -mixture.log_prob(torch.tensor(Y_VAL).float()).mean().item()
+    assert nll == pytest.approx(min(values), abs=1e-5)
+
+
+def _break_at(monkeypatch, steps, how):
+    """Make the objective fail at the given calls."""
+    original, calls = OBJECTIVES["predictive"], []
+
+    def broken(mixture, y, kl, num_data, **options):
+        calls.append(None)
+        value = original(mixture, y, kl, num_data, **options)
+        return how(value) if len(calls) in steps else value
+
+    monkeypatch.setitem(OBJECTIVES._parts, "predictive", broken)
+
+
+class _NaNGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * float("nan")
+
+
+@pytest.mark.parametrize("how", [lambda v: v * float("nan"), _NaNGradient.apply], ids=["loss", "gradient"])
+def test_non_finite_numbers_are_recovered_from_and_reported(monkeypatch, how):
+    _break_at(monkeypatch, {10, 23}, how)
+    result = fit(small(), X, Y, config=QUICK)
+    assert [r.step for r in result.recoveries] == [9, 18], "calls 10 and 23; the first sent training back to step 6"
+    assert [r.back_to for r in result.recoveries] == [6, 18]
+    assert [r.rate_factor for r in result.recoveries] == [0.5, 0.25]
+    assert all(torch.isfinite(p).all() for p in result.model.parameters())
+    assert len(result.history) == 8
+
+
+def test_divergence_is_bounded(monkeypatch):
+    _break_at(monkeypatch, set(range(5, 1000)), lambda v: v * float("nan"))
+    with pytest.raises(TrainingDiverged, match=r"step 0: .*2 returns.*Lower learning_rate"):
+        fit(small(), X, Y, config=QUICK.change(max_recoveries=2))
+
+
+def test_a_start_that_diverges_is_out_of_the_race(monkeypatch):
+    _break_at(monkeypatch, {1, 2, 3}, lambda v: v * float("nan"))
+    result = fit(small(), X, Y, config=QUICK.change(restarts=2, max_recoveries=2, epochs=2))
+    assert math.isnan(result.restart_nll[0])
+    assert math.isfinite(result.restart_nll[1])
+    _break_at(monkeypatch, set(range(1, 1000)), lambda v: v * float("nan"))
+    with pytest.raises(TrainingDiverged, match="all 2 starts diverged"):
+        fit(small(), X, Y, config=QUICK.change(restarts=2, max_recoveries=1))
+
+
+def test_numerical_errors_in_the_middle_are_recovered_from(monkeypatch):
+    def fail(value):
+        raise NumericalError("layer 1 of 2: no luck")
+
+    _break_at(monkeypatch, {8}, fail)
+    result = fit(small(), X, Y, config=QUICK)
+    assert [r.reason for r in result.recoveries] == ["layer 1 of 2: no luck"]
+
+
+def test_fewer_inducing_points_than_asked_for_are_reported(caplog):
+    few = np.repeat(X[:7], 20, axis=0)
+    with caplog.at_level("INFO", logger="dspp"):
+        result = fit(small(), few, np.arange(140.0) / 70 - 1, config=QUICK.change(epochs=1))
+    assert result.model.gp_layers[0].inducing_points.shape[1] == 7
+    assert "layer 1 of 2: 20 inducing points were asked for, but there are only 7 distinct rows" in result.notes[0]
+    assert result.notes[0] in caplog.text
+
+
+@pytest.mark.parametrize("name", ["dspp", "dgp", "nn+ppgpr"])
+def test_same_seed_same_bits_in_two_processes(name):
+    """Promise 18."""
+    script = (
+        "import hashlib, numpy as np, torch\n"
+        "from dspp import TrainConfig, fit, preset\n"
+        "g = np.random.default_rng(0); X = g.normal(size=(200, 3)); y = np.sin(X[:, 0])\n"
+        f"spec = preset({name!r}, inducing=20, width=2, sites=4)\n"
+        "spec = spec if not spec.model.features else preset('nn+ppgpr', inducing=20, features=(8, 4))\n"
+        "r = fit(spec, X, y, config=TrainConfig(epochs=3, batch_size=50, restarts=2, threads=2, seed=5))\n"
+        "h = hashlib.sha256()\n"
+        "[h.update(v.numpy().tobytes()) for v in r.model.state_dict().values()]\n"
+        "h.update(r.model.predictor()(torch.tensor(X).float()).log_prob(torch.tensor(y).float()).numpy().tobytes())\n"
+        "print(h.hexdigest())\n"
+    )
+    source = str(Path(loop.__file__).parents[2])
+    runs = [
+        subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {source!r})\n{script}"], **_CAPTURE)
+        for _ in range(2)
+    ]
+    assert runs[0].stdout == runs[1].stdout
+    assert len(runs[0].stdout.strip()) == 64
+
+
+_CAPTURE = {"capture_output": True, "text": True, "check": True}
+
+
+def test_another_seed_gives_another_model():
+    first, second = (fit(small(), X, Y, config=QUICK.change(epochs=1, seed=seed)).model for seed in (0, 1))
+    assert not torch.equal(first.gp_layers[0].mean.weight, second.gp_layers[0].mean.weight)
+
+
+def test_the_bar_shows_what_matters_and_can_be_silent(capsys):
+    fit(small(), X, Y, config=QUICK.change(epochs=2), progress=True)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    for word in ("training, epoch 2", "rows/s", "NLL", "%"):
+        assert word in shown.err
+    fit(small(), X, Y, config=QUICK.change(epochs=2), progress=False)
+    fit(small(), X, Y, config=QUICK.change(epochs=2))  # not a terminal
+    assert capsys.readouterr().err == ""
+
+
+def test_threads_are_put_back():
+    before = torch.get_num_threads()
+    fit(small(), X, Y, config=QUICK.change(epochs=1, threads=before + 1))
+    assert torch.get_num_threads() == before
+
+
+BAD = {
+    "X holds NaN": (lambda: fit(small(), np.where(X > 2, np.nan, X), Y), r"X.*NaN"),
+    "y holds inf": (lambda: fit(small(), X, np.where(Y > 1, np.inf, Y)), r"y.*inf"),
+    "X is 1-D": (lambda: fit(small(), Y, Y), r"X"),
+    "lengths differ": (lambda: fit(small(), X, Y[:-1]), r"240.*239|239.*240"),
+    "empty": (lambda: fit(small(), X[:0], Y[:0]), r"X"),
+    "only X_val": (lambda: fit(small(), X, Y, X_val=X_VAL), r"only one of X_val and y_val"),
+    "narrower X_val": (lambda: fit(small(), X, Y, X_val=X_VAL[:, :2], y_val=Y_VAL), r"3"),
+    "y_val of other outputs": (lambda: fit(small(), X, Y, X_val=X_VAL, y_val=X_VAL), r"y_val has shape \(80, 3\)"),
+    "M < 1": (lambda: preset("dspp", inducing=0), r"inducing: got 0, expected at least 1"),
+    "S < 1": (lambda: preset("dspp", sites=0), r"sites: got 0, expected at least 1"),
+    "no layers": (lambda: preset("dspp", layers=0), r"layers: got 0"),
+    "a word for a number": (lambda: preset("dspp", width="3"), r"width: got '3', expected int"),
+    "NaN for a number": (lambda: preset("dspp", jitter=float("nan")), r"jitter: got nan, expected float"),
+    "misspelt setting": (lambda: preset("dspp", widht=3), r"no setting 'widht'.*width"),
+    "misspelt training setting": (lambda: TrainConfig().change(epoch=3), r"no setting 'epoch'.*epochs"),
+    "unknown preset": (lambda: preset("dsp"), r"unknown preset 'dsp'.*dspp"),
+    "unknown kernel": (lambda: fit(small(kernel="matern"), X, Y), r"unknown kernel 'matern'.*matern52"),
+    "unknown rule": (lambda: fit(small(rule="qr4"), X, Y), r"unknown rule 'qr4'.*qr3"),
+    "unknown topology": (lambda: fit(small(topology="ring"), X, Y), r"unknown topology 'ring'.*feedforward"),
+    "unknown head": (lambda: fit(small(head="two"), X, Y), r"unknown head 'two'.*lmc"),
+    "unknown schedule": (lambda: fit(small(), X, Y, config=TrainConfig(schedule="up")), r"unknown schedule 'up'"),
+    "unknown device": (lambda: fit(small(), X, Y, config=TrainConfig(device="gpu9")), r"unknown device 'gpu9'"),
+    "unknown covariance": (lambda: preset("dspp", covariance="half"), r"covariance: got 'half'.*diagonal, full"),
+    "unknown dtype": (lambda: preset("dspp", dtype="float16"), r"dtype: got 'float16'.*float32, float64"),
+    "noise below its floor": (lambda: fit(small(noise=1e-5), X, Y), r"noise_floor < noise"),
+    "gamma of 1": (lambda: fit(small("gamma-dgp", gamma=1.0), X, Y), r"gamma 1.0, expected a number > 1"),
+    "a grid too large": (lambda: fit(small(rule="qr1", sites=6, width=5), X, Y), r"7776 components.*QR3"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_says_what_to_do(case):
+    call, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_settings_survive_json():
+    config = ModelConfig(layers=3, features=(10, 5), kernel="rbf")
+    assert ModelConfig.from_json(config.to_json()) == config
+    training = TrainConfig(patience=None, milestones=(0.25, 0.5))
+    assert TrainConfig.from_json(training.to_json()) == training
+    with pytest.raises(InputError, match="not valid JSON"):
+        ModelConfig.from_json("{")
+    with pytest.raises(InputError, match="expected an object"):
+        ModelConfig.from_json("[1]")
+    with pytest.raises(InputError, match="no setting 'colour'"):
+        ModelConfig.from_json('{"colour": 1}')
