@@ -1,0 +1,1 @@
+"""Measurements against GPyTorch and against the paper."""

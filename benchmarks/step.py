@@ -23,7 +23,15 @@ CASES = [
     Case("ppgpr", 1, 8, 1),
     Case("dgp", 2, 8, 3),
 ]
-PRODUCTS = ("aten::mm", "aten::addmm_", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv")
+PRODUCTS = (
+    "aten::mm",
+    "aten::addmm_",
+    "aten::addmm",
+    "aten::bmm",
+    "aten::baddbmm",
+    "aten::mv",
+    "aten::addmv",
+)
 
 
 def measure(case: Case, repeats: int) -> dict[str, object]:

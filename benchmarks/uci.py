@@ -2,10 +2,10 @@
 
     python -m benchmarks.uci bike kin40k --data ../shared/data
 
-The paper's settings (appendix A.2): train, test and validation rows 15:3:2, Adam at 0.01 with a rate that falls, batches of 1000, 400 epochs, the
-best of 3 short restarts by training NLL. It does not say when the rate falls; `--milestones` does here. beta_reg and W
-were chosen on validation data from {0.01, 0.05, 0.2, 1} and {3, 5}; here they are given. NLL in standardised units,
-noise floor 1e-4.
+The paper's settings (appendix A.2): train, test and validation rows 15:3:2, Adam at 0.01 with a rate that falls,
+batches of 1000, 400 epochs, the best of 3 short restarts by training NLL. It does not say when the rate falls;
+`--milestones` does here. beta_reg and W were chosen on validation data from {0.01, 0.05, 0.2, 1} and {3, 5}; here they
+are given. NLL in standardised units, noise floor 1e-4.
 """
 
 import argparse
@@ -62,7 +62,12 @@ def run(name: str, options: argparse.Namespace) -> dict[str, object]:
         "noise_var": result.model.head.noise_var.item(),
         "weights": [round(float(w), 4) for w in weights],
         "restart_nll": [round(v, 3) for v in result.restart_nll],
-        "settings": {**json.loads(config.to_json()), "width": options.width, "beta": options.beta, "split": options.split},
+        "settings": {
+            **json.loads(config.to_json()),
+            "width": options.width,
+            "beta": options.beta,
+            "split": options.split,
+        },
     }
 
 
@@ -102,7 +107,10 @@ def main() -> None:
                 file.write(json.dumps(record) + "\n")
         paper = paper_row(options.data, name)
         for metric in ("nll", "rmse", "crps"):
-            print(f"{name:10} {metric:5} dspp {record['test'][metric]:+.3f}   paper {paper.get(metric, '-'):>7}", file=sys.stderr)
+            print(
+                f"{name:10} {metric:5} dspp {record['test'][metric]:+.3f}   paper {paper.get(metric, '-'):>7}",
+                file=sys.stderr,
+            )
 
 
 if __name__ == "__main__":

@@ -187,7 +187,9 @@ def sparse_kl(gp: SparseGP) -> float:
 Component = tuple[float, Array]  # a weight, and the hidden values g (W,) that come with it
 
 
-def lined_up(weights: Array, sites: Sequence[Array]) -> Callable[[Sequence[Sequence[SparseGP]], Array], Iterator[Component]]:
+def lined_up(
+    weights: Array, sites: Sequence[Array]
+) -> Callable[[Sequence[Sequence[SparseGP]], Array], Iterator[Component]]:
     """QR3 (eq. 23) and Monte Carlo: in every hidden layer, component s takes site s, `sites[layer][s]` (W,)."""
 
     def components(hidden: Sequence[Sequence[SparseGP]], x: Array) -> Iterator[Component]:

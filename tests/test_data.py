@@ -89,16 +89,12 @@ def test_the_first_bad_cell_is_named_and_bad_cells_are_counted(
 
 @settings(max_examples=60, deadline=None)
 @given(rows=SIZE, columns=SIZE, data=st.data(), text=st.text(alphabet="abcxyz", min_size=1, max_size=99))
-def test_the_first_cell_that_is_no_number_is_named(
-    rows: int, columns: int, data: st.DataObject, text: str
-) -> None:
+def test_the_first_cell_that_is_no_number_is_named(rows: int, columns: int, data: st.DataObject, text: str) -> None:
     row, column = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
     cell = data.draw(st.sampled_from([text, None, {}, 10**400]))
     X = np.full((rows, columns), 1.5, dtype=object)
     X[row, column] = cell
-    with pytest.raises(
-        InputError, match=rf"got dtype object with .* at row {row}, column {column}\."
-    ) as caught:
+    with pytest.raises(InputError, match=rf"got dtype object with .* at row {row}, column {column}\.") as caught:
         check_X(X)
     assert len(str(caught.value)) < 250
 

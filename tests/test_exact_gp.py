@@ -27,7 +27,14 @@ def grid_rows(seed: int = 0) -> torch.Tensor:
 def exact_model(kind: str, x: torch.Tensor, y: torch.Tensor, noise: float) -> Model:
     """An SVGP on Z = X whose q(u) is the exact posterior, found in NumPy."""
     config = ModelConfig(
-        layers=1, covariance="full", kernel=kind, inducing=N, jitter=JITTER, noise=noise, noise_floor=0.0, dtype="float64"
+        layers=1,
+        covariance="full",
+        kernel=kind,
+        inducing=N,
+        jitter=JITTER,
+        noise=noise,
+        noise_floor=0.0,
+        dtype="float64",
     )
     model = build(config, x)
     layer = model.gp_layers[0]

@@ -53,7 +53,13 @@ def differentiable_jitter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def model_pair(seed: int, jitter: float = 1e-4, **settings: object) -> tuple[Model, nn.Module, Tensor, Tensor]:
     """Our model with random parameters, GPyTorch's with the same, and a batch. Each seed has its kernel and sizes."""
     config = ModelConfig(
-        kernel=KINDS[seed % 4], inducing=7, noise=0.05 + 0.02 * seed, jitter=jitter, dtype="float64", width=2, sites=4
+        kernel=KINDS[seed % 4],
+        inducing=7,
+        noise=0.05 + 0.02 * seed,
+        jitter=jitter,
+        dtype="float64",
+        width=2,
+        sites=4,
     ).change(**settings)
     x, y = ref.random_rows(seed, N, D), ref.random_rows(1000 + seed, N, 1)[:, 0]
     model = build(config, x, seed=seed)
@@ -82,9 +88,7 @@ def gradient_pairs(model: Model, peer: nn.Module) -> Iterator[tuple[str, Tensor 
 
     Both sides use softplus for the same raw parameters, so that gradients compare without a chain rule.
     """
-    pairs: list[tuple[str, Tensor, Tensor]] = [
-        ("noise", model.head.raw_noise, peer.likelihood.noise_covar.raw_noise)
-    ]
+    pairs: list[tuple[str, Tensor, Tensor]] = [("noise", model.head.raw_noise, peer.likelihood.noise_covar.raw_noise)]
     linear = 0
     for i, (ours, theirs) in enumerate(zip(model.gp_layers, stack(peer), strict=True)):
         strategy = theirs.variational_strategy
@@ -95,7 +99,11 @@ def gradient_pairs(model: Model, peer: nn.Module) -> Iterator[tuple[str, Tensor 
             strategy = strategy.base_variational_strategy
         q = strategy._variational_distribution
         pairs += [
-            (f"{i} lengthscale", ours.kernel.raw_lengthscale, theirs.covar_module.base_kernel.raw_lengthscale),
+            (
+                f"{i} lengthscale",
+                ours.kernel.raw_lengthscale,
+                theirs.covar_module.base_kernel.raw_lengthscale,
+            ),
             (f"{i} outputscale", ours.kernel.raw_outputscale, theirs.covar_module.raw_outputscale),
             (f"{i} Z", ours.inducing_points, strategy.inducing_points),
             (f"{i} q mean", ours.q.mean, q.variational_mean),

@@ -24,7 +24,12 @@ from dspp.presets import PRESETS, preset
 from dspp.quadrature import RULES
 
 JITTER = 1e-3
-EXACT = 1e-9  # the hot path against autograd of the oracle, relative
+EXACT, ROUNDED = 1e-10, 1e-7  # the hot path against autograd of the oracle, relative
+
+
+def accuracy(kind: str) -> float:
+    """Matérn-1/2 takes the root of t², which is a rounding error where points coincide: half of the digits remain."""
+    return ROUNDED if kind == "matern12" else EXACT
 
 
 def leaf(seed: int, *shape: int) -> Tensor:
@@ -143,20 +148,22 @@ def test_conditional_is_the_plain_one(
     leaves = inputs(2, 25, M, 6, full)
     fast, slow = both(kind, *leaves)
     (mean, var), (plain_mean, plain_var) = fast(), slow()
-    assert_close(mean, plain_mean, EXACT)
-    assert_close(var, plain_var, EXACT)
+    assert_close(mean, plain_mean, accuracy(kind))
+    assert_close(var, plain_var, accuracy(kind))
     with torch.no_grad():  # nothing kept for a backward pass
         for kept, not_kept in zip((mean, var), fast(), strict=True):
             assert torch.equal(kept, not_kept)
     g_mean, g_var = leaf(9, 2, 25).detach(), leaf(10, 2, 25).detach()
     for outputs in ((0,), (1,), (0, 1)):  # each moment alone, then both
         grads = [
-            torch.autograd.grad([pair[o] for o in outputs], leaves, [(g_mean, g_var)[o] for o in outputs], allow_unused=True)
+            torch.autograd.grad(
+                [pair[o] for o in outputs], leaves, [(g_mean, g_var)[o] for o in outputs], allow_unused=True
+            )
             for pair in (fast(), slow())
         ]
         for name, got, expected in zip("x z m S".split(), *grads, strict=True):
             if expected is not None and expected.any():
-                assert_same_gradient(got, expected, 1e-7, f"{name}, outputs {outputs}")
+                assert_same_gradient(got, expected, 10 * accuracy(kind), f"{name}, outputs {outputs}")
             else:
                 assert got is None or not got.any()
 
@@ -296,7 +303,9 @@ def test_objective(name: str, head_name: str) -> None:
 @pytest.mark.parametrize("name", [prefix + name for name in PRESETS for prefix in ("", "nn+")])
 def test_preset(name: str, outputs: int | None) -> None:
     features = {"features": (5, 3)} if name.startswith("nn+") else {}
-    spec = preset(name, inducing=4, mean_inducing=3 * (name == "od-svgp"), width=2, sites=3, dtype="float64", **features)
+    spec = preset(
+        name, inducing=4, mean_inducing=3 * (name == "od-svgp"), width=2, sites=3, dtype="float64", **features
+    )
     check_model(spec.model, spec.objective.name, outputs)
 
 

@@ -103,7 +103,10 @@ def test_the_inverse_root_is_the_inverse_of_the_factor(size: int) -> None:
 
 @pytest.mark.parametrize(
     ("K", "complaint"),
-    [(-torch.eye(3), "layer 7: .* not positive definite, even with jitter 1e-01"), (torch.eye(3) * torch.nan, "layer 7.*NaN")],
+    [
+        (-torch.eye(3), "layer 7: .* not positive definite, even with jitter 1e-01"),
+        (torch.eye(3) * torch.nan, "layer 7.*NaN"),
+    ],
 )
 def test_a_hopeless_matrix_is_an_error_that_names_the_layer(K: torch.Tensor, complaint: str) -> None:
     with pytest.raises(NumericalError, match=complaint):

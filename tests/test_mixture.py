@@ -98,9 +98,7 @@ def test_log_prob_agrees_with_torch() -> None:
 
 @pytest.mark.parametrize("T", [1, 2, 5])
 @pytest.mark.parametrize("noise_by_row", [False, True])
-def test_multivariate_log_prob_agrees_with_torch(
-    T: int, noise_by_row: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_multivariate_log_prob_agrees_with_torch(T: int, noise_by_row: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maths, "_STACK_CHUNK", 7)
     mixture = multivariate_mixture(S=4, N=9, T=T)
     if noise_by_row:
@@ -202,6 +200,15 @@ def test_float32_log_prob_is_honest() -> None:
         torch.testing.assert_close(short.double(), mixture.log_prob(y), atol=1e-4, rtol=1e-5)
 
 
+def test_float32_survives_outputs_that_move_together() -> None:
+    ones = torch.ones(1, 4, 3, 3)
+    mixture = MultivariateNormalMixture(torch.zeros(1), torch.zeros(1, 4, 3), ones, torch.full((3,), 1e-5))
+    y = torch.randn(4, 1, generator=seeded()) + 1e-3 * torch.randn(4, 3, generator=seeded())
+    exact = mixture.to(F64).log_prob(y.double())
+    torch.testing.assert_close(mixture.log_prob(y).double(), exact, rtol=1e-6, atol=0)
+    assert mixture.sample(1).isfinite().all()
+
+
 # ------------------------------------------------------------ ELBO term
 
 
@@ -264,9 +271,7 @@ def test_moments_agree_with_samples(make: Make) -> None:
     error = centred.square().std(0) / math.sqrt(num)
     assert ((centred.square().mean(0) - mixture.var).abs() < 5.0 * error).all()
     rows = centred / mixture.std
-    assert (rows[:, 0] * rows[:, 1]).mean(0).abs().max() < 5.0 / math.sqrt(
-        num
-    )  # rows are drawn independently
+    assert (rows[:, 0] * rows[:, 1]).mean(0).abs().max() < 5.0 / math.sqrt(num)  # rows are drawn independently
 
 
 def test_covariance_agrees_with_samples() -> None:
@@ -303,8 +308,7 @@ def test_entropy_of_one_normal(T: int) -> None:
     error = math.sqrt(T / 2 / 500)  # log p = const − ½ χ²_T
     assert ((g.entropy(500, seeded(5)) - exact).abs() < 5.0 * error).all()
     assert (
-        (g.marginal(0).entropy(500, seeded(5)) - 0.5 * (2 * math.pi * math.e * g.var[:, 0]).log()).abs()
-        < 0.16
+        (g.marginal(0).entropy(500, seeded(5)) - 0.5 * (2 * math.pi * math.e * g.var[:, 0]).log()).abs() < 0.16
     ).all()
 
 
@@ -318,6 +322,11 @@ def test_cdf_agrees_with_scipy_into_the_tails() -> None:
     oracle = np.einsum("s,ksn->kn", mixture.weights.numpy(), component.cdf(y.numpy()[:, None]))
     np.testing.assert_allclose(mixture.cdf(y).numpy(), oracle, rtol=1e-10)
     np.testing.assert_allclose(mixture.cdf(y[3]).numpy(), oracle[3], rtol=1e-10)
+
+
+def test_all_the_probability_of_a_float32_mixture_is_one() -> None:
+    mixture = normal_mixture(S=243, N=2).to(torch.float32)
+    assert ((mixture.cdf(torch.full((2,), 1e6)) - 1.0).abs() < 1e-14).all()
 
 
 def test_cdf_is_the_integral_of_the_density() -> None:
@@ -337,9 +346,7 @@ def kinds() -> dict[str, NormalMixture]:
     return {
         "overlapping": base,
         "one": normal_mixture(S=1),
-        "separated": NormalMixture(
-            base.log_weights, 1e3 * base.component_mean, base.latent_var, base.noise_var
-        ),
+        "separated": NormalMixture(base.log_weights, 1e3 * base.component_mean, base.latent_var, base.noise_var),
         "tiny variances": NormalMixture(even, base.component_mean, tiny, zero),
         "plateaus at sixths": NormalMixture(even, 1e4 * apart, base.latent_var, zero),
         "a weight of 1e-9": NormalMixture(light, base.component_mean[:2], base.latent_var[:2], zero),
@@ -372,9 +379,7 @@ def test_newton_needs_few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     p=st.floats(1e-6, 1 - 1e-6),
 )
 @settings(max_examples=60, deadline=None)
-def test_quantile_inverts_the_cdf_of_any_mixture(
-    logits: list[float], seed: int, log_gap: float, p: float
-) -> None:
+def test_quantile_inverts_the_cdf_of_any_mixture(logits: list[float], seed: int, log_gap: float, p: float) -> None:
     S, g = len(logits), seeded(seed)
     mean = 10.0**log_gap * torch.randn(S, 8, generator=g, dtype=F64)
     var = 10.0 ** (6.0 * torch.rand(S, 8, generator=g, dtype=F64) - 4.0)
@@ -488,9 +493,7 @@ def test_affine_moves_the_whole_distribution(shift: float, log_scale: float) -> 
     torch.testing.assert_close(moved.std, scale * mixture.std, **close)
     torch.testing.assert_close(moved.crps(moved_y), scale * mixture.crps(y), **close)
     torch.testing.assert_close(moved.noise_var, scale**2 * mixture.noise_var)
-    torch.testing.assert_close(
-        moved.expected_log_lik(moved_y), mixture.expected_log_lik(y) - log_scale, **close
-    )
+    torch.testing.assert_close(moved.expected_log_lik(moved_y), mixture.expected_log_lik(y) - log_scale, **close)
 
 
 def test_affine_of_several_outputs() -> None:
@@ -501,9 +504,7 @@ def test_affine_of_several_outputs() -> None:
     torch.testing.assert_close(moved.log_prob(moved_y), mixture.log_prob(y) - scale.log().sum())
     torch.testing.assert_close(moved.mean, shift + scale * mixture.mean)
     torch.testing.assert_close(moved.cov, torch.diag(scale) @ mixture.cov @ torch.diag(scale))
-    torch.testing.assert_close(
-        moved.expected_log_lik(moved_y), mixture.expected_log_lik(y) - scale.log().sum()
-    )
+    torch.testing.assert_close(moved.expected_log_lik(moved_y), mixture.expected_log_lik(y) - scale.log().sum())
     same_scale = mixture.affine(1.0, 2.0)
     torch.testing.assert_close(same_scale.log_prob(1.0 + 2.0 * y), mixture.log_prob(y) - 3 * math.log(2.0))
 
@@ -693,9 +694,7 @@ def test_bad_calls_say_what_was_wrong(what: str) -> None:
 def test_a_variance_must_be_positive(bad: float) -> None:
     var = V.clone()
     var[1, 2] = bad
-    with pytest.raises(
-        NumericalError, match=r"component 1 in row 2 is .*expected more than 0; raise the noise"
-    ):
+    with pytest.raises(NumericalError, match=r"component 1 in row 2 is .*expected more than 0; raise the noise"):
         NormalMixture(W, M, var, torch.zeros((), dtype=F64))
 
 

@@ -52,9 +52,7 @@ def test_forward_kinematics_agree_with_a_loop(arm: RobotArm, motion: RobotArmMot
         position = slow_end_effector(arm.X[n])
         np.testing.assert_allclose(end_effector(arm.X[n : n + 1])[0], position, atol=1e-14)
         np.testing.assert_allclose(arm.clean[n], np.sqrt(np.sum((position - RANGE_FINDER) ** 2)), rtol=1e-13)
-        np.testing.assert_allclose(
-            motion.clean[n, :3], slow_end_effector(motion.X[n, :8]), rtol=1e-12, atol=1e-14
-        )
+        np.testing.assert_allclose(motion.clean[n, :3], slow_end_effector(motion.X[n, :8]), rtol=1e-12, atol=1e-14)
 
 
 def test_forward_kinematics_hold_for_any_twist(arm: RobotArm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +105,7 @@ def error_grid(arm: RobotArm, num: int = 4001) -> tuple[np.ndarray, np.ndarray]:
 def test_the_density_is_the_documented_mixture(arm: RobotArm) -> None:
     late, spread, offset = documented_noise(arm.X)
     error = arm.y - arm.clean
-    density = (1 - late) * stats.norm.pdf(error, 0, spread) + late * stats.norm.pdf(
-        error, offset, 1.5 * spread
-    )
+    density = (1 - late) * stats.norm.pdf(error, 0, spread) + late * stats.norm.pdf(error, offset, 1.5 * spread)
     np.testing.assert_allclose(arm.log_density(), np.log(density), rtol=1e-10, atol=1e-10)
 
 
@@ -176,9 +172,7 @@ def test_the_density_of_the_motion_is_the_normal_one(motion: RobotArmMotion) -> 
     truth = stats.multivariate_normal(cov=motion.noise_cov)
     np.testing.assert_allclose(motion.log_density(), truth.logpdf(motion.y - motion.clean), rtol=1e-9)
     elsewhere = motion.y + np.array([[[0.1]], [[-0.2]]])  # a grid of two
-    np.testing.assert_allclose(
-        motion.log_density(elsewhere), truth.logpdf(elsewhere - motion.clean), rtol=1e-9
-    )
+    np.testing.assert_allclose(motion.log_density(elsewhere), truth.logpdf(elsewhere - motion.clean), rtol=1e-9)
     assert abs(motion.nll() - truth.entropy()) < 3 * np.sqrt(3 / len(motion.y))  # Var[½ χ²₆] = 3
     assert motion.nll(slice(7)) == pytest.approx(-motion.log_density()[:7].mean(), rel=1e-12)
 
@@ -198,16 +192,10 @@ def test_the_data_set_stays_what_it_is(arm: RobotArm, motion: RobotArmMotion) ->
     assert arm.X.shape == (10_000, 8)
     assert motion.X.shape == (10_000, 16)
     assert motion.y.shape == (10_000, 6)
-    np.testing.assert_allclose(
-        arm.y[:3], [1.0480192896673672, 1.7651659987407018, 1.7770517935971666], rtol=1e-9
-    )
+    np.testing.assert_allclose(arm.y[:3], [1.0480192896673672, 1.7651659987407018, 1.7770517935971666], rtol=1e-9)
     position, velocity = motion.y[0, :3], motion.y[0, 3:]
-    np.testing.assert_allclose(
-        position, [0.2329037312522065, 1.0581486471039616, 1.5562987206339816], rtol=1e-9
-    )
-    np.testing.assert_allclose(
-        velocity, [0.7129462788663176, 0.023874034566261623, -0.05577511355717367], rtol=1e-9
-    )
+    np.testing.assert_allclose(position, [0.2329037312522065, 1.0581486471039616, 1.5562987206339816], rtol=1e-9)
+    np.testing.assert_allclose(velocity, [0.7129462788663176, 0.023874034566261623, -0.05577511355717367], rtol=1e-9)
 
 
 @pytest.mark.parametrize("simulate", [robot_arm, robot_arm_motion])
@@ -232,9 +220,7 @@ def motion_prediction(motion: RobotArmMotion) -> MultivariateNormalMixture:
     mean = torch.tensor(motion.clean)[None]
     latent = torch.tensor(motion.noise_cov) - 1e-4 * torch.eye(6, dtype=torch.float64)
     cov = latent.expand(1, len(motion.y), 6, 6)
-    return MultivariateNormalMixture(
-        torch.zeros(1, dtype=torch.float64), mean, cov, torch.full((6,), 1e-4).double()
-    )
+    return MultivariateNormalMixture(torch.zeros(1, dtype=torch.float64), mean, cov, torch.full((6,), 1e-4).double())
 
 
 def test_scores_of_one_output(arm: RobotArm) -> None:
@@ -243,9 +229,7 @@ def test_scores_of_one_output(arm: RobotArm) -> None:
     expected = {
         "nll": -stats.norm.logpdf(arm.y, mean, std).mean(),
         "rmse": np.sqrt(np.mean((arm.y - mean) ** 2)),
-        "crps": np.mean(
-            std * (error * (2 * stats.norm.cdf(error) - 1) + 2 * stats.norm.pdf(error) - np.pi**-0.5)
-        ),
+        "crps": np.mean(std * (error * (2 * stats.norm.cdf(error) - 1) + 2 * stats.norm.pdf(error) - np.pi**-0.5)),
         "coverage90": np.mean(np.abs(error) <= stats.norm.ppf(0.95)),
     }
     assert metrics.evaluate(normal_prediction(arm), arm.y) == pytest.approx(expected, rel=1e-9)
@@ -265,9 +249,7 @@ def test_scores_of_several_outputs(motion: RobotArmMotion) -> None:
     assert scores["mrmse"] == pytest.approx(np.mean(np.sqrt(np.mean(error**2, axis=0))), rel=1e-9)
     assert scores["rmse"] > 1.01 * scores["mrmse"]
     assert scores["crps"] == pytest.approx(mixture.crps(torch.tensor(motion.y)).mean().item(), rel=1e-9)
-    assert scores["coverage90"] == pytest.approx(
-        np.mean(np.abs(error / std) <= stats.norm.ppf(0.95)), rel=1e-9
-    )
+    assert scores["coverage90"] == pytest.approx(np.mean(np.abs(error / std) <= stats.norm.ppf(0.95)), rel=1e-9)
     np.testing.assert_allclose(metrics.pit(mixture, motion.y), stats.norm.cdf(error / std), atol=1e-10)
 
 

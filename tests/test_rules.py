@@ -128,7 +128,9 @@ def test_gauss_hermite_integrates_polynomials_up_to_degree_2S_minus_1(sites: int
 def test_gauss_hermite_has_the_papers_points_and_weights() -> None:
     rule = GaussHermite([2], 3).double()  # the paper's third point, −√3, is a slip
     points, weights = [-math.sqrt(3), 0.0, math.sqrt(3)], [1 / 6, 2 / 3, 1 / 6]
-    expected = [((a, b), p * q) for a, p in zip(points, weights, strict=True) for b, q in zip(points, weights, strict=True)]
+    expected = [
+        ((a, b), p * q) for a, p in zip(points, weights, strict=True) for b, q in zip(points, weights, strict=True)
+    ]
     assert_close(rule.sites(0), np.array([site for site, _ in expected]), 1e-14)
     assert_close(rule.log_weights().exp(), np.array([weight for _, weight in expected]), 1e-14)
     assert not list(rule.parameters())

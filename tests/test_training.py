@@ -245,7 +245,10 @@ BAD = {
     "empty": (lambda: fit(small(), X[:0], Y[:0]), r"X"),
     "only X_val": (lambda: fit(small(), X, Y, X_val=X_VAL), r"only one of X_val and y_val"),
     "narrower X_val": (lambda: fit(small(), X, Y, X_val=X_VAL[:, :2], y_val=Y_VAL), r"3"),
-    "y_val of other outputs": (lambda: fit(small(), X, Y, X_val=X_VAL, y_val=X_VAL), r"y_val has shape \(80, 3\)"),
+    "y_val of other outputs": (
+        lambda: fit(small(), X, Y, X_val=X_VAL, y_val=X_VAL),
+        r"y_val has shape \(80, 3\)",
+    ),
     "M < 1": (lambda: preset("dspp", inducing=0), r"inducing: got 0, expected at least 1"),
     "S < 1": (lambda: preset("dspp", sites=0), r"sites: got 0, expected at least 1"),
     "no layers": (lambda: preset("dspp", layers=0), r"layers: got 0"),
@@ -258,9 +261,18 @@ BAD = {
     "unknown rule": (lambda: fit(small(rule="qr4"), X, Y), r"unknown rule 'qr4'.*qr3"),
     "unknown topology": (lambda: fit(small(topology="ring"), X, Y), r"unknown topology 'ring'.*feedforward"),
     "unknown head": (lambda: fit(small(head="two"), X, Y), r"unknown head 'two'.*lmc"),
-    "unknown schedule": (lambda: fit(small(), X, Y, config=TrainConfig(schedule="up")), r"unknown schedule 'up'"),
-    "unknown device": (lambda: fit(small(), X, Y, config=TrainConfig(device="gpu9")), r"unknown device 'gpu9'"),
-    "unknown covariance": (lambda: preset("dspp", covariance="half"), r"covariance: got 'half'.*diagonal, full"),
+    "unknown schedule": (
+        lambda: fit(small(), X, Y, config=TrainConfig(schedule="up")),
+        r"unknown schedule 'up'",
+    ),
+    "unknown device": (
+        lambda: fit(small(), X, Y, config=TrainConfig(device="gpu9")),
+        r"unknown device 'gpu9'",
+    ),
+    "unknown covariance": (
+        lambda: preset("dspp", covariance="half"),
+        r"covariance: got 'half'.*diagonal, full",
+    ),
     "unknown dtype": (lambda: preset("dspp", dtype="float16"), r"dtype: got 'float16'.*float32, float64"),
     "noise below its floor": (lambda: fit(small(noise=1e-5), X, Y), r"noise_floor < noise"),
     "gamma of 1": (lambda: fit(small("gamma-dgp", gamma=1.0), X, Y), r"gamma 1.0, expected a number > 1"),

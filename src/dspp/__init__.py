@@ -1,9 +1,9 @@
 """Calibrated predictive distributions for tables: Deep Sigma Point Processes and the models they are compared with.
 
-    from dspp import TrainConfig, fit, preset
+from dspp import TrainConfig, fit, preset
 
-    result = fit(preset("dspp", width=5), X, y, config=TrainConfig(epochs=40))
-    mixture = result.model.predictor()(X_new)      # a NormalMixture: mean, std, quantile, interval, crps, ...
+result = fit(preset("dspp", width=5), X, y, config=TrainConfig(epochs=40))
+mixture = result.model.predictor()(X_new)      # a NormalMixture: mean, std, quantile, interval, crps, ...
 """
 
 from dspp.config import ModelConfig, ObjectiveConfig, TrainConfig

@@ -53,9 +53,7 @@ def check_targets(y: Tensor, mean: Float[Tensor, "S N *T"], many: bool = False) 
     rows = tuple(mean.shape[1:])
     if tuple(y.shape) != rows and not (many and tuple(y.shape[1:]) == rows):
         also = f", or (K, {rows[0]}) for K values a row" if many else ""
-        raise InputError(
-            f"y has shape {tuple(y.shape)}, expected {rows}{also}; give one value for each row and output"
-        )
+        raise InputError(f"y has shape {tuple(y.shape)}, expected {rows}{also}; give one value for each row and output")
 
 
 def check_joinable(parts: list[dict[str, Tensor]]) -> None:
@@ -65,8 +63,7 @@ def check_joinable(parts: list[dict[str, Tensor]]) -> None:
     for i, part in enumerate(parts):
         if not _joinable(parts[0], part):
             raise InputError(
-                f"mixture {i} differs from mixture 0 in its weights, outputs or dtype; "
-                "join what one model predicted"
+                f"mixture {i} differs from mixture 0 in its weights, outputs or dtype; join what one model predicted"
             )
 
 
@@ -229,9 +226,7 @@ class _StackedNormalLogProb(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, stack: Float[Tensor, "T T B"], residual: Float[Tensor, "T B"]
-    ) -> Float[Tensor, " B"]:
+    def forward(ctx: Any, stack: Float[Tensor, "T T B"], residual: Float[Tensor, "T B"]) -> Float[Tensor, " B"]:
         L = stacked_cholesky(stack)
         T = len(L)
         identity = torch.eye(T, dtype=L.dtype, device=L.device).unsqueeze(-1).expand_as(L)
@@ -256,19 +251,17 @@ class _StackedNormalLogProb(torch.autograd.Function):
 def multivariate_normal_log_prob(
     y: Float[Tensor, "N T"], mean: Float[Tensor, "S N T"], cov: Float[Tensor, "S N T T"]
 ) -> Float[Tensor, "S N"]:
-    """Return log N(y | μ, Σ), computed in float64: outputs that move together make Σ nearly singular."""
-    residual = (y - mean).double().reshape(-1, y.shape[-1]).T.contiguous()  # (T, B)
-    blocks = zip(
-        *(torch.split(tensor, _STACK_CHUNK, dim=-1) for tensor in (_stack(cov), residual)), strict=True
-    )
+    """Return log N(y | μ, Σ)."""
+    residual = (y - mean).reshape(-1, y.shape[-1]).T.contiguous()  # (T, B)
+    blocks = zip(*(torch.split(tensor, _STACK_CHUNK, dim=-1) for tensor in (_stack(cov), residual)), strict=True)
     log_prob = torch.cat([_StackedNormalLogProb.apply(*block) for block in blocks])  # type: ignore[no-untyped-call]
-    return log_prob.reshape(mean.shape[:-1]).to(torch.result_type(y, mean))
+    return log_prob.reshape(mean.shape[:-1])
 
 
 def cholesky(cov: Float[Tensor, "S N T T"]) -> Float[Tensor, "S N T T"]:
-    """Lower triangles L with L Lᵀ = Σ, computed in float64."""
-    return stacked_cholesky(_stack(cov)).movedim(-1, 0).reshape(cov.shape).to(cov.dtype)
+    """Lower triangles L with L Lᵀ = Σ."""
+    return stacked_cholesky(_stack(cov)).movedim(-1, 0).reshape(cov.shape)
 
 
 def _stack(cov: Float[Tensor, "S N T T"]) -> Float[Tensor, "T T B"]:
-    return cov.double().flatten(0, 1).movedim(0, -1).contiguous()
+    return cov.flatten(0, 1).movedim(0, -1).contiguous()

@@ -6,7 +6,9 @@ beside the best possible NLL.
 
 import argparse
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -32,7 +34,7 @@ def run(rows: int = 10_000, epochs: int = 40, inducing: int = 150, seed: int = 0
     return {**scores, "best_nll": data.nll(test), "normal_nll": _one_normal(data, train, test)}, result
 
 
-def _one_normal(data: RobotArm, train: object, test: object) -> float:
+def _one_normal(data: RobotArm, train: NDArray[np.intp], test: NDArray[np.intp]) -> float:
     """NLL of a Normal with the training rows' mean and variance: knowing nothing about X."""
     mean, std = torch.tensor(data.y[train]).mean(), torch.tensor(data.y[train]).std()
     return -float(torch.distributions.Normal(mean, std).log_prob(torch.tensor(data.y[test])).mean())

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.functional import softplus
 
 from dspp.errors import InputError
 from dspp.gp.kernels import inverse_softplus
@@ -33,7 +33,7 @@ class Head(nn.Module, ABC):
     @property
     def noise_var(self) -> Float[Tensor, " T"]:
         """σ_obs² of each output."""
-        return self.noise_floor + F.softplus(self.raw_noise)
+        return self.noise_floor + softplus(self.raw_noise)
 
     @abstractmethod
     def forward(

@@ -179,9 +179,7 @@ class NormalMixture(Mixture):
         maths.check_targets(y, self.component_mean, many=True)
         weights, mean, var = self._in_float64()
         elements = len(weights) * y.shape[:-1].numel()
-        return maths.over_row_chunks(
-            partial(maths.mixture_cdf, weights), elements, y.double(), mean, var.sqrt()
-        )
+        return maths.over_row_chunks(partial(maths.mixture_cdf, weights), elements, y.double(), mean, var.sqrt())
 
     def pit(self, y: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
         """Return the probability integral transform F(y_n), uniform where the mixture is the truth."""
@@ -215,9 +213,7 @@ class NormalMixture(Mixture):
         """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y."""
         maths.check_targets(y, self.component_mean)
         weights, mean, var = self._in_float64()
-        return maths.over_row_chunks(
-            partial(maths.mixture_crps, weights), len(weights), y.double(), mean, var
-        )
+        return maths.over_row_chunks(partial(maths.mixture_crps, weights), len(weights), y.double(), mean, var)
 
     def affine(self, shift: float | Float[Tensor, ""], scale: float | Float[Tensor, ""]) -> "NormalMixture":
         """Return the distribution of shift + scale·y, exactly; in float32 a large shift swallows digits."""
@@ -251,9 +247,7 @@ class MultivariateNormalMixture(Mixture):
     noise_var: Float[Tensor, " *N T"]
 
     def __post_init__(self) -> None:
-        maths.check_components(
-            self.log_weights, self.component_mean, self.latent_cov, self.noise_var, "S, N, T"
-        )
+        maths.check_components(self.log_weights, self.component_mean, self.latent_cov, self.noise_var, "S, N, T")
 
     @property
     def num_outputs(self) -> int:
@@ -284,7 +278,9 @@ class MultivariateNormalMixture(Mixture):
     def component_log_prob(self, y: Float[Tensor, "N T"]) -> Float[Tensor, "S N"]:
         """Return log N(y_n | μ_sn, C_sn + diag σ²), without the weights."""
         maths.check_targets(y, self.component_mean)
-        return maths.multivariate_normal_log_prob(y, self.component_mean, self.component_cov)
+        exact = self.to(torch.float64)  # outputs that move together make the covariance nearly singular
+        log_prob = maths.multivariate_normal_log_prob(y.double(), exact.component_mean, exact.component_cov)
+        return log_prob.to(torch.result_type(y, self.component_mean))
 
     def expected_log_lik(self, y: Float[Tensor, "N T"]) -> Float[Tensor, "S N"]:
         """Return E[log N(y_n | f, diag σ²)] over f ~ N(μ_sn, C_sn), the data term of the ELBO."""
@@ -302,8 +298,9 @@ class MultivariateNormalMixture(Mixture):
         """Draw `num` independent vectors for each row, reproducibly from `generator`; not differentiable."""
         which, normal = self._draw(num, generator)
         row = torch.arange(self.num_rows, device=which.device)
-        L = maths.cholesky(self.component_cov.detach())[which, row]  # (num, N, T, T)
-        return self.component_mean.detach()[which, row] + (L @ normal.unsqueeze(-1)).squeeze(-1)
+        L = maths.cholesky(self.to(torch.float64).component_cov.detach()).to(normal.dtype)
+        deviation = L[which, row] @ normal.unsqueeze(-1)  # (num, N, T, 1)
+        return self.component_mean.detach()[which, row] + deviation.squeeze(-1)
 
     def crps(self, y: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
         """Return the continuous ranked probability score of the marginal of each output."""

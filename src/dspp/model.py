@@ -147,8 +147,9 @@ class Predictor:
     def __call__(self, x: Float[Tensor, "N D"]) -> Mixture:
         """The predictive distribution of each row."""
         step = max(1, self.BATCH_ROWS // self.num_components)
-        parts = [self.model(rows) for rows in x.split(step)]
-        return parts[0] if len(parts) == 1 else type(parts[0]).concat(parts)
+        first, *rest = (self.model(rows) for rows in x.split(step))
+        whole: Mixture = type(first).concat([first, *rest]) if rest else first
+        return whole
 
 
 def build(

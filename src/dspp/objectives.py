@@ -20,7 +20,14 @@ class Objective(Protocol):
     """What the training loop calls."""
 
     def __call__(
-        self, mixture: Mixture, y: Tensor, kl: Tensor, num_data: int, *, beta: float = 1.0, gamma: float = 1.03
+        self,
+        mixture: Mixture,
+        y: Tensor,
+        kl: Tensor,
+        num_data: int,
+        *,
+        beta: float = 1.0,
+        gamma: float = 1.03,
     ) -> Tensor:
         """The objective a row."""
 

@@ -1,8 +1,8 @@
 """Rules: how uncertainty crosses a hidden layer.
 
-A rule replaces q(g|x) = Π_w N(μ_w, σ_w²) of a hidden layer by weighted points g = μ + ξ σ (paper, section 3.2). It says,
-for each hidden layer, its sites ξ (G, W) and, once, the log weights of the mixture that comes out at the top. Two ways
-to meet the components already there:
+A rule replaces q(g|x) = Π_w N(μ_w, σ_w²) of a hidden layer by weighted points g = μ + ξ σ (paper, section 3.2). It
+says, for each hidden layer, its sites ξ (G, W) and, once, the log weights of the mixture that comes out at the top.
+Two ways to meet the components already there:
 
 * lined up (QR3, Monte Carlo): component s takes site s in every layer, so S components whatever the depth;
 * grid (Gauss–Hermite, QR1, QR2): the sites are all S^W combinations, and every layer multiplies the components.
@@ -39,7 +39,11 @@ class Rule(nn.Module, ABC):
     grid: ClassVar[bool] = False
 
     def __init__(
-        self, widths: Sequence[int], num_sites: int, num_test_sites: int = 32, generator: torch.Generator | None = None
+        self,
+        widths: Sequence[int],
+        num_sites: int,
+        num_test_sites: int = 32,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         if num_sites < 1 or num_test_sites < 1:
@@ -101,7 +105,7 @@ def _grid_points(columns: Float[Tensor, "S W"]) -> Float[Tensor, "G W"]:
 
 
 def _gauss_hermite(num_sites: int) -> tuple[Tensor, Tensor]:
-    """Sites and weights exact for polynomials of degree 2S − 1 under N(0, 1); for S = 3, −√3, 0, √3 and 1/6, 2/3, 1/6."""
+    """Exact for polynomials up to degree 2S − 1 under N(0, 1); for S = 3, −√3, 0, √3 with weights 1/6, 2/3, 1/6."""
     sites, weights = np.polynomial.hermite_e.hermegauss(num_sites)
     return torch.tensor(sites), torch.tensor(weights / weights.sum())
 
@@ -179,7 +183,8 @@ class _LearnedGrid(Rule):
 
     def columns(self, layer: int) -> Float[Tensor, "S W"]:
         """The sites of each dimension before they are crossed."""
-        return self.raw_sites[layer]
+        columns: Tensor = self.raw_sites[layer]
+        return columns
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
         """The grid of the learned sites."""
@@ -225,7 +230,8 @@ class QR3(Rule):
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
         """The learned sites."""
-        return self.raw_sites[layer]
+        sites: Tensor = self.raw_sites[layer]
+        return sites
 
     def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
         """A softmax."""

@@ -81,9 +81,7 @@ class EchoNoise:
         late = log_expit(self.late_logit) + _normal_log_density(error - self.offset, self.late_std)
         return np.asarray(np.logaddexp(direct, late))
 
-    def sample(
-        self, uniform: Float[np.ndarray, " N"], normal: Float[np.ndarray, " N"]
-    ) -> Float[np.ndarray, " N"]:
+    def sample(self, uniform: Float[np.ndarray, " N"], normal: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
         """Make errors of uniform numbers, which choose the echo, and standard Normal ones, the spread."""
         is_late = uniform < expit(self.late_logit)
         return np.asarray(np.where(is_late, self.offset + self.late_std * normal, self.direct_std * normal))
@@ -204,9 +202,7 @@ def _joint_frames(
     return np.stack(origins, 1), np.stack(axes, 1)
 
 
-def _link(
-    joint: int, angle: Float[np.ndarray, " N"]
-) -> tuple[Float[np.ndarray, "N 3 3"], Float[np.ndarray, "N 3"]]:
+def _link(joint: int, angle: Float[np.ndarray, " N"]) -> tuple[Float[np.ndarray, "N 3 3"], Float[np.ndarray, "N 3"]]:
     """Return the rotation and the translation of Tᵢ, multiplied out."""
     a, d, twist = LINK_LENGTH[joint], LINK_OFFSET[joint], LINK_TWIST[joint]
     cos, sin, zero, one = np.cos(angle), np.sin(angle), np.zeros_like(angle), np.ones_like(angle)
@@ -222,15 +218,11 @@ def _generators(num_rows: int, seed: int, stream: int) -> list[np.random.Generat
     return [np.random.default_rng(derive_seed(seed, stream, part)) for part in range(3)]
 
 
-def _uniform(
-    rng: np.random.Generator, num_rows: int, half_width: Float[np.ndarray, " D"]
-) -> Float[np.ndarray, "N D"]:
+def _uniform(rng: np.random.Generator, num_rows: int, half_width: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N D"]:
     return rng.uniform(-half_width, half_width, (num_rows, len(half_width)))
 
 
-def _normal_log_density(
-    error: Float[np.ndarray, "*G N"], std: Float[np.ndarray, " N"]
-) -> Float[np.ndarray, "*G N"]:
+def _normal_log_density(error: Float[np.ndarray, "*G N"], std: Float[np.ndarray, " N"]) -> Float[np.ndarray, "*G N"]:
     return np.asarray(-0.5 * np.square(error / std) - np.log(std) - 0.5 * np.log(2 * np.pi))
 
 

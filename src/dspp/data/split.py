@@ -9,9 +9,7 @@ from dspp.data.batches import derive_seed
 from dspp.errors import InputError
 
 
-def split(
-    num_rows: int, parts: Sequence[float] = (15, 3, 2), seed: int = 0
-) -> tuple[Int[np.ndarray, " _"], ...]:
+def split(num_rows: int, parts: Sequence[float] = (15, 3, 2), seed: int = 0) -> tuple[Int[np.ndarray, " _"], ...]:
     """Return one array of row numbers for each part: disjoint, together all rows, the same for the same seed.
 
     Args:

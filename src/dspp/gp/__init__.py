@@ -1,0 +1,1 @@
+"""Sparse Gaussian processes: kernels, means, q(u), the conditional, the layer."""

@@ -16,6 +16,7 @@ So three M×M×R products, each with a triangular matrix or result, whose zero h
 are rows here (A is kept as Aᵀ, shape (R, M)), so that a chunk of rows is contiguous and stays in cache.
 """
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -64,7 +65,7 @@ def conditional(
         jitter: the nugget j of each GP.
     """
     centre = z.detach().mean(-2, keepdim=True)  # distances do not depend on it; the digits of float32 do
-    mean, update = _Conditional.apply(x - centre, z - centre, K, B, m, S, kind)
+    mean, update = _Conditional.apply(x - centre, z - centre, K, B, m, S, kind)  # type: ignore[no-untyped-call]
     return mean, torch.maximum(1 + jitter.unsqueeze(-1) + update, jitter.unsqueeze(-1))  # var ≥ j holds exactly
 
 
@@ -148,7 +149,7 @@ def _matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, S1: Tensor, dm: Tensor) 
 def _point_gradients(
     xa: Tensor, za: Tensor, from_x: Tensor, from_z: Tensor, slope_factor: float
 ) -> tuple[Tensor, Tensor]:
-    """dx and dz from the products of dLoss/dt² with the augmented factors: d|x − z|²/dx = 2 (x − z)."""
+    """Gradients in x and z from the products of dLoss/dt² with the augmented factors: d|x − z|²/dx = 2 (x − z)."""
     x, z = -0.5 * xa[..., :-2], za.mT[..., :-2]
     g_z, g_rows = from_x[..., :-2], from_x[..., -2:-1]  # g z and Σ_z g, by rows of x
     g_x, g_columns = -0.5 * from_z[..., :-2], from_z[..., -1:]  # gᵀ x and Σ_x g, by rows of z
@@ -167,7 +168,7 @@ def _edges(M: int) -> list[tuple[int, int]]:
     """The blocks that a triangular M×M matrix is cut into."""
     blocks = BLOCKS if M >= 96 else 1
     cuts = [M * i // blocks for i in range(blocks + 1)]
-    return list(zip(cuts[:-1], cuts[1:], strict=True))
+    return list(itertools.pairwise(cuts))
 
 
 def _times_lower_transpose(k: Tensor, B: Tensor, out: Tensor) -> Tensor:

@@ -44,13 +44,12 @@ class WhitenedGaussian(nn.Module):
         return 0.5 * (self.mean.square().sum() + C.square().sum() - self.mean.numel() - log_det)
 
 
-def distinct_rows(x: Float[Tensor, "N D"], most: int) -> Tensor:
-    """Up to `most` distinct rows, in order of first appearance."""
-    if len(x) > 10 * most:  # cheap way out: a sample nearly always has enough
-        head = torch.unique(x[: 10 * most], dim=0)
-        if len(head) >= most:
-            return head[:most]
-    return torch.unique(x, dim=0)[:most]
+def distinct_rows(x: Float[Tensor, "N D"], most: int) -> Float[Tensor, "K D"]:
+    """Up to `most` distinct rows."""
+    head: Tensor = torch.unique(x[: 10 * most], dim=0)  # nearly always enough, and cheaper than all rows
+    if len(head) < most and len(x) > 10 * most:
+        head = torch.unique(x, dim=0)
+    return head[:most]
 
 
 def kmeans_points(x: Float[Tensor, "N D"], num_points: int, generator: torch.Generator) -> Float[Tensor, "M D"]:

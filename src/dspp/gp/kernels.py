@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.functional import softplus
 
 from dspp.registry import Registry
 
@@ -175,20 +175,21 @@ class ARDKernel(nn.Module):
     @property
     def lengthscale(self) -> Float[Tensor, "W D"]:
         """ℓ > 0."""
-        return F.softplus(self.raw_lengthscale)
+        return softplus(self.raw_lengthscale)
 
     @property
     def outputscale(self) -> Float[Tensor, " W"]:
         """σ² > 0, the prior variance of each GP."""
-        return F.softplus(self.raw_outputscale)
+        return softplus(self.raw_outputscale)
 
     def scale(self, x: Float[Tensor, "*W R D"]) -> Float[Tensor, "W R D"]:
         """Divide by the length scales, so that t² is a plain squared distance."""
-        return x * (self.kind.factor**0.5 / self.lengthscale).unsqueeze(-2)
+        scaled: Tensor = x * (self.kind.factor**0.5 / self.lengthscale).unsqueeze(-2)
+        return scaled
 
     def unit_matrix(self, x: Float[Tensor, "W R D"], z: Float[Tensor, "W M D"]) -> Float[Tensor, "W R M"]:
         """The kernel matrix without the output scale, of points that `scale` has scaled."""
-        return _KernelMatrix.apply(x, z, self.kind)  # type: ignore[no-any-return]
+        return _KernelMatrix.apply(x, z, self.kind)  # type: ignore[no-any-return, no-untyped-call]
 
     def forward(self, x: Float[Tensor, "*W R D"], z: Float[Tensor, "*W M D"]) -> Float[Tensor, "W R M"]:
         """The kernel matrix of unscaled points, output scale included."""

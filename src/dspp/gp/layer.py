@@ -88,7 +88,7 @@ class GPLayer(nn.Module):
         return self._finite(prior_mean + mean.mT.reshape(S, N, -1), var.mT.reshape(S, N, -1))
 
     def _finite(self, mean: Tensor, var: Tensor) -> LayerMoments:
-        if not math.isfinite(float((mean.detach().sum() + var.detach().sum()))):
+        if not math.isfinite(float(mean.detach().sum() + var.detach().sum())):
             raise NumericalError(
                 f"{self.name}: mean or variance is not finite; standardise the inputs, lower the learning rate, or use "
                 "dtype='float64'"
@@ -125,7 +125,11 @@ class GPLayer(nn.Module):
         """Fold −A'a into m, and leave k(x, Z') a to `forward`."""
         assert self.mean_points is not None
         points, a = self.kernel.scale(self.mean_points), self.mean_coefficients
-        points64, a64, z64 = points.to(torch.float64), a.to(torch.float64).unsqueeze(-1), s.z.to(torch.float64)
+        points64, a64, z64 = (
+            points.to(torch.float64),
+            a.to(torch.float64).unsqueeze(-1),
+            s.z.to(torch.float64),
+        )
         projected = whitened((self.kernel.unit_matrix(z64, points64) @ a64).squeeze(-1), s.K, B64)  # A'a
         quadratic = (a64 * (self.kernel.unit_matrix(points64, points64) @ a64)).sum() + self.jitter * a64.square().sum()
         kl = 0.5 * (quadratic - projected.square().sum()).to(s.m.dtype)

@@ -55,7 +55,8 @@ def _triangular_inverse(L: Float[Tensor, "W M M"], leaf: int = 96) -> Float[Tens
     M = L.shape[-1]
     if leaf >= M:
         eye = torch.eye(M, dtype=L.dtype, device=L.device)
-        return torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False)
+        inverse: Tensor = torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False)
+        return inverse
     h = M // 2
     top, bottom = _triangular_inverse(L[:, :h, :h], leaf), _triangular_inverse(L[:, h:, h:], leaf)
     B = torch.zeros_like(L)
@@ -106,4 +107,4 @@ class _Whitened(torch.autograd.Function):
 
 def whitened(w: Float[Tensor, "W M"], K: Float[Tensor, "W M M"], B: Float[Tensor, "W M M"]) -> Float[Tensor, "W M"]:
     """L⁻¹ w; `K` is there for its gradient only, `B` = L⁻¹ is its factor from `whiten`."""
-    return _Whitened.apply(w, K, B)  # type: ignore[no-any-return]
+    return _Whitened.apply(w, K, B)  # type: ignore[no-any-return, no-untyped-call]

@@ -22,7 +22,7 @@ class Mean(nn.Module, ABC):
     def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
         """The mean at each row (a size of 1 may stand for S or N where the mean does not depend on them)."""
 
-    def start(self, x: Float[Tensor, "N D"], generator: torch.Generator) -> None:  # noqa: B027 - most have nothing to do
+    def start(self, x: Float[Tensor, "N D"], generator: torch.Generator) -> None:
         """Set starting values from the rows that will come in."""
 
 
@@ -44,7 +44,7 @@ class ConstantMean(Mean):
         self.constant = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
-        """c."""
+        """The constant."""
         return self.constant.expand(1, 1, -1)
 
 

@@ -23,7 +23,15 @@ from dspp.objectives import OBJECTIVES
 from dspp.presets import Spec
 from dspp.training.progress import ProgressBar
 from dspp.training.schedules import SCHEDULES
-from dspp.training.state import Epoch, Recovery, TrainState, copy_weights, make_optimizer, restore, take_snapshot
+from dspp.training.state import (
+    Epoch,
+    Recovery,
+    TrainState,
+    copy_weights,
+    make_optimizer,
+    restore,
+    take_snapshot,
+)
 
 SNAPSHOT_STEPS = 50  # a good state is kept at every epoch and at every so many steps
 NLL_STEPS = 5  # the training NLL is taken at every so many steps
@@ -199,7 +207,9 @@ class _Trainer:
 
     def _finished_early(self, state: TrainState) -> bool:
         patience = self.config.patience
-        return patience is not None and state.best_epoch is not None and len(state.history) - state.best_epoch >= patience
+        return (
+            patience is not None and state.best_epoch is not None and len(state.history) - state.best_epoch >= patience
+        )
 
     def _epoch(self, state: TrainState, label: str) -> None:
         begin = time.perf_counter()
@@ -228,7 +238,11 @@ class _Trainer:
         record = Epoch(epoch + 1, _mean(values), _mean(nlls), val_nll, rate, seconds)
         state.history.append(record)
         if val_nll is not None and val_nll < state.best_nll:
-            state.best_nll, state.best_epoch, state.best_weights = val_nll, record.number, copy_weights(state.model)
+            state.best_nll, state.best_epoch, state.best_weights = (
+                val_nll,
+                record.number,
+                copy_weights(state.model),
+            )
 
     def _step(self, state: TrainState, index: Tensor) -> tuple[float, float | None]:
         """One step of Adam on one batch; raises NumericalError, before anything is changed, on non-finite numbers."""

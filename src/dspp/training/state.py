@@ -80,5 +80,5 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     """Adam; weight decay on the feature network only (appendix A.5)."""
     network = [p for name, p in model.named_parameters() if name.startswith("features.")]
     others = [p for name, p in model.named_parameters() if not name.startswith("features.")]
-    groups = [{"params": others}, {"params": network, "weight_decay": config.weight_decay}]
+    groups: list[dict[str, Any]] = [{"params": others}, {"params": network, "weight_decay": config.weight_decay}]
     return torch.optim.Adam([g for g in groups if g["params"]], lr=config.learning_rate, fused=True)
