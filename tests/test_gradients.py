@@ -179,6 +179,17 @@ def test_chunks_of_every_length_give_the_same(rows: int, monkeypatch: pytest.Mon
         assert_close(a, b)
 
 
+def test_graphs_in_waiting_keep_what_they_need() -> None:
+    """Buffers are used again, but not while a backward pass may still come, nor after a first one that keeps the graph."""
+    many = [inputs(2, 9, 5, 2, full, seed=10 * i) for i, full in enumerate((False, True, False, True))]
+    alone = [torch.autograd.grad(sum(o.square().sum() for o in both("matern52", *leaves)[0]()), leaves) for leaves in many]
+    losses = [sum(o.square().sum() for o in both("matern52", *leaves)[0]()) for leaves in many]
+    for _ in range(2):
+        for loss, leaves, expected in zip(losses, many, alone, strict=True):
+            for a, b in zip(torch.autograd.grad(loss, leaves, retain_graph=True), expected, strict=True):
+                assert torch.equal(a, b)
+
+
 def test_float32_keeps_its_digits_far_from_the_origin() -> None:
     leaves = inputs(2, 30, 8, 3, False)
     fast, slow = both("matern52", *leaves)

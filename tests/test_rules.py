@@ -230,6 +230,17 @@ def test_a_grid_that_is_too_large_is_refused_by_its_count(name: str) -> None:
     assert len(RULES[name]([5, 5], 2).log_weights()) == 1024  # as many as allowed
 
 
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_grid_that_is_not_refused_is_finite(name: str) -> None:
+    for sites in (100, 400, MAX_COMPONENTS):
+        try:
+            rule = RULES[name]([1], sites)
+        except InputError:
+            continue
+        assert bool(torch.isfinite(rule.sites(0)).all())
+        assert bool(torch.isfinite(rule.log_weights()).all())
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_less_than_one_site_is_refused(name: str) -> None:
     for sites, test_sites in ((0, 5), (-3, 5), (5, 0)):

@@ -68,7 +68,7 @@ def check_joinable(parts: list[dict[str, Tensor]]) -> None:
 
 
 def _joinable(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    same_outputs = a.keys() == b.keys() and a["component_mean"].shape[2:] == b["component_mean"].shape[2:]
+    same_outputs = a["component_mean"].shape[2:] == b["component_mean"].shape[2:]
     return same_outputs and a["log_weights"].equal(b["log_weights"])  # unequal, too, if the dtype is another
 
 
@@ -187,7 +187,7 @@ def mixture_crps(
     var: Float[Tensor, "S N"],
 ) -> Float[Tensor, " N"]:
     """CRPS(F, y) = E|X − y| − ½ E|X − X'| with X, X' independent draws from F."""
-    # scoringrules agrees to 1e-14 but is 4 to 14 times slower, holds S² N numbers and has no gradient.
+    # scoringrules agrees to 1e-14 but is 2 to 8 times slower (NumPy), holds S² N numbers and has no gradient.
     score = weights @ mean_abs(y - mean, var.sqrt())
     half_spread = weights.square() @ (var / math.pi).sqrt()  # X, X' from one component: E|X − X'| = 2σ/√π
     for s in range(1, len(weights)):  # each against those before it: S N numbers at a time, not S² N
@@ -199,7 +199,7 @@ def mixture_crps(
 def stacked_cholesky(stack: Float[Tensor, "T T B"]) -> Float[Tensor, "T T B"]:
     """Lower triangles L with L Lᵀ = stack[:, :, b], all b at once.
 
-    LAPACK would be called B times, each for next to no work; here T steps sweep the whole stack.
+    For a few outputs LAPACK would be called B times, each for next to no work; here T steps sweep the whole stack.
 
     Raises:
         NumericalError: A matrix is not positive definite. No jitter is added.
@@ -222,7 +222,8 @@ def stacked_cholesky(stack: Float[Tensor, "T T B"]) -> Float[Tensor, "T T B"]:
 class _StackedNormalLogProb(torch.autograd.Function):
     """Computes log N(r | 0, Σ) for a stack of (Σ, r), with the gradient in closed form.
 
-    With α = Σ⁻¹ r: ∂/∂r = −α, ∂/∂Σ = ½ (α αᵀ − Σ⁻¹). Autograd through the factorisation takes 5 times longer.
+    With α = Σ⁻¹ r: ∂/∂r = −α, ∂/∂Σ = ½ (α αᵀ − Σ⁻¹). Autograd through LAPACK's factorisation, both ways, takes 6 times
+    longer for T = 3, 3 times for T = 7, twice for T = 12.
     """
 
     @staticmethod

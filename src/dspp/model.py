@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dspp.config import ModelConfig
 from dspp.errors import InputError
 from dspp.features import feature_network
-from dspp.gp.inducing import kmeans_points
+from dspp.gp.inducing import kmeans_points, start_rows
 from dspp.gp.kernels import ARDKernel
 from dspp.gp.layer import GPLayer
 from dspp.gp.means import MEANS
@@ -27,7 +27,6 @@ from dspp.registry import Registry
 log = logging.getLogger("dspp")
 
 Reader = Callable[[Tensor, Tensor], Tensor]  # (h from the layer below, the model's inputs x) -> what a layer reads
-START_ROWS = 5000  # rows looked at to start the layers
 
 
 def _hidden(h: Tensor, x: Tensor) -> Tensor:
@@ -174,8 +173,8 @@ def build(
         if features is None and config.features:
             features = feature_network(x.shape[1], config.features)
     dtype = getattr(torch, config.dtype)
-    rows = x.detach().to("cpu", dtype)
-    inputs = _start_rows(rows, features, generator)
+    rows = start_rows(x.detach().to("cpu", dtype), config.inducing, generator)
+    inputs = _start_inputs(rows, features)
     top_width = 1 if num_outputs is None else num_outputs
     widths = [config.width] * (config.layers - 1) + [top_width]
     topology = TOPOLOGIES[config.topology]
@@ -198,13 +197,13 @@ def build(
     return Model(layers, rule, head, features, topology, notes).to(x.device, dtype)
 
 
-def _start_rows(rows: Tensor, features: nn.Module | None, generator: torch.Generator) -> Float[Tensor, "1 N D"]:
+def _start_inputs(rows: Float[Tensor, "N D"], features: nn.Module | None) -> Float[Tensor, "1 N D"]:
+    """What the first layer will see of the rows."""
     if features is None:
         return rows.unsqueeze(0)
-    features.to(rows)
-    pick = torch.randperm(len(rows), generator=generator)[:START_ROWS]
-    with torch.no_grad():
-        return features.train(len(rows) > 1)(rows[pick]).unsqueeze(0)  # type: ignore[no-any-return]
+    with torch.no_grad():  # in training mode, so that batch normalisation sees the rows
+        inputs: Tensor = features.to(rows).train(len(rows) > 1)(rows)
+    return inputs.unsqueeze(0)
 
 
 def _build_layer(

@@ -3,11 +3,12 @@
 import torch
 from jaxtyping import Float
 from sklearn.cluster import KMeans, MiniBatchKMeans
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from dspp.errors import InputError
 
-KMEANS_ROWS = 20_000  # k-means looks at this many rows at most: more does not move 300 centres
+START_ROWS = 20_000  # a model starts from this many rows at most: more does not move 300 centres
 _SMALL = 1e-30  # keeps log S finite for an S that was driven to 0
 
 
@@ -44,12 +45,15 @@ class WhitenedGaussian(nn.Module):
         return 0.5 * (self.mean.square().sum() + C.square().sum() - self.mean.numel() - log_det)
 
 
-def distinct_rows(x: Float[Tensor, "N D"], most: int) -> Float[Tensor, "K D"]:
-    """Up to `most` distinct rows."""
-    head: Tensor = torch.unique(x[: 10 * most], dim=0)  # nearly always enough, and cheaper than all rows
-    if len(head) < most and len(x) > 10 * most:
-        head = torch.unique(x, dim=0)
-    return head[:most]
+def start_rows(x: Float[Tensor, "N D"], num_points: int, generator: torch.Generator) -> Float[Tensor, "K D"]:
+    """At most START_ROWS rows to start from, with at least `num_points` distinct ones among them if there are any."""
+    if len(x) <= START_ROWS:
+        return x
+    rows = x[torch.randperm(len(x), generator=generator)[:START_ROWS]]
+    if len(torch.unique(rows, dim=0)) < num_points:
+        distinct: Tensor = torch.unique(x, dim=0)
+        rows = distinct[torch.randperm(len(distinct), generator=generator)[:START_ROWS]]
+    return rows
 
 
 def kmeans_points(x: Float[Tensor, "N D"], num_points: int, generator: torch.Generator) -> Float[Tensor, "M D"]:
@@ -60,12 +64,13 @@ def kmeans_points(x: Float[Tensor, "N D"], num_points: int, generator: torch.Gen
     if num_points < 1:
         raise InputError(f"got {num_points} inducing points, expected at least 1; pass inducing >= 1")
     rows = x.detach().to("cpu", torch.float64)
-    if len(rows) > KMEANS_ROWS:
-        rows = rows[torch.randperm(len(rows), generator=generator)[:KMEANS_ROWS]]
-    distinct = distinct_rows(rows, num_points)
-    if len(distinct) < num_points or len(rows) <= num_points:
+    distinct: Tensor = torch.unique(rows, dim=0)
+    if len(distinct) <= num_points:
         return distinct.to(x)
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
     fit = MiniBatchKMeans if len(rows) > 10 * num_points else KMeans
-    centres = fit(num_points, n_init=1, random_state=seed).fit(rows.numpy()).cluster_centers_
+    with threadpool_limits(
+        1, user_api="openmp"
+    ):  # with more, the order of sums and so the last bits are left to chance
+        centres = fit(num_points, n_init=1, random_state=seed).fit(rows.numpy()).cluster_centers_
     return torch.as_tensor(centres).to(x)

@@ -1,4 +1,4 @@
-"""The only Cholesky of the package, and the gradient that goes back through it.
+"""The only Cholesky of kernel matrices, and the gradient that goes back through it.
 
 Everything is written in terms of B = L⁻¹ where K_ZZ + jitter = L Lᵀ: a product with B is twice as fast as a triangular
 solve and, unlike K⁻¹, B keeps the digits of the variance in float32.

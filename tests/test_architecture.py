@@ -1,0 +1,170 @@
+"""The shape of the package, read from its syntax trees: imports go one way, one Cholesky, nothing that runs what it reads."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import dspp.errors
+
+PACKAGE = Path(dspp.errors.__file__).parent
+
+# What stands before what. Files and folders that are not named here (estimators, command line, …) come after all of it.
+ORDER = (
+    "errors registry config data gp quadrature _mixture_math mixture features heads model presets objectives metrics training"
+).split()
+GP_ORDER = "linalg kernels means inducing conditional layer".split()
+
+
+def modules() -> dict[str, ast.Module]:
+    """Syntax trees by dotted name, without the package's own name: "gp.layer"; a folder's own file is "gp"."""
+    trees = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        trees[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text(), str(path))
+    return trees
+
+
+TREES = modules()
+
+
+def imports(name: str, tree: ast.Module) -> Iterator[str]:
+    """The modules of the package that this one imports, type checking and function bodies included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            full = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}: relative import; write it out, so that this test can read it"
+            full = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for target in full:
+            if target.split(".")[0] == "dspp":
+                yield _longest_module(target.removeprefix("dspp").removeprefix("."))
+
+
+def _longest_module(target: str) -> str:
+    while target not in TREES and "." in target:
+        target = target.rpartition(".")[0]
+    return target if target in TREES else ""  # "": names of the package itself
+
+
+def rank(part: str) -> int:
+    return ORDER.index(part) if part in ORDER else len(ORDER)
+
+
+def test_there_is_something_to_test() -> None:
+    assert {"errors", "gp.conditional", "model", "objectives"} <= TREES.keys()
+    assert set(imports("model", TREES["model"])) >= {"config", "gp.layer", "heads", "quadrature"}
+
+
+def test_imports_go_one_way() -> None:
+    for name, tree in TREES.items():
+        part = name.split(".")[0]
+        if not name:
+            continue  # the package's own file may gather everything
+        for target in imports(name, tree):
+            other = target.split(".")[0]
+            if other == part:
+                continue
+            assert other, f"{name} imports from dspp itself, which imports everything"
+            assert rank(other) < rank(part) or rank(other) == rank(part) == len(ORDER), f"{name} imports {target}"
+
+
+def test_imports_inside_gp_go_one_way() -> None:
+    for i, name in enumerate(GP_ORDER):
+        inside = {t.removeprefix("gp.") for t in imports(name, TREES[f"gp.{name}"]) if t.startswith("gp.")}
+        assert not inside & set(GP_ORDER[i:]), f"gp.{name} imports {inside}"
+
+
+def test_there_are_no_circles() -> None:
+    graph = {name: set(imports(name, tree)) - {name} for name, tree in TREES.items()}
+    assert len(list(TopologicalSorter(graph).static_order())) == len(graph)  # raises CycleError
+
+
+def test_gp_knows_nothing_of_settings_and_names_of_models() -> None:
+    for name in TREES:
+        if name.startswith("gp."):
+            outside = {t for t in imports(name, TREES[name]) if not t.startswith("gp.")}
+            assert outside <= {"errors", "registry"}, f"{name} imports {outside}"
+
+
+# ---------------------------------------------------------------- one Cholesky
+
+
+def dotted(node: ast.expr) -> str:
+    """`torch.linalg.cholesky` of the expression that reads so."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def factorisations(tree: ast.AST) -> int:
+    """Uses of a library's Cholesky, under whatever name it was imported."""
+    count = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("cholesky", "cholesky_ex", "cho_factor"):
+            count += dotted(node) != "maths.cholesky"  # the mixture's own, counted below
+        if isinstance(node, ast.ImportFrom) and node.module != "dspp._mixture_math":
+            count += sum("chol" in alias.name or "cho_" in alias.name for alias in node.names)
+    return count
+
+
+def test_kernel_matrices_are_factorised_in_one_file() -> None:
+    found = {name for name, tree in TREES.items() if factorisations(tree)}
+    assert found == {"gp.linalg", "gp.conditional"}, found
+    (oracle,) = (n for n in TREES["gp.conditional"].body if isinstance(n, ast.FunctionDef) and n.name == "plain")
+    assert factorisations(oracle) == factorisations(TREES["gp.conditional"]) == 1
+
+
+def test_the_factor_of_the_outputs_covariance_stays_with_the_mixture() -> None:
+    users = {
+        name
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name | ast.Attribute) and dotted(node).split(".")[-1] in ("stacked_cholesky", "cholesky")
+        if not dotted(node).endswith("linalg.cholesky")
+    }
+    assert users <= {"mixture", "_mixture_math"}, users
+
+
+# ---------------------------------------------------------------- nothing that runs what it reads
+
+FORBIDDEN_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "runpy"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+FORBIDDEN_ATTRIBUTES = {"torch.load", "torch.jit.load", "builtins.eval", "builtins.exec"}
+
+
+def complaints(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.split(".")[0] in FORBIDDEN_MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            if str(node.module).split(".")[0] in FORBIDDEN_MODULES or names & FORBIDDEN_ATTRIBUTES:
+                yield f"from {node.module}"
+        elif isinstance(node, ast.Name) and node.id in FORBIDDEN_CALLS:  # `model.eval()` is an attribute, and fine
+            yield node.id
+        elif isinstance(node, ast.Attribute) and dotted(node) in FORBIDDEN_ATTRIBUTES:
+            yield dotted(node)
+        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            yield "allow_pickle"
+
+
+def test_nothing_in_the_package_runs_what_it_reads() -> None:
+    for name, tree in TREES.items():
+        assert not list(complaints(tree)), f"{name}: {list(complaints(tree))}"
+
+
+def test_the_test_above_can_fail() -> None:
+    for line in (
+        "import pickle",
+        "from pickle import loads",
+        "eval('1')",
+        "f = exec",
+        "torch.load(path)",
+        "from torch import load",
+        "np.load(path, allow_pickle=True)",
+    ):
+        assert list(complaints(ast.parse(line))), line
+    assert not list(complaints(ast.parse("model.eval()\njson.load(file)")))
