@@ -122,7 +122,7 @@ def _moments(
     for w, rows, n in _chunks(W, R):
         a, slope, *maybe_h = (lease.tensor[w, rows] if keep else lease.tensor[:n] for lease in leases)
         torch.mm(xa[w, rows], za[w], out=t2[:n])
-        kind.fill(t2[:n].clamp_min_(0.0), k[:n], slope)
+        kind.fill(t2[:n].clamp_(0.0, kind.horizon), k[:n], slope)
         _times_lower_transpose(k[:n], B[w], out=a)
         torch.mv(a, m[w], out=mean[w, rows])
         if full:
@@ -167,7 +167,7 @@ def _chunks(W: int, R: int) -> Iterator[tuple[int, slice, int]]:
 def _edges(M: int) -> list[tuple[int, int]]:
     """The blocks that a triangular M×M matrix is cut into."""
     blocks = BLOCKS if M >= 96 else 1
-    cuts = [M * i // blocks for i in range(blocks + 1)]
+    cuts = [M * i // blocks // 16 * 16 for i in range(blocks)] + [M]  # 16: whole registers for the product's kernel
     return list(itertools.pairwise(cuts))
 
 

@@ -23,6 +23,7 @@ class KernelKind(ABC):
 
     factor: ClassVar[float]  # t² = factor · r², so that the formulas below carry no constants
     slope_factor: ClassVar[float]  # dk/dt² = slope_factor · slope
+    horizon: ClassVar[float]  # a t² where k < 1e-26: farther points are taken to be there (denormal numbers are slow)
 
     @staticmethod
     @abstractmethod
@@ -47,6 +48,7 @@ class RBF(KernelKind):
 
     factor = 1.0
     slope_factor = -0.5
+    horizon = 140.0
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
@@ -66,6 +68,7 @@ class Matern12(KernelKind):
 
     factor = 1.0
     slope_factor = -0.5
+    horizon = 4900.0
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
@@ -86,6 +89,7 @@ class Matern32(KernelKind):
 
     factor = 3.0
     slope_factor = -0.5
+    horizon = 4900.0
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
@@ -107,6 +111,7 @@ class Matern52(KernelKind):
 
     factor = 5.0
     slope_factor = -1.0 / 6.0
+    horizon = 4900.0
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
@@ -128,7 +133,7 @@ class _KernelMatrix(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, z, kind):  # type: ignore[no-untyped-def]
-        t2 = squared_distance(x, z)
+        t2 = squared_distance(x, z).clamp_(max=kind.horizon)
         k, slope = torch.empty_like(t2), torch.empty_like(t2)
         kind.fill(t2, k, slope)
         ctx.save_for_backward(x, z, slope)
