@@ -27,7 +27,7 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}  # of `assert_close`, re
 
 
 def assert_close(got: Tensor | Array | float, expected: Tensor | Array | float, tol: float | None = None) -> None:
-    """Shapes equal, all finite, and max |got − expected| ≤ tol · max(1, max |expected|); tol by dtype where not given."""
+    """Same shape, finite, max |got − expected| ≤ tol · max(1, max |expected|); tol by dtype where not given."""
     a, b = (t.detach() if isinstance(t, Tensor) else torch.tensor(t, dtype=torch.float64) for t in (got, expected))
     assert a.shape == b.shape, f"shape {tuple(a.shape)}, expected {tuple(b.shape)}"
     tol = TOLERANCE[a.dtype] if tol is None else tol

@@ -1,4 +1,4 @@
-"""The shape of the package, read from its syntax trees: imports go one way, one Cholesky, nothing that runs what it reads."""
+"""The package read from its syntax trees: imports go one way, one Cholesky, nothing that runs what it reads."""
 
 import ast
 from collections.abc import Iterator
@@ -10,10 +10,24 @@ import dspp.errors
 PACKAGE = Path(dspp.errors.__file__).parent
 
 # What stands before what. Files and folders that are not named here (estimators, command line, …) come after all of it.
-ORDER = (
-    "errors registry config data gp quadrature _mixture_math mixture features heads model presets objectives metrics training"
-).split()
-GP_ORDER = "linalg kernels means inducing conditional layer".split()
+ORDER = [
+    "errors",
+    "registry",
+    "config",
+    "data",
+    "gp",
+    "quadrature",
+    "_mixture_math",
+    "mixture",
+    "features",
+    "heads",
+    "model",
+    "presets",
+    "objectives",
+    "metrics",
+    "training",
+]
+GP_ORDER = ["linalg", "kernels", "means", "inducing", "conditional", "layer"]
 
 
 def modules() -> dict[str, ast.Module]:
@@ -118,13 +132,11 @@ def test_kernel_matrices_are_factorised_in_one_file() -> None:
 
 
 def test_the_factor_of_the_outputs_covariance_stays_with_the_mixture() -> None:
-    users = {
-        name
-        for name, tree in TREES.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name | ast.Attribute) and dotted(node).split(".")[-1] in ("stacked_cholesky", "cholesky")
-        if not dotted(node).endswith("linalg.cholesky")
-    }
+    users = set()
+    for name, tree in TREES.items():
+        used = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)}
+        if any(call.endswith("cholesky") and not call.endswith("linalg.cholesky") for call in used):
+            users.add(name)
     assert users <= {"mixture", "_mixture_math"}, users
 
 

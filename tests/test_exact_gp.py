@@ -1,4 +1,4 @@
-"""Promise 1: with Z = X and the optimal q(u), the sparse GP is the exact GP; and a layer is the paper's eqs. 7 and 8."""
+"""Promise 1: with Z = X and the optimal q(u), the sparse GP is the exact GP; a layer is the paper's eqs. 7 and 8."""
 
 import numpy as np
 import pytest

@@ -42,12 +42,11 @@ N, D, NUM_DATA = 18, 3, 70  # rows of the batch, inputs, rows of the data it sta
 
 
 @pytest.fixture(autouse=True)
-def differentiable_jitter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def differentiable_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     def add_jitter(self: LinearOperator, jitter_val: float | Tensor = 1e-3) -> LinearOperator:
         return self.add_diagonal(torch.as_tensor(jitter_val, dtype=self.dtype))
 
     monkeypatch.setattr(LinearOperator, "add_jitter", add_jitter)
-    yield
 
 
 def model_pair(seed: int, jitter: float = 1e-4, **settings: object) -> tuple[Model, nn.Module, Tensor, Tensor]:

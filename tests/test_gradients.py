@@ -161,7 +161,7 @@ def test_conditional_is_the_plain_one(
             )
             for pair in (fast(), slow())
         ]
-        for name, got, expected in zip("x z m S".split(), *grads, strict=True):
+        for name, got, expected in zip(("x", "z", "m", "S"), *grads, strict=True):
             if expected is not None and expected.any():
                 assert_same_gradient(got, expected, 10 * accuracy(kind), f"{name}, outputs {outputs}")
             else:
@@ -180,10 +180,14 @@ def test_chunks_of_every_length_give_the_same(rows: int, monkeypatch: pytest.Mon
 
 
 def test_graphs_in_waiting_keep_what_they_need() -> None:
-    """Buffers are used again, but not while a backward pass may still come, nor after a first one that keeps the graph."""
+    """Buffers are used again, but not while a backward pass may still come, be it the second one."""
     many = [inputs(2, 9, 5, 2, full, seed=10 * i) for i, full in enumerate((False, True, False, True))]
-    alone = [torch.autograd.grad(sum(o.square().sum() for o in both("matern52", *leaves)[0]()), leaves) for leaves in many]
-    losses = [sum(o.square().sum() for o in both("matern52", *leaves)[0]()) for leaves in many]
+
+    def loss_of(leaves: tuple[Tensor, ...]) -> Tensor:
+        return sum(moment.square().sum() for moment in both("matern52", *leaves)[0]())
+
+    alone = [torch.autograd.grad(loss_of(leaves), leaves) for leaves in many]
+    losses = [loss_of(leaves) for leaves in many]
     for _ in range(2):
         for loss, leaves, expected in zip(losses, many, alone, strict=True):
             for a, b in zip(torch.autograd.grad(loss, leaves, retain_graph=True), expected, strict=True):
@@ -192,7 +196,7 @@ def test_graphs_in_waiting_keep_what_they_need() -> None:
 
 def test_float32_keeps_its_digits_far_from_the_origin() -> None:
     leaves = inputs(2, 30, 8, 3, False)
-    fast, slow = both("matern52", *leaves)
+    _, slow = both("matern52", *leaves)
     exact = [t.detach() for t in slow()]
     with torch.no_grad():
         leaves[0].add_(1e3)

@@ -2,24 +2,26 @@
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import reference as ref
 import torch
-from reference import assert_close
+from reference import Array, assert_close
 from scipy.integrate import quad
 from scipy.stats import norm
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, Normal
 
 from dspp.errors import InputError
-from dspp.heads import LMC, SingleOutput
+from dspp.heads import LMC, Head, Mixture, SingleOutput
 from dspp.mixture import MultivariateNormalMixture, NormalMixture
 from dspp.objectives import OBJECTIVES, elbo, gamma_elbo, gamma_score, predictive
 
 S, N, T = 3, 4, 3
 GAMMAS = (1.01, 1.03, 1.1, 1.5)
+Make = Callable[[], tuple[Mixture, Tensor]]
 NO_KL = torch.zeros((), dtype=torch.float64)
 
 
@@ -41,16 +43,16 @@ def several_outputs() -> tuple[MultivariateNormalMixture, Tensor]:
     return MultivariateNormalMixture(log_weights(), mean, 0.1 * roots @ roots.mT, noise), ref.random_rows(5, N, T)
 
 
-def integrate(function, centre: float, width: float) -> float:
+def integrate(function: Callable[[float], float], centre: float, width: float) -> float:
     """∫ over ±12 widths, to 1e-12."""
     low, high = centre - 12 * width, centre + 12 * width
     return quad(function, low, high, epsabs=1e-13, epsrel=1e-13, limit=400)[0]
 
 
-def over_latents(mixture, function) -> np.ndarray:
+def over_latents(mixture: Mixture, function: Callable[[Array, int], Array]) -> Array:
     """E[function(f, row)] over f ~ N(μ, v) or N(μ, C), for each component and row: (S, N).
 
-    One output: adaptive integration. T outputs: a grid of 40^T Gauss–Hermite nodes, (K, T) at once.
+    One output: adaptive integration. T outputs: a grid of 24^T Gauss–Hermite nodes, (K, T) at once.
     """
     out = np.empty((S, N))
     for s, n in itertools.product(range(S), range(N)):
@@ -59,7 +61,7 @@ def over_latents(mixture, function) -> np.ndarray:
             sd = math.sqrt(mixture.latent_var[s, n])
             out[s, n] = integrate(lambda f, m=mean, d=sd, i=n: norm.pdf(f, m, d) * function(np.array([f]), i), mean, sd)
             continue
-        sites, weights = np.polynomial.hermite_e.hermegauss(40)
+        sites, weights = np.polynomial.hermite_e.hermegauss(24)
         L = np.linalg.cholesky(mixture.latent_cov[s, n].numpy())
         nodes = np.array(list(itertools.product(sites, repeat=len(mean))))
         mass = np.prod(list(itertools.product(weights / weights.sum(), repeat=len(mean))), axis=1)
@@ -67,7 +69,7 @@ def over_latents(mixture, function) -> np.ndarray:
     return out
 
 
-def log_likelihood(mixture, y: Tensor, f: np.ndarray, n: int) -> np.ndarray:
+def log_likelihood(mixture: Mixture, y: Tensor, f: Array, n: int) -> Array:
     """log p(y_n | f) for f (..., T), outputs independent given f."""
     return norm.logpdf(y[n].numpy(), f, np.sqrt(mixture.noise_var.numpy())).sum(-1)
 
@@ -76,7 +78,7 @@ def log_likelihood(mixture, y: Tensor, f: np.ndarray, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("make", [one_output, several_outputs])
-def test_elbo_is_the_expected_log_likelihood(make) -> None:
+def test_elbo_is_the_expected_log_likelihood(make: Make) -> None:
     mixture, y = make()
     expected = over_latents(mixture, lambda f, n: log_likelihood(mixture, y, f, n))
     assert_close(mixture.expected_log_lik(y), expected, 1e-8)
@@ -94,18 +96,18 @@ def test_elbo_is_below_the_predictive_objective() -> None:
 # ---------------------------------------------------------------- gamma-elbo
 
 
-def published_score(mixture, y: Tensor, gamma: float) -> np.ndarray:
+def published_score(mixture: Mixture, y: Tensor, gamma: float) -> Array:
     """γ/(γ−1) E[p(y|f)^(γ−1)] / (∫ p(y'|f)^γ dy')^((γ−1)/γ), everything integrated numerically."""
     tempered = over_latents(mixture, lambda f, n: np.exp((gamma - 1) * log_likelihood(mixture, y, f, n)))
     integral = 1.0
-    for r in np.atleast_1d(mixture.noise_var.numpy()):  # the likelihood is a product over outputs, and does not depend on f once integrated over y
-        integral *= integrate(lambda v, sd=math.sqrt(r): norm.pdf(v, 1.7, sd) ** gamma, 1.7, math.sqrt(r))
+    for sd in np.sqrt(np.atleast_1d(mixture.noise_var.numpy())):  # a product over outputs, the same for every f
+        integral *= integrate(lambda v, sd=sd: norm.pdf(v, 1.7, sd) ** gamma, 1.7, sd)
     return gamma / (gamma - 1) * tempered / integral ** ((gamma - 1) / gamma)
 
 
 @pytest.mark.parametrize("make", [one_output, several_outputs])
 @pytest.mark.parametrize("gamma", GAMMAS)
-def test_gamma_elbo_is_the_published_loss_by_integration(gamma: float, make) -> None:
+def test_gamma_elbo_is_the_published_loss_by_integration(gamma: float, make: Make) -> None:
     mixture, y = make()
     expected = published_score(mixture, y, gamma)
     assert_close(gamma_score(mixture, y, gamma, -(gamma - 1) / gamma), expected, 1e-7)
@@ -140,7 +142,7 @@ def test_the_gamma_score_is_proper_with_the_published_power_and_not_with_gpytorc
 
 
 @pytest.mark.parametrize("make", [one_output, several_outputs])
-def test_the_gamma_score_tends_to_the_elbo(make) -> None:
+def test_the_gamma_score_tends_to_the_elbo(make: Make) -> None:
     """γ/(γ−1) (p^(γ−1) − 1) → log p as γ → 1."""
     mixture, y = make()
     gamma = 1 + 1e-6
@@ -178,14 +180,14 @@ def test_predictive_of_several_outputs_is_the_log_density_of_torchs_mixture() ->
 # ---------------------------------------------------------------- heads, and every objective there is
 
 
-def random_head(cls, outputs: int):
+def random_head(cls: type[Head], outputs: int) -> Head:
     head = cls(outputs, 0.3, 1e-4).double()
     ref.randomize(head, seed=6, spread=0.7)
     return head
 
 
 def test_the_lmc_head_is_the_linear_map_of_its_latent_gps() -> None:
-    """y = Aᵀ f + ε by torch.distributions: covariance Aᵀ diag(v) A + diag(noise), row by row and component by component."""
+    """y = Aᵀ f + ε by torch.distributions: covariance Aᵀ diag(v) A + diag(noise), component by component."""
     head = random_head(LMC, T)
     mean, var = ref.random_rows(7, S * N, T).reshape(S, N, T), ref.random_rows(8, S * N, T).exp().reshape(S, N, T)
     mixture, y = head(log_weights(), mean, var), ref.random_rows(9, N, T)
@@ -223,7 +225,7 @@ def test_an_lmc_of_one_output_is_the_single_output(name: str) -> None:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("make", [one_output, several_outputs])
-def test_an_objective_is_a_mean_over_rows_minus_the_kl(make, name: str) -> None:
+def test_an_objective_is_a_mean_over_rows_minus_the_kl(make: Make, name: str) -> None:
     mixture, y = make()
     objective = OBJECTIVES[name]
     each = [objective(mixture.rows([n]), y[n : n + 1], NO_KL, 50, gamma=1.1) for n in range(N)]
@@ -235,7 +237,7 @@ def test_an_objective_is_a_mean_over_rows_minus_the_kl(make, name: str) -> None:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("make", [one_output, several_outputs])
-def test_noise_may_differ_from_row_to_row(make, name: str) -> None:
+def test_noise_may_differ_from_row_to_row(make: Make, name: str) -> None:
     """A mixture may carry one noise variance a row; no row may then see another row's."""
     mixture, y = make()
     by_row = mixture.with_noise(mixture.noise_var * torch.arange(1, N + 1).reshape([N] + [1] * mixture.noise_var.ndim))
