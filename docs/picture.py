@@ -13,7 +13,7 @@ import torch
 from matplotlib import pyplot as plt
 
 from dspp.data import EchoNoise, robot_arm, split
-from dspp.demo import EPOCHS, INDUCING, train_arm
+from dspp.demo import train_arm
 
 BLUE, GREY = "#2563eb", "#6b7280"
 
@@ -22,7 +22,7 @@ def main() -> None:
     """Train as the demo does, then draw three densities and the PIT histogram."""
     data = robot_arm()
     train, test, val = split(len(data.X), (15, 3, 2))
-    arm = train_arm(data, train, val, EPOCHS, INDUCING)
+    arm = train_arm(data, train, val)
     order = np.argsort(data.noise.late_logit[test])  # from rows that rarely hear the echo to rows that mostly do
     rows = test[order[[100, len(order) // 2, -100]]]
     figure, axes = plt.subplots(1, 4, figsize=(12, 2.9), constrained_layout=True)

@@ -15,7 +15,7 @@ from dspp.gp.conditional import conditional, plain
 from dspp.gp.inducing import WhitenedGaussian
 from dspp.gp.kernels import KERNELS, ARDKernel, KernelKind
 from dspp.gp.layer import GPLayer
-from dspp.gp.linalg import whiten, whitened
+from dspp.gp.linalg import kernel_gradient, whiten, whitened
 from dspp.gp.means import MEANS
 from dspp.heads import HEADS
 from dspp.model import TOPOLOGIES, build
@@ -210,6 +210,18 @@ def test_float32_keeps_its_digits_far_from_the_origin() -> None:
     for got, expected in zip(moments, exact, strict=True):
         assert got.dtype == torch.float32
         assert_close(got, expected, 2e-3)  # the inputs themselves have lost 3 of 7 digits
+
+
+def test_kernel_gradient_is_that_of_the_cholesky_factor() -> None:
+    """Symmetric, as K is: the gradient of a loss in A = L⁻¹ k, from (dLoss/dA) Aᵀ alone."""
+    z = leaf(0, 1, 5, 2).detach()
+    K = (ARDKernel("matern52", 1, 2).unit_matrix(z, z)[0] + JITTER * torch.eye(5)).detach().requires_grad_()
+    k, dA = leaf(1, 5, 7).detach(), leaf(2, 5, 7).detach()
+    A = torch.linalg.solve_triangular(torch.linalg.cholesky(K), k, upper=False)
+    (expected,) = torch.autograd.grad(A, K, dA)
+    got = kernel_gradient(whiten(K[None], 0.0, "test").inverse_root[0], dA @ A.detach().T)
+    assert_same_gradient(got, 0.5 * (expected + expected.T), EXACT, "K")
+    assert torch.equal(got, got.T)
 
 
 def test_whitened_vectors() -> None:

@@ -83,10 +83,11 @@ def test_a_certain_q_leaves_the_nugget_at_the_inducing_points() -> None:
 def test_jitter_climbs_only_where_it_must_and_is_counted() -> None:
     good = eye = torch.eye(4, dtype=torch.float64)
     bad = torch.ones(4, 4, dtype=torch.float64) - 3e-4 * eye  # has the eigenvalue −3e-4
-    result = whiten(torch.stack([good, bad]), 1e-6, "here")
-    assert result.climbs == 3
-    assert_close(result.jitter, torch.tensor([1e-6, 1e-3], dtype=torch.float64), 1e-15)
-    for K, B, jitter in zip((good, bad), result.inverse_root, result.jitter, strict=True):
+    matrices = (good, bad, good, bad)
+    result = whiten(torch.stack(matrices), 1e-6, "here")
+    assert result.climbs == 3 + 3  # 1e-5, 1e-4, 1e-3 for each of the bad ones
+    assert_close(result.jitter, torch.tensor([1e-6, 1e-3, 1e-6, 1e-3], dtype=torch.float64), 1e-15)
+    for K, B, jitter in zip(matrices, result.inverse_root, result.jitter, strict=True):
         assert_close(B @ (K + jitter * eye) @ B.mT, eye)
         assert not B.triu(1).any()
 
