@@ -27,7 +27,7 @@ demo: $(VENV)/.run ## train a 2-layer DSPP on the simulated robot arm (about a m
 	$(PY) -m dspp.demo
 
 test: lint types ## lint, types and tests (under 10 minutes)
-	$(PY) -m pytest -m "not long" -n 2
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m "not long" -n 2
 
 test-long: $(VENV)/.dev ## the tests that take minutes each
 	$(PY) -m pytest -m long

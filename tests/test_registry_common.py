@@ -10,6 +10,8 @@ from torch import Tensor
 
 from dspp.config import ModelConfig
 from dspp.errors import InputError
+from dspp.features import feature_network
+from dspp.gp.inducing import kmeans_points
 from dspp.gp.kernels import KERNELS
 from dspp.gp.means import MEANS
 from dspp.heads import HEADS
@@ -112,7 +114,7 @@ def test_the_predictor_is_the_model_whatever_the_batches(
     x, y = x[:15], y[:15]
     with torch.no_grad():
         expected = model(x)
-    predictor = model.predictor()
+    predictor = model.train().predictor()  # it predicts, whatever the model is doing
     order = torch.randperm(15, generator=torch.Generator().manual_seed(0))
     predictions = [
         predictor(x),
@@ -212,6 +214,42 @@ def test_topologies_read_what_they_say(topology: str) -> None:
     mean, var = second(both if topology == "all-from-both" else h, mean_reads)
     h = rule.expand(1, mean, var.sqrt())
     assert_close(model.head(rule.log_weights(), *top(h)).log_prob(y), model(x).log_prob(y))
+
+
+@pytest.mark.parametrize("columns", [1, 4, 60])
+def test_a_linear_mean_starts_with_hidden_units_of_unit_scale(columns: int) -> None:
+    """Whatever the number of inputs, and however they are correlated."""
+    rows = 3 + ref.random_rows(0, 500, columns) @ ref.random_rows(1, columns, columns)
+    mean = MEANS["linear"](columns, 5).double()
+    mean.start(rows, torch.Generator().manual_seed(0))
+    h = mean(rows[None])[0]
+    assert_close(h.std(0, correction=0), torch.ones(5, dtype=torch.float64), 1e-6)
+    assert torch.linalg.matrix_rank(h - h.mean(0)) == min(5, columns)  # no two GPs alike
+    mean.start(torch.ones(10, columns), torch.Generator().manual_seed(0))
+    assert bool(torch.isfinite(mean(rows[None])).all())  # nothing to divide by
+
+
+def test_inducing_points_start_at_the_centres_of_clusters() -> None:
+    centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]], dtype=torch.float64)
+    rows = (centres[:, None] + 0.1 * ref.random_rows(0, 4 * 20, 2).reshape(4, 20, 2)).flatten(0, 1)
+    points = kmeans_points(rows, 4, torch.Generator().manual_seed(0))
+    expected = torch.stack([cluster.mean(0) for cluster in rows.split(20)])
+    assert_close(torch.cdist(points, expected).min(0).values, torch.zeros(4, dtype=torch.float64), 0.05)
+    distinct = kmeans_points(rows[:7].repeat(9, 1), 12, torch.Generator().manual_seed(0))
+    assert_close(distinct, rows[:7].unique(dim=0), 1e-12)  # there are no more
+    with pytest.raises(InputError, match="got 0 inducing points, expected at least 1"):
+        kmeans_points(rows, 0, torch.Generator())
+
+
+def test_the_feature_network_is_the_papers() -> None:
+    """Linear, batch normalisation, ReLU; at the end features that come out z-scored, by no learned scale and shift."""
+    network = feature_network(D, (8, 6, 4)).double()
+    kinds = [type(layer).__name__ for layer in network]
+    assert kinds == ["Linear", "BatchNorm1d", "ReLU"] * 2 + ["Linear", "BatchNorm1d"]
+    assert [p.shape[0] for p in network.parameters()] == [8] * 4 + [6] * 4 + [4] * 2
+    features = network(data(None)[0])
+    assert_close(features.mean(0), torch.zeros(4, dtype=torch.float64))
+    assert_close(features.var(0, correction=0), torch.ones(4, dtype=torch.float64), 0.05)
 
 
 def test_features_of_the_users_own_are_trained_with_the_rest() -> None:

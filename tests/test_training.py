@@ -197,7 +197,7 @@ def test_same_seed_same_bits_in_two_processes(name):
         "g = np.random.default_rng(0); X = g.normal(size=(200, 3)); y = np.sin(X[:, 0])\n"
         f"spec = preset({name!r}, inducing=20, width=2, sites=4)\n"
         "spec = spec if not spec.model.features else preset('nn+ppgpr', inducing=20, features=(8, 4))\n"
-        "r = fit(spec, X, y, config=TrainConfig(epochs=3, batch_size=50, restarts=2, threads=2, seed=5))\n"
+        "r = fit(spec, X, y, config=TrainConfig(epochs=3, batch_size=50, restarts=2, threads=1, seed=5))\n"
         "h = hashlib.sha256()\n"
         "[h.update(v.numpy().tobytes()) for v in r.model.state_dict().values()]\n"
         "h.update(r.model.predictor()(torch.tensor(X).float()).log_prob(torch.tensor(y).float()).numpy().tobytes())\n"

@@ -89,7 +89,7 @@ class _Conditional(torch.autograd.Function):
         Bt_m = (B.mT @ m.unsqueeze(-1)).squeeze(-1)
         root = B if H is not None else S1.unsqueeze(-1) * B  # dk = (2 gv A) (S − 1) B + gμ mᵀ B, by rows
         RR = A.new_zeros(W, M, M)
-        from_x, from_z = torch.zeros_like(xa), torch.zeros_like(za.mT)
+        from_x, from_z = torch.empty_like(xa), torch.zeros_like(za)
         scratch = Lease((2, min(R, CHUNK_ROWS), M), like=A)
         scaled, dk = scratch.tensor
         for w, rows, n in _chunks(W, R):
@@ -101,10 +101,10 @@ class _Conditional(torch.autograd.Function):
             _times_lower(s, root[w], out=d)
             d.addr_(g_mean[w, rows], Bt_m[w]).mul_(slope[w, rows])  # dLoss/dt²
             torch.mm(d, za[w].mT, out=from_x[w, rows])
-            from_z[w].addmm_(d.mT, xa[w, rows])
-        dm = (A.mT @ g_mean.unsqueeze(-1)).squeeze(-1)
+            from_z[w].addmm_(xa[w, rows].mT, d)
+        dm = (g_mean.unsqueeze(-2) @ A).squeeze(-2)
         dK, dS = _matrix_gradients(RR, B, m, S1, dm)
-        dx, dz = _point_gradients(xa, za, from_x, from_z, ctx.slope_factor)
+        dx, dz = _point_gradients(xa, za, from_x, from_z.mT, ctx.slope_factor)
         return dx, dz, dK, None, dm, dS, None
 
 
@@ -143,7 +143,7 @@ def _matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, S1: Tensor, dm: Tensor) 
         RR = RR.tril() + RR.tril(-1).mT
         dS = 0.5 * RR
         dAAt = rank_one + S1 @ RR
-    return torch.stack([kernel_gradient(b, p) for b, p in zip(B, dAAt, strict=True)]), dS
+    return kernel_gradient(B, dAAt), dS
 
 
 def _point_gradients(

@@ -47,7 +47,9 @@ def whiten(K: Float[Tensor, "W M M"], jitter: float, where: str) -> Whitening:
 
 
 def _with_diagonal(K: Tensor, jitter: Tensor) -> Tensor:
-    return K + torch.diag_embed(jitter[:, None].expand(K.shape[:-1]))
+    K = K.clone()
+    K.diagonal(dim1=-2, dim2=-1).add_(jitter[:, None])
+    return K
 
 
 def _triangular_inverse(L: Float[Tensor, "W M M"], leaf: int = 96) -> Float[Tensor, "W M M"]:
@@ -77,14 +79,14 @@ def _explain(K: Tensor, where: str, jitter: float) -> str:
     )
 
 
-def kernel_gradient(B: Float[Tensor, "M M"], dAAt: Float[Tensor, "M M"]) -> Float[Tensor, "M M"]:
+def kernel_gradient(B: Float[Tensor, "W M M"], dAAt: Float[Tensor, "W M M"]) -> Float[Tensor, "W M M"]:
     """dLoss/dK_ZZ of a loss that depends on A = B K_Zx, from (dLoss/dA) Aᵀ alone.
 
     With G = dLoss/dB = (dLoss/dA) K_Zxᵀ, dLoss/dK_ZZ = −sym(Bᵀ Φ(G Bᵀ) B), where Φ keeps the lower triangle and halves
     the diagonal; and G Bᵀ = (dLoss/dA) Aᵀ, so neither K_Zx nor G is needed.
     """
     P = dAAt.tril()
-    P.diagonal().mul_(0.5)
+    P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
     dK = B.mT @ (P @ B)
     return -0.5 * (dK + dK.mT)
 
@@ -101,7 +103,7 @@ class _Whitened(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dv):  # type: ignore[no-untyped-def]
         B, v = ctx.saved_tensors
-        dK = torch.stack([kernel_gradient(B[i], torch.outer(dv[i], v[i])) for i in range(len(B))])
+        dK = kernel_gradient(B, dv.unsqueeze(-1) * v.unsqueeze(-2))
         return (B.mT @ dv.unsqueeze(-1)).squeeze(-1), dK, None
 
 

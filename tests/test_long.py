@@ -1,0 +1,40 @@
+"""The tests that take minutes: `make test-long`."""
+
+import hashlib
+
+import pytest
+import torch
+from scipy import stats
+
+from dspp import TrainConfig, fit, preset
+from dspp.data import Standardizer, robot_arm
+
+pytestmark = pytest.mark.long
+
+
+def _arm(rows):
+    data = robot_arm(rows, seed=1)
+    return Standardizer.fit(data.X).transform(data.X), Standardizer.fit(data.y).transform(data.y)
+
+
+def test_calibrated_on_its_own_samples():
+    """Promise 7: the PIT of what a trained model itself draws is uniform, and 90 % of it lies in the 90 % interval."""
+    X, y = _arm(3000)
+    model = fit(preset("dspp", inducing=100), X, y, config=TrainConfig(epochs=10, restarts=1)).model
+    mixture = model.predictor()(torch.tensor(X[:1000]).float())
+    draws = mixture.sample(100, torch.Generator().manual_seed(0))
+    pit = torch.cat([mixture.pit(row) for row in draws])
+    assert stats.kstest(pit.numpy(), "uniform").pvalue > 0.01
+    inside = ((pit > 0.05) & (pit < 0.95)).double().mean().item()
+    assert inside == pytest.approx(0.9, abs=0.005)
+
+
+def test_same_seed_same_bits_on_two_threads():
+    """Promise 18 at a size at which products are shared between threads."""
+    X, y = _arm(4000)
+    config = TrainConfig(epochs=2, batch_size=1000, restarts=2, threads=2)
+    hashes = set()
+    for _ in range(3):
+        weights = fit(preset("dspp", inducing=200), X, y, config=config).model.state_dict()
+        hashes.add(hashlib.sha256(b"".join(v.numpy().tobytes() for v in weights.values())).hexdigest())
+    assert len(hashes) == 1
