@@ -188,6 +188,13 @@ def test_fewer_inducing_points_than_asked_for_are_reported(caplog):
     assert result.notes[0] in caplog.text
 
 
+@pytest.mark.parametrize("mean", ["zero", "constant"])
+def test_hidden_layers_without_a_linear_mean_start_with_inducing_points(mean):
+    model = loop.build(small(hidden_mean=mean, layers=3).model, torch.tensor(X).float())
+    assert [layer.inducing_points.shape[1] for layer in model.gp_layers] == [20, 20, 20]
+    assert model.notes == ()
+
+
 @pytest.mark.parametrize("name", ["dspp", "dgp", "nn+ppgpr"])
 def test_same_seed_same_bits_in_two_processes(name):
     """Promise 18."""

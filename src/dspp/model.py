@@ -185,8 +185,7 @@ def build(
         read = FEEDFORWARD if i in (0, len(widths) - 1) else topology
         layer = _build_layer(config, i, width, read, h, inputs, generator, notes)
         layers.append(layer.to(dtype))
-        with torch.no_grad():
-            h = layer(read.kernel(h, inputs), read.mean(h, inputs))[0]  # propagated means
+        h = _propagate(layer, read.kernel(h, inputs), read.mean(h, inputs), generator)
     rule = None
     if config.layers > 1:
         rule = RULES[config.rule](widths[:-1], config.sites, config.test_sites, generator)
@@ -204,6 +203,16 @@ def _start_inputs(rows: Float[Tensor, "N D"], features: nn.Module | None) -> Flo
     with torch.no_grad():  # in training mode, so that batch normalisation sees the rows
         inputs: Tensor = features.to(rows).train(len(rows) > 1)(rows)
     return inputs.unsqueeze(0)
+
+
+@torch.no_grad()
+def _propagate(layer: GPLayer, x: Tensor, mean_x: Tensor, generator: torch.Generator) -> Float[Tensor, "1 N W"]:
+    """What the next layer starts on: means, or draws where all means are equal (a layer without a linear mean)."""
+    mean: Tensor
+    mean, var = layer(x, mean_x)
+    if torch.equal(mean, mean[:, :1].expand_as(mean)):
+        mean = mean + var.sqrt() * torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
+    return mean
 
 
 def _build_layer(

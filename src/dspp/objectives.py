@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dspp.errors import InputError
 from dspp.heads import Mixture
+from dspp.mixture import MultivariateNormalMixture
 from dspp.registry import Registry
 
 
@@ -80,7 +81,9 @@ def gamma_score(mixture: Mixture, y: Tensor, gamma: float, integral_power: float
         raise InputError(f"got gamma {gamma}, expected a number > 1; the paper tries 1.01, 1.03, 1.05 and 1.1")
     c, r = gamma - 1, mixture.noise_var
     log_2pi_r = torch.log(2 * math.pi * r)
-    log_constant = 0.5 * (log_2pi_r - math.log(c) - c * log_2pi_r).sum()  # N(f, r)^c = e^constant · N(f, r/c)
+    log_constant = 0.5 * (log_2pi_r - math.log(c) - c * log_2pi_r)  # N(f, r)^c = e^constant · N(f, r/c)
+    log_integral = -0.5 * (c * log_2pi_r + math.log(gamma))
+    if isinstance(mixture, MultivariateNormalMixture):  # one likelihood for the T outputs together: logs add up
+        log_constant, log_integral = log_constant.sum(-1), log_integral.sum(-1)
     log_tempered = log_constant + mixture.with_noise(r / c).component_log_prob(y)
-    log_integral = -0.5 * (c * log_2pi_r + math.log(gamma)).sum()
     return (gamma / c) * torch.exp(log_tempered + integral_power * log_integral)

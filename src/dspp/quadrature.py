@@ -10,6 +10,7 @@ Two ways to meet the components already there:
 A new rule is one class with `sites` and `log_weights`: see CONTRIBUTING.md.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
@@ -24,6 +25,7 @@ from dspp.registry import Registry
 
 RULES: Registry[type["Rule"]] = Registry("rule")
 MAX_COMPONENTS = 1024
+MAX_GRID_SITES = 100  # of a grid in one dimension
 
 
 class Rule(nn.Module, ABC):
@@ -82,7 +84,7 @@ class Rule(nn.Module, ABC):
     def pruned(self, min_weight: float) -> "Rule":
         """The same rule as a fixed list of sites, without the components that weigh less than `min_weight`."""
         if self.grid and len(self.widths) > 1:
-            return self  # listing a product of grids would repeat the work of the layers between them
+            return copy.deepcopy(self)  # listing a product of grids would repeat the work of layers between them
         log_weights = self.log_weights()
         keep = (log_weights >= np.log(max(min_weight, 1e-300))) | (log_weights == log_weights.max())
         sites = [self.sites(i)[keep] for i in range(len(self.widths))]
@@ -90,6 +92,11 @@ class Rule(nn.Module, ABC):
 
 
 def _check_grid(name: str, num_sites: int, widths: tuple[int, ...]) -> None:
+    if num_sites > MAX_GRID_SITES:
+        raise InputError(
+            f"{name} got {num_sites} sites in each dimension, expected at most {MAX_GRID_SITES}; more have weights too "
+            "small for float64: use the rule 'qr3' (QR3)"
+        )
     components = num_sites ** sum(widths)
     if components > MAX_COMPONENTS:
         raise InputError(
@@ -149,9 +156,8 @@ class GaussHermite(Rule):
     def start(self, generator: torch.Generator) -> None:
         """One-dimensional sites, and the logs of the product weights."""
         sites, weights = _gauss_hermite(self.num_sites)
-        self.register_buffer("one_dimension", sites.to(torch.get_default_dtype()))
-        logs = _sum_grids([weights.log()] * sum(self.widths))
-        self.register_buffer("logs", logs.to(torch.get_default_dtype()))
+        self.register_buffer("one_dimension", sites)  # in float64 until the model is cast to its dtype
+        self.register_buffer("logs", _sum_grids([weights.log()] * sum(self.widths)))
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
         """The grid of Gauss–Hermite points."""

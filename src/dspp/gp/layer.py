@@ -11,7 +11,7 @@ from dspp.errors import NumericalError
 from dspp.gp.conditional import conditional
 from dspp.gp.inducing import WhitenedGaussian
 from dspp.gp.kernels import ARDKernel
-from dspp.gp.linalg import whiten, whitened
+from dspp.gp.linalg import Whitening, whiten, whitened
 from dspp.gp.means import Mean
 
 LayerMoments = tuple[Float[Tensor, "S N W"], Float[Tensor, "S N W"]]
@@ -75,7 +75,7 @@ class GPLayer(nn.Module):
     def forward(self, x: Float[Tensor, "S N D"], mean_x: Float[Tensor, "S N E"] | None = None) -> LayerMoments:
         """Mean and variance at each row; the mean function reads `mean_x` where it is given (skip connections)."""
         S, N, D = x.shape
-        solved = self._cached or self._solve()
+        solved = self._cached or self._solve(count=True)
         rows = self.kernel.scale(x.reshape(1, S * N, D))
         kind = self.kernel.kind
         mean, var = conditional(kind, rows, solved.z, solved.K, solved.B, solved.m, solved.S, solved.jitter)
@@ -111,26 +111,25 @@ class GPLayer(nn.Module):
             with torch.no_grad():
                 self._cached = self._solve()
 
-    def _solve(self) -> _Solved:
+    def _solve(self, count: bool = False) -> _Solved:
         z = self.kernel.scale(self.inducing_points)
         z64 = z.to(torch.float64)
         K = self.kernel.unit_matrix(z64, z64)
         result = whiten(K, self.jitter, self.name)
-        self.climbs += result.climbs
+        self.climbs += result.climbs if count else 0  # once a step
         B, jitter = result.inverse_root.to(z.dtype), result.jitter.to(z.dtype)
         solved = _Solved(z, K, B, self.q.mean, self.q.covariance, jitter)
-        return solved if self.mean_points is None else self._decouple(solved, result.inverse_root)
+        return solved if self.mean_points is None else self._decouple(solved, result)
 
-    def _decouple(self, s: _Solved, B64: Tensor) -> _Solved:
+    def _decouple(self, s: _Solved, whitening: Whitening) -> _Solved:
         """Fold −A'a into m, and leave k(x, Z') a to `forward`."""
         assert self.mean_points is not None
         points, a = self.kernel.scale(self.mean_points), self.mean_coefficients
-        points64, a64, z64 = (
-            points.to(torch.float64),
-            a.to(torch.float64).unsqueeze(-1),
-            s.z.to(torch.float64),
-        )
-        projected = whitened((self.kernel.unit_matrix(z64, points64) @ a64).squeeze(-1), s.K, B64)  # A'a
-        quadratic = (a64 * (self.kernel.unit_matrix(points64, points64) @ a64)).sum() + self.jitter * a64.square().sum()
-        kl = 0.5 * (quadratic - projected.square().sum()).to(s.m.dtype)
+        points64, z64 = points.to(torch.float64), s.z.to(torch.float64)
+        a64 = a.to(torch.float64).unsqueeze(-1)
+        projected = whitened(
+            (self.kernel.unit_matrix(z64, points64) @ a64).squeeze(-1), s.K, whitening.inverse_root
+        )  # A'a
+        prior = a64 * (self.kernel.unit_matrix(points64, points64) @ a64 + whitening.jitter[:, None, None] * a64)
+        kl = 0.5 * (prior.sum() - projected.square().sum()).to(s.m.dtype)
         return _Solved(s.z, s.K, s.B, s.m - projected.to(s.m.dtype), s.S, s.jitter, (points, a, kl))
