@@ -145,9 +145,28 @@ class _KernelMatrix(torch.autograd.Function):
         x, z, slope = ctx.saved_tensors
         g = grad * slope
         factor = 2 * ctx.slope_factor  # d|x − z|²/dx = 2 (x − z)
-        dx = factor * (x * g.sum(-1, keepdim=True) - g @ z)
-        dz = factor * (z * g.sum(-2).unsqueeze(-1) - g.mT @ x)
+        dx = factor * (x * g.sum(-1, keepdim=True) - g @ z) if ctx.needs_input_grad[0] else None
+        dz = factor * (z * g.sum(-2).unsqueeze(-1) - g.mT @ x) if ctx.needs_input_grad[1] else None
         return dx, dz, None
+
+
+class _SelfKernelMatrix(torch.autograd.Function):
+    """The same of points with themselves: x is both arguments, so its gradient comes from the symmetric part."""
+
+    @staticmethod
+    def forward(ctx, x, kind):  # type: ignore[no-untyped-def]
+        t2 = squared_distance(x, x).clamp_(max=kind.horizon)
+        k, slope = torch.empty_like(t2), torch.empty_like(t2)
+        kind.fill(t2, k, slope)
+        ctx.save_for_backward(x, slope)
+        ctx.slope_factor = kind.slope_factor
+        return k
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        x, slope = ctx.saved_tensors
+        g = (grad + grad.mT) * slope
+        return 2 * ctx.slope_factor * (x * g.sum(-1, keepdim=True) - g @ x), None
 
 
 def squared_distance(x: Float[Tensor, "W R D"], z: Float[Tensor, "W M D"]) -> Float[Tensor, "W R M"]:
@@ -194,6 +213,8 @@ class ARDKernel(nn.Module):
 
     def unit_matrix(self, x: Float[Tensor, "W R D"], z: Float[Tensor, "W M D"]) -> Float[Tensor, "W R M"]:
         """The kernel matrix without the output scale, of points that `scale` has scaled."""
+        if x is z:
+            return _SelfKernelMatrix.apply(x, self.kind)  # type: ignore[no-any-return, no-untyped-call]
         return _KernelMatrix.apply(x, z, self.kind)  # type: ignore[no-any-return, no-untyped-call]
 
     def forward(self, x: Float[Tensor, "*W R D"], z: Float[Tensor, "*W M D"]) -> Float[Tensor, "W R M"]:

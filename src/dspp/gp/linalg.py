@@ -52,7 +52,7 @@ def _with_diagonal(K: Tensor, jitter: Tensor) -> Tensor:
     return K
 
 
-def _triangular_inverse(L: Float[Tensor, "W M M"], leaf: int = 96) -> Float[Tensor, "W M M"]:
+def _triangular_inverse(L: Float[Tensor, "W M M"], leaf: int = 160) -> Float[Tensor, "W M M"]:
     """L⁻¹ by halves: [[L₁, 0], [C, L₂]]⁻¹ = [[L₁⁻¹, 0], [−L₂⁻¹ C L₁⁻¹, L₂⁻¹]]; mostly products, hence fast."""
     M = L.shape[-1]
     if leaf >= M:
@@ -89,6 +89,26 @@ def kernel_gradient(B: Float[Tensor, "W M M"], dAAt: Float[Tensor, "W M M"]) -> 
     P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
     dK = B.mT @ (P @ B)
     return -0.5 * (dK + dK.mT)
+
+
+class _Gram(torch.autograd.Function):
+    """C Cᵀ for lower triangular C: with a symmetric gradient G, dC = 2 G C, one product where autograd takes two."""
+
+    @staticmethod
+    def forward(ctx, C):  # type: ignore[no-untyped-def]
+        C = C.tril()
+        ctx.save_for_backward(C)
+        return C @ C.mT
+
+    @staticmethod
+    def backward(ctx, G):  # type: ignore[no-untyped-def]
+        (C,) = ctx.saved_tensors
+        return ((G + G.mT) @ C).tril()
+
+
+def gram(C: Float[Tensor, "W M M"]) -> Float[Tensor, "W M M"]:
+    """C Cᵀ of the lower triangle of C."""
+    return _Gram.apply(C)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Whitened(torch.autograd.Function):
