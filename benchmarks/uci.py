@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from dspp.config import TrainConfig
 from dspp.data import Standardizer, split
@@ -45,10 +44,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, object]:
     spec = preset("dspp", width=options.width, beta=options.beta, layers=options.layers, **model)
     result = fit(spec, X[train], y[train], X_val=X[val], y_val=y[val], config=config)
     predict = result.model.predictor()
-    scores = {
-        part: evaluate(predict(torch.tensor(X[rows], dtype=torch.float32)), torch.tensor(y[rows]))
-        for part, rows in (("val", val), ("test", test))
-    }
+    scores = {part: evaluate(predict(X[rows]), y[rows]) for part, rows in (("val", val), ("test", test))}
     weights = result.model.rule.log_weights().detach().exp().sort(descending=True).values
     return {
         "dataset": name,

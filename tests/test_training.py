@@ -294,6 +294,33 @@ def test_bad_input_says_what_to_do(case):
         call()
 
 
+@pytest.fixture(scope="module")
+def predictor():
+    return fit(small(), X, Y, config=QUICK.change(epochs=1)).model.predictor()
+
+
+def test_predictors_take_arrays_tensors_and_lists(predictor):
+    expected = predictor(X[:3]).mean
+    assert torch.equal(predictor(X[:3].tolist()).mean, expected)
+    assert torch.equal(predictor(torch.tensor(X[:3])).mean, expected)
+
+
+BAD_ROWS = {
+    "one dimension": (X[0], "2"),
+    "another width": (X[:, :2], "3"),
+    "nothing": (X[:0], "0 sample"),
+    "NaN": (np.where(X > 2, np.nan, X), "NaN"),
+    "words": (np.array([["a", "b", "c"]]), "a"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_predictors_refuse_what_they_cannot_use(predictor, case):
+    rows, message = BAD_ROWS[case]
+    with pytest.raises(InputError, match=message):
+        predictor(rows)
+
+
 def test_settings_survive_json():
     config = ModelConfig(layers=3, features=(10, 5), kernel="rbf")
     assert ModelConfig.from_json(config.to_json()) == config

@@ -36,8 +36,7 @@ class TrainedArm:
 
     def predict(self, X: Float[np.ndarray, "N 8"]) -> NormalMixture:
         """The predictive distribution of each row, in metres."""
-        rows = torch.tensor(self.scale_X.transform(X), dtype=torch.float32)
-        mixture = self.result.model.predictor()(rows).to(torch.float64)
+        mixture = self.result.model.predictor()(self.scale_X.transform(X)).to(torch.float64)
         assert isinstance(mixture, NormalMixture)
         return mixture.affine(float(self.scale_y.mean), float(self.scale_y.scale))
 

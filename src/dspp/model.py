@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dspp.config import ModelConfig
+from dspp.data.checks import Table, check_width, check_X
 from dspp.errors import InputError
 from dspp.features import feature_network
 from dspp.gp.inducing import kmeans_points, start_rows
@@ -67,6 +68,7 @@ class Model(nn.Module):
         features: any module (N, D) -> (N, D'), trained with the rest.
         topology: what the hidden layers after the first read.
         notes: what was noticed while the model was built, for the user.
+        num_inputs: D, so that a table of another width can be refused with a clear message; None: not checked.
     """
 
     def __init__(
@@ -77,12 +79,13 @@ class Model(nn.Module):
         features: nn.Module | None = None,
         topology: Topology = FEEDFORWARD,
         notes: Sequence[str] = (),
+        num_inputs: int | None = None,
     ) -> None:
         super().__init__()
         if (rule is None) != (len(layers) == 1):
             raise InputError(f"got {len(layers)} layers and rule {rule}; a rule is for models of 2 layers or more")
         self.layers, self.rule, self.head = nn.ModuleList(layers), rule, head
-        self.features, self.topology, self.notes = features, topology, tuple(notes)
+        self.features, self.topology, self.notes, self.num_inputs = features, topology, tuple(notes), num_inputs
 
     def forward(self, x: Float[Tensor, "N D"], noise_seed: int | None = None) -> Mixture:
         """The predictive distribution of each row.
@@ -143,12 +146,22 @@ class Predictor:
         return 1 if self.model.rule is None else len(self.model.rule.log_weights())
 
     @torch.no_grad()
-    def __call__(self, x: Float[Tensor, "N D"]) -> Mixture:
-        """The predictive distribution of each row."""
+    def __call__(self, X: Table) -> Mixture:
+        """The predictive distribution of each row of X (N, D): an array, a tensor or nested lists, standardised.
+
+        Raises:
+            InputError: X is not a table of finite numbers with the columns the model was trained on.
+        """
         step = max(1, self.BATCH_ROWS // self.num_components)
-        first, *rest = (self.model(rows) for rows in x.split(step))
+        first, *rest = (self.model(rows) for rows in self._rows(X).split(step))
         whole: Mixture = type(first).concat([first, *rest]) if rest else first
         return whole
+
+    def _rows(self, X: Table) -> Float[Tensor, "N D"]:
+        checked = check_X(X)
+        if self.model.num_inputs is not None:
+            check_width(checked, self.model.num_inputs)
+        return torch.from_numpy(checked).to(self.model.head.raw_noise)
 
 
 def build(
@@ -193,7 +206,7 @@ def build(
     head = HEADS[name](top_width, config.noise, config.noise_floor)
     for note in notes:
         log.info(note)
-    return Model(layers, rule, head, features, topology, notes).to(x.device, dtype)
+    return Model(layers, rule, head, features, topology, notes, x.shape[1]).to(x.device, dtype)
 
 
 def _start_inputs(rows: Float[Tensor, "N D"], features: nn.Module | None) -> Float[Tensor, "1 N D"]:
