@@ -9,7 +9,7 @@ In the whitened basis (NOTATION.md), for a unit-variance kernel with nugget j, A
 of the loss in mean and var, H = (S − 1) A and R = A diag(2 gv) Aᵀ,
 
     dA   = m gμᵀ + 2 H diag(gv)          dk(Z, x) = Bᵀ dA              B = L⁻¹
-    dm   = A gμ                          dS       = R / 2
+    dm   = A gμ                          dC       = R C                S = C Cᵀ
     dA Aᵀ = m (A gμ)ᵀ + (S − 1) R        dK_ZZ from it: `linalg.kernel_gradient`
 
 So three M×M×R products, each with a triangular matrix or result, whose zero halves are skipped block by block. Points
@@ -34,7 +34,7 @@ Moments = tuple[Float[Tensor, "W R"], Float[Tensor, "W R"]]
 
 
 def plain(kind: type[KernelKind], x: Tensor, z: Tensor, K: Tensor, m: Tensor, S: Tensor, jitter: Tensor) -> Moments:
-    """The four-line oracle, differentiated by autograd. Arguments as in `conditional`, without B."""
+    """The four-line oracle, differentiated by autograd. Arguments as in `conditional`, with S for C and no B."""
     L = torch.linalg.cholesky(K + torch.diag_embed(jitter[:, None].expand(K.shape[:-1])))
     t2 = (z.unsqueeze(-2) - x.unsqueeze(-3)).square().sum(-1)
     A = torch.linalg.solve_triangular(L, kind.value(t2), upper=False)  # (W, M, R)
@@ -49,8 +49,9 @@ def conditional(
     K: Float[Tensor, "W M M"],
     B: Float[Tensor, "W M M"],
     m: Float[Tensor, "W M"],
-    S: Float[Tensor, "W M *M"],
+    C: Float[Tensor, "W M *M"],
     jitter: Float[Tensor, " W"],
+    excess: Float[Tensor, "W M *M"] | None = None,
 ) -> Moments:
     """Mean and variance of W unit-variance GPs at R rows.
 
@@ -61,27 +62,40 @@ def conditional(
         K: the unit kernel matrix of z, for its gradient only.
         B: L⁻¹ of K + jitter, in the dtype of x.
         m: whitened mean of q(u).
-        S: whitened covariance of q(u), its diagonal (W, M) or the whole (W, M, M).
+        C: root of the whitened covariance S = C Cᵀ of q(u): its diagonal (W, M) or lower triangular (W, M, M).
         jitter: the nugget j of each GP.
+        excess: S − 1 where it is known already, for predictions.
     """
+    if excess is None:
+        excess = covariance_excess(C)
     centre = z.detach().mean(-2, keepdim=True)  # distances do not depend on it; the digits of float32 do
-    mean, update = _Conditional.apply(x - centre, z - centre, K, B, m, S, kind)  # type: ignore[no-untyped-call]
+    mean, update = _Conditional.apply(x - centre, z - centre, K, B, m, C, excess, kind)  # type: ignore[no-untyped-call]
     return mean, torch.maximum(1 + jitter.unsqueeze(-1) + update, jitter.unsqueeze(-1))  # var ≥ j holds exactly
+
+
+@torch.no_grad()
+def covariance_excess(C: Float[Tensor, "W M *M"]) -> Float[Tensor, "W M *M"]:
+    """S − 1 for S = C Cᵀ; its gradient goes to C by hand, below."""
+    if C.dim() == 2:
+        return C.square() - 1
+    C = C.tril()
+    S1 = C @ C.mT
+    S1.diagonal(dim1=-2, dim2=-1).sub_(1)
+    return S1
 
 
 class _Conditional(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, z, K, B, m, S, kind):  # type: ignore[no-untyped-def]
+    def forward(ctx, x, z, K, B, m, C, S1, kind):  # type: ignore[no-untyped-def]
         xa, za = augment(x, z)
-        S1 = _minus_identity(S)
         mean, update, ctx.leases = _moments(kind, xa, za, B, m, S1, keep=any(ctx.needs_input_grad))
-        ctx.save_for_backward(xa, za, B, m, S1)
+        ctx.save_for_backward(xa, za, B, m, C, S1)
         ctx.slope_factor = kind.slope_factor
         return mean, update
 
     @staticmethod
     def backward(ctx, g_mean, g_var):  # type: ignore[no-untyped-def]
-        xa, za, B, m, S1 = ctx.saved_tensors
+        xa, za, B, m, C, S1 = ctx.saved_tensors
         A, slope, *maybe_H = (lease.tensor for lease in ctx.leases)
         H = maybe_H[0] if maybe_H else None
         W, R, M = A.shape
@@ -103,9 +117,9 @@ class _Conditional(torch.autograd.Function):
             torch.mm(d, za[w].mT, out=from_x[w, rows])
             from_z[w].addmm_(xa[w, rows].mT, d)
         dm = (g_mean.unsqueeze(-2) @ A).squeeze(-2)
-        dK, dS = _matrix_gradients(RR, B, m, S1, dm)
+        dK, dC = _matrix_gradients(RR, B, m, C, S1, dm)
         dx, dz = _point_gradients(xa, za, from_x, from_z.mT, ctx.slope_factor)
-        return dx, dz, dK, None, dm, dS, None
+        return dx, dz, dK, None, dm, dC, None, None
 
 
 def _moments(
@@ -133,17 +147,15 @@ def _moments(
     return mean, update, leases if keep else []
 
 
-def _matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, S1: Tensor, dm: Tensor) -> tuple[Tensor, Tensor]:
-    """dK_ZZ and dS from R, of which only the lower triangle is valid."""
+def _matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, C: Tensor, S1: Tensor, dm: Tensor) -> tuple[Tensor, Tensor]:
+    """dK_ZZ and dC from R, of which only the lower triangle is valid."""
     rank_one = m.unsqueeze(-1) * dm.unsqueeze(-2)  # m (A gμ)ᵀ
-    if S1.dim() == 2:
-        dS = 0.5 * RR.diagonal(dim1=-2, dim2=-1)
-        dAAt = rank_one + S1.unsqueeze(-1) * RR
-    else:
-        RR = RR.tril() + RR.tril(-1).mT
-        dS = 0.5 * RR
-        dAAt = rank_one + S1 @ RR
-    return kernel_gradient(B, dAAt), dS
+    if C.dim() == 2:
+        dC = C * RR.diagonal(dim1=-2, dim2=-1)
+        return kernel_gradient(B, rank_one + S1.unsqueeze(-1) * RR), dC
+    RR, C = RR.tril() + RR.tril(-1).mT, C.tril()
+    RC = RR @ C  # dC = 2 dS C = R C, and S R = C (R C)ᵀ since R is symmetric
+    return kernel_gradient(B, rank_one + C @ RC.mT - RR), RC.tril()
 
 
 def _point_gradients(
@@ -189,7 +201,3 @@ def _add_lower_of_product(total: Tensor, s: Tensor, a: Tensor) -> None:
     """Add sᵀ a to `total`, the blocks on and below the diagonal only."""
     for i, j in _edges(len(total)):
         total[i:, i:j].addmm_(s[:, i:].mT, a[:, i:j])
-
-
-def _minus_identity(S: Tensor) -> Tensor:
-    return S - 1 if S.dim() == 2 else S - torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)

@@ -7,7 +7,6 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from dspp.errors import InputError
-from dspp.gp.linalg import gram
 
 START_ROWS = 20_000  # a model starts from this many rows at most: more does not move 300 centres
 _SMALL = 1e-30  # keeps log S finite for an S that was driven to 0
@@ -33,7 +32,10 @@ class WhitenedGaussian(nn.Module):
     @property
     def covariance(self) -> Float[Tensor, "W M *M"]:
         """S, its diagonal (W, M) or the whole matrix (W, M, M)."""
-        return gram(self.root) if self.full else self.root.square()
+        if not self.full:
+            return self.root.square()
+        C = self.root.tril()
+        return C @ C.mT
 
     def kl(self) -> Float[Tensor, ""]:
         """Σ_w KL(N(m, S) | N(0, 1)) = ½ Σ_w (|m|² + tr S − M − log det S)."""

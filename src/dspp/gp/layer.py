@@ -1,14 +1,14 @@
 """A layer: W sparse GPs side by side, (S, N, D) -> mean and variance, each (S, N, W)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from dspp.errors import NumericalError
-from dspp.gp.conditional import conditional
+from dspp.gp.conditional import conditional, covariance_excess
 from dspp.gp.inducing import WhitenedGaussian
 from dspp.gp.kernels import ARDKernel
 from dspp.gp.linalg import Whitening, whiten, whitened
@@ -25,7 +25,8 @@ class _Solved:
     K: Float[Tensor, "W M M"]
     B: Float[Tensor, "W M M"]
     m: Float[Tensor, "W M"]
-    S: Float[Tensor, "W M *M"]
+    C: Float[Tensor, "W M *M"]
+    excess: Float[Tensor, "W M *M"]
     jitter: Float[Tensor, " W"]
     basis: tuple[Tensor, Tensor, Tensor] | None = None  # of the decoupled mean: scaled points, coefficients, KL
 
@@ -75,12 +76,12 @@ class GPLayer(nn.Module):
     def forward(self, x: Float[Tensor, "S N D"], mean_x: Float[Tensor, "S N E"] | None = None) -> LayerMoments:
         """Mean and variance at each row; the mean function reads `mean_x` where it is given (skip connections)."""
         S, N, D = x.shape
-        solved = self._cached or self._solve(count=True)
+        s = self._cached or self._solve(count=True)
         rows = self.kernel.scale(x.reshape(1, S * N, D))
         kind = self.kernel.kind
-        mean, var = conditional(kind, rows, solved.z, solved.K, solved.B, solved.m, solved.S, solved.jitter)
-        if solved.basis is not None:
-            points, coefficients, _ = solved.basis
+        mean, var = conditional(kind, rows, s.z, s.K, s.B, s.m, s.C, s.jitter, s.excess)
+        if s.basis is not None:
+            points, coefficients, _ = s.basis
             mean = mean + (self.kernel.unit_matrix(rows, points) @ coefficients.unsqueeze(-1)).squeeze(-1)
         scale = self.kernel.outputscale.unsqueeze(-1)
         mean, var = scale.sqrt() * mean, scale * var  # (W, S·N)
@@ -118,7 +119,7 @@ class GPLayer(nn.Module):
         result = whiten(K, self.jitter, self.name)
         self.climbs += result.climbs if count else 0  # once a step
         B, jitter = result.inverse_root.to(z.dtype), result.jitter.to(z.dtype)
-        solved = _Solved(z, K, B, self.q.mean, self.q.covariance, jitter)
+        solved = _Solved(z, K, B, self.q.mean, self.q.root, covariance_excess(self.q.root), jitter)
         return solved if self.mean_points is None else self._decouple(solved, result)
 
     def _decouple(self, s: _Solved, whitening: Whitening) -> _Solved:
@@ -132,4 +133,4 @@ class GPLayer(nn.Module):
         )  # A'a
         prior = a64 * (self.kernel.unit_matrix(points64, points64) @ a64 + whitening.jitter[:, None, None] * a64)
         kl = 0.5 * (prior.sum() - projected.square().sum()).to(s.m.dtype)
-        return _Solved(s.z, s.K, s.B, s.m - projected.to(s.m.dtype), s.S, s.jitter, (points, a, kl))
+        return replace(s, m=s.m - projected.to(s.m.dtype), basis=(points, a, kl))
