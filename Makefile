@@ -23,7 +23,7 @@ $(VENV)/.dev: $(VENV)/.run
 	$(PIP) -e '.[dev]'
 	touch $@
 
-demo: $(VENV)/.run ## train a 2-layer DSPP on the simulated robot arm (about a minute)
+demo: $(VENV)/.run ## train a 2-layer DSPP on the simulated robot arm (within a minute)
 	$(PY) -m dspp.demo
 
 test: lint types ## lint, types and tests (under 10 minutes)
