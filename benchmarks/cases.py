@@ -45,6 +45,17 @@ class Case:
         return peer_of(self.ours(), self.spec.model, mirror_jitter=False)
 
 
+CASES = [
+    Case("dspp", 2, 8, 3),
+    Case("dspp", 2, 8, 5),
+    Case("dspp", 2, 26, 3),
+    Case("dspp", 3, 8, 3),
+    Case("svgp", 1, 8, 1),
+    Case("ppgpr", 1, 8, 1),
+    Case("dgp", 2, 8, 3),
+]
+
+
 def our_step(case: Case) -> Callable[[], object]:
     torch.set_num_threads(2)
     model, (X, y), objective = case.ours(), case.rows(), case.spec.objective

@@ -10,18 +10,8 @@ import json
 
 import torch
 
-from benchmarks.cases import Case, our_prediction, peer_prediction
+from benchmarks.cases import CASES, Case, our_prediction, peer_prediction
 from benchmarks.timing import alternate, peak_mb
-
-CASES = [
-    Case("dspp", 2, 8, 3),
-    Case("dspp", 2, 8, 5),
-    Case("dspp", 2, 26, 3),
-    Case("dspp", 3, 8, 3),
-    Case("svgp", 1, 8, 1),
-    Case("ppgpr", 1, 8, 1),
-    Case("dgp", 2, 8, 3),
-]
 
 
 def measure(case: Case, repeats: int) -> dict[str, object]:

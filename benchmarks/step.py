@@ -11,18 +11,9 @@ import json
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.cases import Case, our_step, peer_step
+from benchmarks.cases import CASES, Case, our_step, peer_step
 from benchmarks.timing import alternate, peak_mb
 
-CASES = [
-    Case("dspp", 2, 8, 3),
-    Case("dspp", 2, 8, 5),
-    Case("dspp", 2, 26, 3),
-    Case("dspp", 3, 8, 3),
-    Case("svgp", 1, 8, 1),
-    Case("ppgpr", 1, 8, 1),
-    Case("dgp", 2, 8, 3),
-]
 PRODUCTS = (
     "aten::mm",
     "aten::addmm_",
