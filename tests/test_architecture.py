@@ -14,10 +14,12 @@ ORDER = [
     "errors",
     "registry",
     "config",
+    "storage",
     "data",
     "gp",
     "quadrature",
     "_mixture_math",
+    "plots",
     "mixture",
     "features",
     "heads",
@@ -26,6 +28,13 @@ ORDER = [
     "objectives",
     "metrics",
     "training",
+    "calibration",
+    "fitted",
+    "modelfile",
+    "estimators",
+    "tuning",
+    "report",
+    "cli",
 ]
 GP_ORDER = ["linalg", "kernels", "means", "inducing", "conditional", "layer"]
 
