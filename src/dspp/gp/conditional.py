@@ -18,6 +18,7 @@ are rows here (A is kept as Aᵀ, shape (R, M)), so that a chunk of rows is cont
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -51,7 +52,6 @@ def conditional(
     m: Float[Tensor, "W M"],
     C: Float[Tensor, "W M *M"],
     jitter: Float[Tensor, " W"],
-    excess: Float[Tensor, "W M *M"] | None = None,
 ) -> Moments:
     """Mean and variance of W unit-variance GPs at R rows.
 
@@ -64,13 +64,48 @@ def conditional(
         m: whitened mean of q(u).
         C: root of the whitened covariance S = C Cᵀ of q(u): its diagonal (W, M) or lower triangular (W, M, M).
         jitter: the nugget j of each GP.
-        excess: S − 1 where it is known already, for predictions.
     """
-    if excess is None:
-        excess = covariance_excess(C)
+    S1 = covariance_excess(C)
     centre = z.detach().mean(-2, keepdim=True)  # distances do not depend on it; the digits of float32 do
-    mean, update = _Conditional.apply(x - centre, z - centre, K, B, m, C, excess, kind)  # type: ignore[no-untyped-call]
-    return mean, torch.maximum(1 + jitter.unsqueeze(-1) + update, jitter.unsqueeze(-1))  # var ≥ j holds exactly
+    mean, update = _Conditional.apply(x - centre, z - centre, K, B, m, C, S1, kind)  # type: ignore[no-untyped-call]
+    return mean, _variance(update, jitter)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What predictions need of the inducing points, in the basis in which S − 1 is diagonal.
+
+    With S − 1 = U E Uᵀ, L⁻¹ becomes Uᵀ L⁻¹ and m becomes Uᵀ m: a full S then costs one product a row instead of two.
+    """
+
+    z: Float[Tensor, "W M D"]  # scaled
+    B: Float[Tensor, "W M M"]
+    m: Float[Tensor, "W M"]
+    excess: Float[Tensor, "W M"]  # E
+    jitter: Float[Tensor, " W"]
+    triangular: bool  # whether B still is: a diagonal S needs no other basis
+
+    @classmethod
+    def make(cls, z: Tensor, B: Tensor, m: Tensor, C: Tensor, jitter: Tensor) -> "Frozen":
+        """From the arguments of `conditional`."""
+        S1 = covariance_excess(C)
+        if C.dim() == 2:
+            return cls(z, B, m, S1, jitter, True)
+        E, U = torch.linalg.eigh(S1.to(torch.float64))
+        turned = (U.mT @ torch.cat([B, m.unsqueeze(-1)], dim=-1).to(torch.float64)).to(B.dtype)
+        return cls(z, turned[..., :-1].contiguous(), turned[..., -1].contiguous(), E.to(B.dtype), jitter, False)
+
+    def moments(self, kind: type[KernelKind], x: Float[Tensor, "W R D"]) -> Moments:
+        """Mean and variance, as `conditional` gives them."""
+        centre = self.z.mean(-2, keepdim=True)
+        xa, za = augment(x - centre, self.z - centre)
+        mean, update, _ = _moments(kind, xa, za, self.B, self.m, self.excess, False, self.triangular)
+        return mean, _variance(update, self.jitter)
+
+
+def _variance(update: Float[Tensor, "W R"], jitter: Float[Tensor, " W"]) -> Float[Tensor, "W R"]:
+    """1 + j + Aᵀ (S − 1) A, of which var ≥ j holds exactly."""
+    return torch.maximum(1 + jitter.unsqueeze(-1) + update, jitter.unsqueeze(-1))
 
 
 @torch.no_grad()
@@ -123,7 +158,14 @@ class _Conditional(torch.autograd.Function):
 
 
 def _moments(
-    kind: type[KernelKind], xa: Tensor, za: Tensor, B: Tensor, m: Tensor, S1: Tensor, keep: bool
+    kind: type[KernelKind],
+    xa: Tensor,
+    za: Tensor,
+    B: Tensor,
+    m: Tensor,
+    S1: Tensor,
+    keep: bool,
+    triangular: bool = True,
 ) -> tuple[Tensor, Tensor, list[Lease]]:
     """Aᵀ m, Aᵀ (S − 1) A and, to keep for the backward pass, A, the kernel's slope and (for a full S) H."""
     (W, R, _), M = xa.shape, B.shape[-1]
@@ -137,7 +179,10 @@ def _moments(
         a, slope, *maybe_h = (lease.tensor[w, rows] if keep else lease.tensor[:n] for lease in leases)
         torch.mm(xa[w, rows], za[w], out=t2[:n])
         kind.fill(t2[:n].clamp_(0.0, kind.horizon), k[:n], slope)
-        _times_lower_transpose(k[:n], B[w], out=a)
+        if triangular:
+            _times_lower_transpose(k[:n], B[w], out=a)
+        else:
+            torch.mm(k[:n], B[w].mT, out=a)
         torch.mv(a, m[w], out=mean[w, rows])
         if full:
             (h,) = maybe_h

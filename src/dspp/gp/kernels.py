@@ -5,6 +5,7 @@ written twice: `value` is the formula, differentiable by autograd; `fill` comput
 given buffers, for the hot path (`conditional.py`). No square root is differentiated, so coincident points are safe.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -42,6 +43,14 @@ def _safe_sqrt(t2: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, t2, 1.0).sqrt(), 0.0)
 
 
+_LOG2_E = math.log2(math.e)
+
+
+def _exp_minus(t: Tensor, out: Tensor) -> Tensor:
+    """e⁻ᵗ into `out`, as a power of 2: torch's exp2 takes half the time of its exp."""
+    return torch.mul(t, -_LOG2_E, out=out).exp2_()
+
+
 @KERNELS.register("rbf")
 class RBF(KernelKind):
     """k = exp(−t²/2), t = r;  dk/dt² = −k/2."""
@@ -58,7 +67,7 @@ class RBF(KernelKind):
     @staticmethod
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
         """Value and slope into buffers."""
-        torch.mul(t2, -0.5, out=k).exp_()
+        torch.mul(t2, -0.5 * _LOG2_E, out=k).exp2_()
         slope.copy_(k)
 
 
@@ -79,7 +88,7 @@ class Matern12(KernelKind):
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
         """Value and slope into buffers."""
         torch.sqrt(t2, out=slope)
-        torch.neg(slope, out=k).exp_()
+        _exp_minus(slope, out=k)
         slope.reciprocal_().mul_(k).masked_fill_(t2 <= 0, 0.0)
 
 
@@ -101,7 +110,7 @@ class Matern32(KernelKind):
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
         """Value and slope into buffers."""
         torch.sqrt(t2, out=k)
-        torch.neg(k, out=slope).exp_()
+        _exp_minus(k, out=slope)
         torch.addcmul(slope, k, slope, out=k)
 
 
@@ -123,7 +132,7 @@ class Matern52(KernelKind):
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
         """Value and slope into buffers."""
         torch.sqrt(t2, out=slope)  # t
-        torch.neg(slope, out=k).exp_()  # e⁻ᵗ
+        _exp_minus(slope, out=k)  # e⁻ᵗ
         torch.addcmul(k, slope, k, out=slope)  # (1 + t) e⁻ᵗ
         torch.addcmul(slope, t2, k, value=1 / 3, out=k)  # (1 + t + t²/3) e⁻ᵗ
 

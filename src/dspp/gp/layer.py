@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dspp.errors import NumericalError
-from dspp.gp.conditional import conditional, covariance_excess
+from dspp.gp.conditional import Frozen, conditional
 from dspp.gp.inducing import WhitenedGaussian
 from dspp.gp.kernels import ARDKernel
 from dspp.gp.linalg import Whitening, whiten, whitened
@@ -26,7 +26,6 @@ class _Solved:
     B: Float[Tensor, "W M M"]
     m: Float[Tensor, "W M"]
     C: Float[Tensor, "W M *M"]
-    excess: Float[Tensor, "W M *M"]
     jitter: Float[Tensor, " W"]
     basis: tuple[Tensor, Tensor, Tensor] | None = None  # of the decoupled mean: scaled points, coefficients, KL
 
@@ -71,15 +70,18 @@ class GPLayer(nn.Module):
         if mean_points is not None:
             self.mean_points = nn.Parameter(mean_points.detach().expand(width, *mean_points.shape).clone())
             self.mean_coefficients = nn.Parameter(torch.zeros(width, len(mean_points)))
-        self._cached: _Solved | None = None
+        self._cached: tuple[_Solved, Frozen] | None = None
 
     def forward(self, x: Float[Tensor, "S N D"], mean_x: Float[Tensor, "S N E"] | None = None) -> LayerMoments:
         """Mean and variance at each row; the mean function reads `mean_x` where it is given (skip connections)."""
         S, N, D = x.shape
-        s = self._cached or self._solve(count=True)
-        rows = self.kernel.scale(x.reshape(1, S * N, D))
-        kind = self.kernel.kind
-        mean, var = conditional(kind, rows, s.z, s.K, s.B, s.m, s.C, s.jitter, s.excess)
+        rows, kind = self.kernel.scale(x.reshape(1, S * N, D)), self.kernel.kind
+        if self._cached is not None:
+            s, frozen = self._cached
+            mean, var = frozen.moments(kind, rows)
+        else:
+            s = self._solve(count=True)
+            mean, var = conditional(kind, rows, s.z, s.K, s.B, s.m, s.C, s.jitter)
         if s.basis is not None:
             points, coefficients, _ = s.basis
             mean = mean + (self.kernel.unit_matrix(rows, points) @ coefficients.unsqueeze(-1)).squeeze(-1)
@@ -101,7 +103,7 @@ class GPLayer(nn.Module):
         kl = self.q.kl()
         if self.mean_points is None:
             return kl
-        solved = self._cached or self._solve()
+        solved = self._solve() if self._cached is None else self._cached[0]
         assert solved.basis is not None
         return kl + solved.basis[2]
 
@@ -110,7 +112,8 @@ class GPLayer(nn.Module):
         self._cached = None
         if keep:
             with torch.no_grad():
-                self._cached = self._solve()
+                s = self._solve()
+                self._cached = s, Frozen.make(s.z, s.B, s.m, s.C, s.jitter)
 
     def _solve(self, count: bool = False) -> _Solved:
         z = self.kernel.scale(self.inducing_points)
@@ -119,7 +122,7 @@ class GPLayer(nn.Module):
         result = whiten(K, self.jitter, self.name)
         self.climbs += result.climbs if count else 0  # once a step
         B, jitter = result.inverse_root.to(z.dtype), result.jitter.to(z.dtype)
-        solved = _Solved(z, K, B, self.q.mean, self.q.root, covariance_excess(self.q.root), jitter)
+        solved = _Solved(z, K, B, self.q.mean, self.q.root, jitter)
         return solved if self.mean_points is None else self._decouple(solved, result)
 
     def _decouple(self, s: _Solved, whitening: Whitening) -> _Solved:
