@@ -160,6 +160,54 @@ def test_targets_keep_their_shape() -> None:
     assert check_y(np.ones((3, 4)), 3).shape == (3, 4)
 
 
+NAN = np.nan
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        [[1.0, NAN], [NAN, 4.0], [5.0, 6.0]],
+        torch.tensor([[1.0, NAN], [NAN, 4.0], [5.0, 6.0]]),
+        np.ma.masked_array([[1, 2], [3, 4], [5, 6]], mask=[[0, 1], [1, 0], [0, 0]]),
+    ],
+    ids=["lists", "tensor", "masked"],
+)
+def test_targets_may_be_partly_observed(targets: Any) -> None:
+    y = check_y(targets, 3, missing=True)
+    assert type(y) is np.ndarray
+    np.testing.assert_array_equal(y, [[1.0, NAN], [NAN, 4.0], [5.0, 6.0]])
+    np.testing.assert_array_equal(check_Xy(np.ones((3, 2)), targets, missing=True)[1], y)
+    for refuse in (lambda: check_y(targets, 3), lambda: check_Xy(np.ones((3, 2)), targets)):
+        with pytest.raises(InputError, match=r"got NaN at row 0, column 1 \(2 NaN or inf in all\)"):
+            refuse()
+
+
+@pytest.mark.parametrize(
+    ("targets", "complaint"),
+    [
+        ([1.0, NAN, 3.0], r"y: expected finite numbers, got NaN at row 1 \(1 NaN"),
+        ([[1.0], [NAN], [3.0]], r"one observed output in each row, got none in row 1 \(1 such rows in all\)\. Drop"),
+        ([[NAN, NAN], [1.0, 2.0], [NAN, NAN]], r"got none in row 0 \(2 such rows in all\)\. Drop these rows"),
+        ([[1.0, NAN]] * 3, r"nothing but NaN in column 1 \(1 such columns in all\)\. Leave out these outputs"),
+        (
+            [[1.0, NAN], [2.0, -np.inf], [3.0, 4.0]],
+            r"or NaN for what was not observed, got -inf at row 1, column 1 \(1",
+        ),
+        ([["a", "b"]] * 3, r"'a'.* at row 0, column 0\."),
+        ([[1.0, NAN]] * 2, "expected 3 rows"),
+    ],
+)
+def test_targets_with_nothing_to_learn_from_are_refused(targets: Any, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        check_y(targets, 3, missing=True)
+
+
+def test_partly_observed_targets_are_copied() -> None:
+    y = np.array([[1.0, NAN], [2.0, 3.0]])
+    check_y(y, 2, missing=True)[:] = -1.0
+    np.testing.assert_array_equal(y, [[1.0, NAN], [2.0, 3.0]])
+
+
 def test_another_number_of_columns_is_refused() -> None:
     check_width(np.ones((2, 3)), 3)
     with pytest.raises(InputError, match="X has 3 features, but the model is expecting 4 features"):

@@ -4,11 +4,11 @@ Shapes: S components, N rows, T outputs, K values asked for in each row, B = S·
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.special import ndtri
 
@@ -72,6 +72,15 @@ def _joinable(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return same_outputs and a["log_weights"].equal(b["log_weights"])  # unequal, too, if the dtype is another
 
 
+def check_outputs(outputs: Sequence[int], num_outputs: int) -> None:
+    """Check that each of these is an output, and that none is asked for twice."""
+    for t in outputs:
+        if not 0 <= t < num_outputs:
+            raise InputError(f"got output {t}, expected 0 to {num_outputs - 1}; outputs count from 0")
+    if len(outputs) == 0 or len(set(outputs)) < len(outputs):
+        raise InputError(f"got outputs {list(outputs)}, expected at least one, and each only once")
+
+
 def joint_noise(parts: list[dict[str, Tensor]]) -> Tensor:
     """Return the noise that all the mixtures share, or else one for each of their rows."""
     pairs = [(part["noise_var"], part["component_mean"].shape) for part in parts]
@@ -94,6 +103,15 @@ def shift_and_scale(
     if not bool((pair[1] > 0.0).all()):
         raise InputError(f"got scale {scale}, expected positive numbers; negate y itself to turn it round")
     return pair[0].expand(mean.shape[2:]), pair[1].expand(mean.shape[2:])
+
+
+def fill_missing(y: Float[Tensor, "N T"], mean: Float[Tensor, "*S N T"]) -> tuple[Tensor, Tensor | None]:
+    """Put the mean in place of NaN, "not observed", and say where; if nothing is missing, return y itself and None.
+
+    The mean, because a residual of 0 cannot overflow: 0 · inf or 0 · NaN would spoil the gradients of all the rest.
+    """
+    missing = y.isnan()
+    return (torch.where(missing, mean, y), missing) if bool(missing.any()) else (y, None)
 
 
 def normal_log_prob(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
@@ -252,11 +270,24 @@ class _StackedNormalLogProb(torch.autograd.Function):
 def multivariate_normal_log_prob(
     y: Float[Tensor, "N T"], mean: Float[Tensor, "S N T"], cov: Float[Tensor, "S N T T"]
 ) -> Float[Tensor, "S N"]:
-    """Return log N(y | μ, Σ)."""
+    """Return log N(y | μ, Σ) or, where y has NaN, the marginal density of the outputs that were observed."""
+    y, missing = fill_missing(y, mean)
+    if missing is not None:
+        cov = _without(missing, cov)
     residual = (y - mean).reshape(-1, y.shape[-1]).T.contiguous()  # (T, B)
     blocks = zip(*(torch.split(tensor, _STACK_CHUNK, dim=-1) for tensor in (_stack(cov), residual)), strict=True)
     log_prob = torch.cat([_StackedNormalLogProb.apply(*block) for block in blocks])  # type: ignore[no-untyped-call]
-    return log_prob.reshape(mean.shape[:-1])
+    log_prob = log_prob.reshape(mean.shape[:-1])
+    return log_prob if missing is None else log_prob + 0.5 * LOG_2PI * missing.sum(-1, dtype=log_prob.dtype)
+
+
+def _without(missing: Bool[Tensor, "N T"], cov: Float[Tensor, "S N T T"]) -> Float[Tensor, "S N T T"]:
+    """Give the missing outputs the rows and columns of the identity: their residual is 0, so −½ log 2π is all they add.
+
+    So rows with other outputs missing still make one stack.
+    """
+    in_row_or_column = missing.unsqueeze(-1) | missing.unsqueeze(-2)  # (N, T, T)
+    return torch.where(in_row_or_column, torch.diag_embed(missing.to(cov.dtype)), cov)
 
 
 def cholesky(cov: Float[Tensor, "S N T T"]) -> Float[Tensor, "S N T T"]:

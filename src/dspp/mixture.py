@@ -2,20 +2,28 @@
 
 Training scores the very object that the user is handed: a head makes it, an objective calls `log_prob`, the
 user asks it for quantiles. S components, N rows, T outputs; `*T` is nothing when there is one output.
+With T outputs, NaN in y means "not observed": only the observed outputs of that row count.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self, final
+from typing import TYPE_CHECKING, Self, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
+from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, Normal
 
 from dspp import _mixture_math as maths
-from dspp.errors import InputError
+from dspp.data.checks import Table, check_y
+from dspp.errors import InputError, NumericalError
+
+if TYPE_CHECKING:  # drawing is asked for rarely; matplotlib is slow to import
+    from matplotlib.axes import Axes
 
 _BY_ROW = ("component_mean", "latent_")  # the fields (S, N, ...); the noise may have rows too
 
@@ -39,6 +47,10 @@ class Mixture(ABC):
     @abstractmethod
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N *T"]:
         """Draw `num` independent values for each row, reproducibly from `generator`; not differentiable."""
+
+    @abstractmethod
+    def to_torch(self) -> MixtureSameFamily:
+        """Return the same distribution for `torch.distributions`, one batch entry a row, gradients included."""
 
     @property
     def num_components(self) -> int:
@@ -120,6 +132,10 @@ class Mixture(ABC):
         names = [name for name in fields[0] if name.startswith(_BY_ROW)]
         joined = {name: torch.cat([part[name] for part in fields], dim=1) for name in names}
         return replace(parts[0], **joined | {"noise_var": maths.joint_noise(fields)})
+
+    def _categorical(self) -> Categorical:
+        """The weights as `torch.distributions` wants them: the same again for each row."""
+        return Categorical(logits=self.log_weights.expand(self.num_rows, -1))
 
     @torch.no_grad()
     def _draw(self, num: int, generator: Generator | None) -> tuple[Int[Tensor, "num N"], Tensor]:
@@ -215,11 +231,47 @@ class NormalMixture(Mixture):
         weights, mean, var = self._in_float64()
         return maths.over_row_chunks(partial(maths.mixture_crps, weights), len(weights), y.double(), mean, var)
 
+    def to_torch(self) -> MixtureSameFamily:
+        """Return the same distribution for `torch.distributions`, of batch shape (N,), gradients included."""
+        components = Normal(self.component_mean.T, self.component_var.sqrt().T)  # (N, S)
+        return MixtureSameFamily(self._categorical(), components)
+
     def affine(self, shift: float | Float[Tensor, ""], scale: float | Float[Tensor, ""]) -> "NormalMixture":
         """Return the distribution of shift + scale·y, exactly; in float32 a large shift swallows digits."""
         a, b = maths.shift_and_scale(shift, scale, self.component_mean)
         mean, b2 = a + b * self.component_mean, b.square()
         return NormalMixture(self.log_weights, mean, b2 * self.latent_var, b2 * self.noise_var)
+
+    def plot_density(self, row: int = 0, y: float | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Draw the density of one row and, where it is known, what was observed."""
+        from dspp import plots
+
+        return plots.density(self, row, y=y, ax=ax)
+
+    def plot_fan(
+        self, x: Table, y: Table | None = None, ax: "Axes | None" = None, levels: Sequence[float] = (0.5, 0.8, 0.95)
+    ) -> "Axes":
+        """Draw the median and central intervals of every row against one input `x`."""
+        from dspp import plots
+
+        return plots.fan(self, x, y=y, ax=ax, levels=levels)
+
+    def plot_pit(self, y: Table, ax: "Axes | None" = None) -> "Axes":
+        """Draw the histogram of F(y_n): flat where the mixture is the truth."""
+        from dspp import plots
+
+        return plots.pit_histogram(self._pit_array(y), ax=ax)
+
+    def plot_reliability(self, y: Table, ax: "Axes | None" = None) -> "Axes":
+        """Draw how much each central interval holds against how much it promises."""
+        from dspp import plots
+
+        return plots.reliability(self._pit_array(y), ax=ax)
+
+    def _pit_array(self, y: Table) -> Float[np.ndarray, " N"]:
+        observed = torch.from_numpy(check_y(y, self.num_rows)).to(self.component_mean.device)
+        array: Float[np.ndarray, " N"] = self.pit(observed).detach().cpu().numpy()
+        return array
 
     def _in_float64(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the weights, means and variances of the components."""
@@ -276,23 +328,46 @@ class MultivariateNormalMixture(Mixture):
         return maths.average(self.weights, self.component_cov + d.unsqueeze(-1) * d.unsqueeze(-2))
 
     def component_log_prob(self, y: Float[Tensor, "N T"]) -> Float[Tensor, "S N"]:
-        """Return log N(y_n | μ_sn, C_sn + diag σ²), without the weights."""
+        """Return log N(y_n | μ_sn, C_sn + diag σ²) of the observed outputs (of none: 0), without the weights."""
         maths.check_targets(y, self.component_mean)
         exact = self.to(torch.float64)  # outputs that move together make the covariance nearly singular
         log_prob = maths.multivariate_normal_log_prob(y.double(), exact.component_mean, exact.component_cov)
         return log_prob.to(torch.result_type(y, self.component_mean))
 
     def expected_log_lik(self, y: Float[Tensor, "N T"]) -> Float[Tensor, "S N"]:
-        """Return E[log N(y_n | f, diag σ²)] over f ~ N(μ_sn, C_sn), the data term of the ELBO."""
+        """Return E[log N(y_n | f, diag σ²)] over f ~ N(μ_sn, C_sn), the ELBO's data term, of the observed outputs."""
         maths.check_targets(y, self.component_mean)
-        return maths.expected_normal_log_prob(y, self.component_mean, self.latent_var, self.noise_var).sum(-1)
+        y, missing = maths.fill_missing(y, self.component_mean)
+        score = maths.expected_normal_log_prob(y, self.component_mean, self.latent_var, self.noise_var)
+        return (score if missing is None else score.masked_fill(missing, 0.0)).sum(-1)
 
     def marginal(self, t: int) -> NormalMixture:
         """Return the distribution of output `t` alone; its cdf, quantiles and intervals are found there."""
-        if not 0 <= t < self.num_outputs:
-            raise InputError(f"got output {t}, expected 0 to {self.num_outputs - 1}; outputs count from 0")
+        maths.check_outputs([t], self.num_outputs)
         mean, latent_var = self.component_mean[..., t], self.latent_cov[..., t, t]
         return NormalMixture(self.log_weights, mean, latent_var, self.noise_var[..., t])
+
+    def select(self, outputs: Sequence[int]) -> "MultivariateNormalMixture":
+        """Return the joint distribution of some of the outputs, in the order asked for."""
+        maths.check_outputs(outputs, self.num_outputs)
+        t = torch.tensor(list(outputs), device=self.component_mean.device)
+        mean, cov = self.component_mean[..., t], self.latent_cov[..., t[:, None], t]
+        return MultivariateNormalMixture(self.log_weights, mean, cov, self.noise_var[..., t])
+
+    def to_torch(self) -> MixtureSameFamily:
+        """Return the same distribution for `torch.distributions`: batch (N,), event (T,), gradients included.
+
+        Raises:
+            NumericalError: A covariance is not positive definite in this dtype.
+        """
+        mean, cov = self.component_mean.movedim(0, 1), self.component_cov.movedim(0, 1)  # (N, S, T), (N, S, T, T)
+        try:
+            components = MultivariateNormal(mean, cov)
+        except (ValueError, RuntimeError):  # the first from the check of its arguments, the second from LAPACK
+            raise NumericalError(
+                f"a component covariance is not positive definite in {cov.dtype}; call .to(torch.float64) first"
+            ) from None
+        return MixtureSameFamily(self._categorical(), components)
 
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N T"]:
         """Draw `num` independent vectors for each row, reproducibly from `generator`; not differentiable."""
@@ -303,9 +378,11 @@ class MultivariateNormalMixture(Mixture):
         return self.component_mean.detach()[which, row] + deviation.squeeze(-1)
 
     def crps(self, y: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
-        """Return the continuous ranked probability score of the marginal of each output."""
+        """Return the continuous ranked probability score of the marginal of each output; NaN if it was not observed."""
         maths.check_targets(y, self.component_mean)
-        return torch.stack([self.marginal(t).crps(y[:, t]) for t in range(self.num_outputs)], dim=-1)
+        y, missing = maths.fill_missing(y, self.mean)
+        score = torch.stack([self.marginal(t).crps(y[:, t]) for t in range(self.num_outputs)], dim=-1)
+        return score if missing is None else score.masked_fill(missing, math.nan)
 
     def affine(
         self, shift: float | Float[Tensor, " *T"], scale: float | Float[Tensor, " *T"]

@@ -1,7 +1,8 @@
 """Objectives: plain functions (mixture, y, KL, N, β) -> a number a row, to be maximised.
 
 Each is an estimate from one batch of the paper's sum over rows, divided by N: the mean over the batch of a score, minus
-β KL/N. They work on the mixture that the user gets, of one output or of several.
+β KL/N. They work on the mixture that the user gets, of one output or of several. Of several, those that are NaN in y
+were not observed, and the score of a row is that of the others.
 """
 
 import math
@@ -84,6 +85,7 @@ def gamma_score(mixture: Mixture, y: Tensor, gamma: float, integral_power: float
     log_constant = 0.5 * (log_2pi_r - math.log(c) - c * log_2pi_r)  # N(f, r)^c = e^constant · N(f, r/c)
     log_integral = -0.5 * (c * log_2pi_r + math.log(gamma))
     if isinstance(mixture, MultivariateNormalMixture):  # one likelihood for the T outputs together: logs add up
-        log_constant, log_integral = log_constant.sum(-1), log_integral.sum(-1)
+        missing = y.isnan()  # an output that was not observed has no factor in the likelihood
+        log_constant, log_integral = (torch.where(missing, 0.0, v).sum(-1) for v in (log_constant, log_integral))
     log_tempered = log_constant + mixture.with_noise(r / c).component_log_prob(y)
     return (gamma / c) * torch.exp(log_tempered + integral_power * log_integral)

@@ -35,16 +35,18 @@ def check_X(X: Table, name: str = "X") -> Float[np.ndarray, "N D"]:  # noqa: N80
     return _finite_float64(_not_empty(array, name), name)
 
 
-def check_y(y: Table, num_rows: int, name: str = "y") -> Float[np.ndarray, " N *T"]:
+def check_y(y: Table, num_rows: int, name: str = "y", missing: bool = False) -> Float[np.ndarray, " N *T"]:
     """Return the targets as a new float64 array, `(N,)` for one output or `(N, T)` for several.
 
     Args:
         y: Anything array-like.
         num_rows: The number of rows of the inputs it belongs to.
         name: What to call it in an error.
+        missing: Whether `(N, T)` targets may hold NaN for "not observed"; the result then keeps it.
 
     Raises:
-        InputError: It is not 1-D or 2-D, has another number of rows, or holds anything but finite numbers.
+        InputError: It is not 1-D or 2-D, has another number of rows, or holds anything but finite numbers. With
+            `missing`: nothing is observed in some row, or in some column.
     """
     array = _to_numpy(y, name)
     if array.ndim not in (1, 2):
@@ -57,15 +59,17 @@ def check_y(y: Table, num_rows: int, name: str = "y") -> Float[np.ndarray, " N *
             f"{name}: expected {num_rows} rows, as many as X has, got {len(array)}. "
             f"Give X and {name} the same rows in the same order."
         )
+    if missing and array.ndim == 2:
+        return _observed_everywhere(_float64(array, name), name)
     return _finite_float64(array, name)
 
 
 def check_Xy(  # noqa: N802 - X is a matrix
-    X: Table, y: Table
+    X: Table, y: Table, missing: bool = False
 ) -> tuple[Float[np.ndarray, "N D"], Float[np.ndarray, " N *T"]]:
     """Return inputs and targets as new float64 arrays; see `check_X` and `check_y`."""
     checked = check_X(X)
-    return checked, check_y(y, len(checked))
+    return checked, check_y(y, len(checked), missing=missing)
 
 
 def check_width(
@@ -116,6 +120,36 @@ def _not_empty(array: NDArray[np.generic], name: str) -> NDArray[np.generic]:
 
 
 def _finite_float64(array: NDArray[np.generic], name: str) -> Float[np.ndarray, " N *T"]:
+    copy = _float64(array, name)
+    if not np.isfinite(copy).all():
+        _raise_not_finite(copy, name)
+    return copy
+
+
+def _observed_everywhere(y: Float[np.ndarray, "N T"], name: str) -> Float[np.ndarray, "N T"]:
+    """Return y, which may hold NaN but must have something to learn from in every row and column."""
+    infinite = np.argwhere(np.isinf(y))
+    empty_rows, empty_columns = (np.flatnonzero(np.isnan(y).all(axis)) for axis in (1, 0))
+    if len(infinite):
+        raise InputError(
+            f"{name}: expected finite numbers, or NaN for what was not observed, got {y[tuple(infinite[0])]} at "
+            f"{_place(infinite[0])} ({len(infinite)} inf in all). Write NaN if these are missing."
+        )
+    if len(empty_rows):
+        raise InputError(
+            f"{name}: expected at least one observed output in each row, got none in row {empty_rows[0]} "
+            f"({len(empty_rows)} such rows in all). Drop these rows: there is nothing to learn from them."
+        )
+    if len(empty_columns):
+        raise InputError(
+            f"{name}: expected each output to be observed in some row, got nothing but NaN in column "
+            f"{empty_columns[0]} ({len(empty_columns)} such columns in all). Leave out these outputs."
+        )
+    return y
+
+
+def _float64(array: NDArray[np.generic], name: str) -> Float[np.ndarray, " N *T"]:
+    """Return a new array of real numbers, NaN where it is masked."""
     if array.dtype.kind == "c":
         raise InputError(
             f"{name}: Complex data not supported: expected real numbers, got {array.dtype}. "
@@ -127,8 +161,6 @@ def _finite_float64(array: NDArray[np.generic], name: str) -> Float[np.ndarray, 
         copy = np.array(array, dtype=np.float64, order="C")
     if isinstance(array, np.ma.MaskedArray):
         copy[np.ma.getmaskarray(array)] = np.nan  # masked means missing; numpy shows what lies under the mask
-    if not np.isfinite(copy).all():
-        _raise_not_finite(copy, name)
     return copy
 
 

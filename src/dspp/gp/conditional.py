@@ -23,12 +23,14 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dspp.gp.kernels import KernelKind, augment
 from dspp.gp.linalg import kernel_gradient
 from dspp.gp.workspace import Lease
 
-CHUNK_ROWS = 1000  # rows of k(x, Z) handled at a time: 1.2 MB for M = 300 in float32
+TILE = 16  # numbers in whole registers are summed and raised to powers alike wherever they stand
+CHUNK_ROWS = 63 * TILE  # rows of k(x, Z) handled at a time: 1.2 MB for M = 300 in float32
 BLOCKS = 3  # pieces a triangular matrix is cut into; a third of each product is skipped
 
 Moments = tuple[Float[Tensor, "W R"], Float[Tensor, "W R"]]
@@ -76,6 +78,8 @@ class Frozen:
     """What predictions need of the inducing points, in the basis in which S − 1 is diagonal.
 
     With S − 1 = U E Uᵀ, L⁻¹ becomes Uᵀ L⁻¹ and m becomes Uᵀ m: a full S then costs one product a row instead of two.
+    M is filled up to whole registers with points that count for nothing, so that a row's result does not depend on
+    which other rows come with it.
     """
 
     z: Float[Tensor, "W M D"]  # scaled
@@ -88,12 +92,14 @@ class Frozen:
     @classmethod
     def make(cls, z: Tensor, B: Tensor, m: Tensor, C: Tensor, jitter: Tensor) -> "Frozen":
         """From the arguments of `conditional`."""
-        S1 = covariance_excess(C)
-        if C.dim() == 2:
-            return cls(z, B, m, S1, jitter, True)
-        E, U = torch.linalg.eigh(S1.to(torch.float64))
-        turned = (U.mT @ torch.cat([B, m.unsqueeze(-1)], dim=-1).to(torch.float64)).to(B.dtype)
-        return cls(z, turned[..., :-1].contiguous(), turned[..., -1].contiguous(), E.to(B.dtype), jitter, False)
+        E = covariance_excess(C)
+        if C.dim() == 3:
+            E, U = torch.linalg.eigh(E.to(torch.float64))
+            turned = (U.mT @ torch.cat([B, m.unsqueeze(-1)], dim=-1).to(torch.float64)).to(B.dtype)
+            B, m, E = turned[..., :-1], turned[..., -1], E.to(B.dtype)
+        more = -z.shape[-2] % TILE
+        z = torch.cat([z, z[:, :1].expand(-1, more, -1)], dim=-2)
+        return cls(z, pad(B, (0, more, 0, more)), pad(m, (0, more)), pad(E, (0, more)), jitter, C.dim() == 2)
 
     def moments(self, kind: type[KernelKind], x: Float[Tensor, "W R D"]) -> Moments:
         """Mean and variance, as `conditional` gives them."""

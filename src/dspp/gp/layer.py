@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from dspp.errors import NumericalError
-from dspp.gp.conditional import Frozen, conditional
+from dspp.gp.conditional import TILE, Frozen, conditional
 from dspp.gp.inducing import WhitenedGaussian
 from dspp.gp.kernels import ARDKernel
 from dspp.gp.linalg import Whitening, whiten, whitened
@@ -113,7 +114,7 @@ class GPLayer(nn.Module):
         if keep:
             with torch.no_grad():
                 s = self._solve()
-                self._cached = s, Frozen.make(s.z, s.B, s.m, s.C, s.jitter)
+                self._cached = _whole_tiles(s), Frozen.make(s.z, s.B, s.m, s.C, s.jitter)
 
     def _solve(self, count: bool = False) -> _Solved:
         z = self.kernel.scale(self.inducing_points)
@@ -137,3 +138,12 @@ class GPLayer(nn.Module):
         prior = a64 * (self.kernel.unit_matrix(points64, points64) @ a64 + whitening.jitter[:, None, None] * a64)
         kl = 0.5 * (prior.sum() - projected.square().sum()).to(s.m.dtype)
         return replace(s, m=s.m - projected.to(s.m.dtype), basis=(points, a, kl))
+
+
+def _whole_tiles(s: _Solved) -> _Solved:
+    """The mean basis filled up with points that count for nothing, for the reason given in `Frozen`."""
+    if s.basis is None:
+        return s
+    points, a, kl = s.basis
+    more = -points.shape[-2] % TILE
+    return replace(s, basis=(torch.cat([points, points[:, :1].expand(-1, more, -1)], -2), pad(a, (0, more)), kl))

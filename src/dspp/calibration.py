@@ -1,0 +1,248 @@
+"""Whether intervals hold what they promise, measured on rows the model has not seen, and intervals that do.
+
+`check_calibration` measures. `Conformal` mends: its intervals hold their share of new rows, however wrong the model.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy import stats
+from torch import Tensor
+
+from dspp.data.checks import Table, check_y
+from dspp.errors import InputError, NumericalError
+from dspp.heads import Mixture
+from dspp.metrics import evaluate, pit
+from dspp.mixture import NormalMixture
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+_HEADLINE = 0.9  # the level that the verdict speaks of
+_STANDARD_ERRORS = 2.0  # a coverage this far from its level is no accident
+_SMALL_P = 0.01  # of the Kolmogorov–Smirnov test
+_NO_SCORE = 1.0  # above every score: fills the places of outputs that were not observed
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How the central intervals of some rows fared; with T outputs, pooled over all the observed values.
+
+    Attributes:
+        num_rows: Rows looked at.
+        num_values: Observed values in them.
+        coverage: For each level, the share of the values inside their interval of that probability.
+        width: For each level, the mean width of the interval, in the units of y (of T outputs: their mean).
+        ks: The Kolmogorov–Smirnov distance of the PIT from the uniform distribution.
+        p_value: How likely a distance as large is if the model is right. Pooled over outputs that move together it is
+            too small: look at `per_output` then.
+        per_output: The same for each output; empty for a single one.
+    """
+
+    num_rows: int
+    num_values: int
+    coverage: Mapping[float, float]
+    width: Mapping[float, float]
+    ks: float
+    p_value: float
+    per_output: tuple["Calibration", ...] = ()
+
+    def verdict(self) -> str:
+        """Say in one sentence whether the intervals can be trusted.
+
+        Too narrow or too wide means that the coverage of the 90 % interval is more than 2 binomial standard errors from
+        90 %. Outputs of one row may move together, so the standard error is that of the rows, not of all the values.
+        """
+        if complaint := self._complaint(_STANDARD_ERRORS):
+            return f"Intervals are {complaint}: {self._finding()}."
+        parts = self.per_output or (self,)
+        # Many outputs get more room each, so that a good model is blamed as seldom as for one.
+        errors = float(stats.norm.isf(stats.norm.sf(_STANDARD_ERRORS) / len(parts)))
+        for t, part in enumerate(self.per_output):
+            if complaint := part._complaint(errors):
+                return f"Intervals are right on the whole, but those of output {t} are {complaint}: {part._finding()}."
+        smallest = min(part.p_value for part in parts)
+        if smallest * len(parts) < _SMALL_P:
+            return (
+                f"Intervals are right at 90 %, but the distribution is off in shape or to one side: {self._finding()}, "
+                f"yet the PIT is not uniform (p = {smallest:.1g})."
+            )
+        return f"Intervals are right: {self._finding()}."
+
+    def _complaint(self, standard_errors: float) -> str:
+        """Return "too narrow", "too wide", or nothing."""
+        gap = self.coverage[_HEADLINE] - _HEADLINE
+        if abs(gap) <= standard_errors * math.sqrt(_HEADLINE * (1.0 - _HEADLINE) / self.num_rows):
+            return ""
+        return "too narrow" if gap < 0.0 else "too wide"
+
+    def _finding(self) -> str:
+        what = "value" if self.per_output else "row"
+        plural = "" if self.num_values == 1 else "s"
+        held = f"{100.0 * self.coverage[_HEADLINE]:.1f}".removesuffix(".0")
+        return f"the {100.0 * _HEADLINE:.0f} % interval holds {held} % of {self.num_values:,} {what}{plural}"
+
+
+def check_calibration(mixture: Mixture, y: Table) -> Calibration:
+    """Measure coverage, width and PIT of a predictive distribution on rows it was not fitted to.
+
+    Args:
+        mixture: The predictive distribution of the rows.
+        y: What was observed, (N,) or (N, T), in the same units; NaN in (N, T): not observed.
+
+    Raises:
+        InputError: y does not fit the mixture.
+        NumericalError: The mixture has no finite numbers where y was observed.
+    """
+    columns = zip(_marginals(mixture), _pit_columns(mixture, y), strict=True)
+    parts = [(u[~u.isnan()], _widths(one.rows(~u.isnan()))) for one, u in columns]
+    each = tuple(_measured(u, widths, len(u)) for u, widths in parts)
+    if isinstance(mixture, NormalMixture):
+        return each[0]
+    u, widths = (torch.cat(pieces, dim=-1) for pieces in zip(*parts, strict=True))
+    return replace(_measured(u, widths, len(mixture)), per_output=each)
+
+
+def _measured(u: Float[Tensor, " n"], widths: Float[Tensor, "levels n"], num_rows: int) -> Calibration:
+    """Summarise the PIT and the interval widths of n values from `num_rows` rows."""
+    coverage = {level: ((u - 0.5).abs() <= level / 2).double().mean().item() for level in LEVELS}
+    width = dict(zip(LEVELS, widths.mean(1).tolist(), strict=True))
+    test = stats.kstest(u.numpy(), "uniform")
+    return Calibration(num_rows, len(u), coverage, width, float(test.statistic), float(test.pvalue))
+
+
+def _widths(one: NormalMixture) -> Float[Tensor, "levels n"]:
+    levels = torch.tensor(LEVELS, dtype=torch.float64)
+    lower, upper = one.quantile(torch.cat([0.5 - levels / 2, 0.5 + levels / 2])).cpu().chunk(2)
+    return upper - lower
+
+
+def _marginals(mixture: Mixture) -> list[NormalMixture]:
+    if isinstance(mixture, NormalMixture):
+        return [mixture]
+    return [mixture.marginal(t) for t in range(mixture.num_outputs)]
+
+
+def _pit_columns(mixture: Mixture, y: Table) -> Float[Tensor, "T N"]:
+    """Return the PIT of each output, NaN where it was not observed and nowhere else."""
+    u = pit(mixture, y).cpu()
+    observed = ~torch.from_numpy(np.isnan(check_y(y, len(u), missing=True)))
+    bad = (u.isnan() & observed).nonzero()
+    if len(bad):
+        raise NumericalError(f"the predictive distribution of row {int(bad[0, 0])} is not finite; fit the model again")
+    return u.reshape(len(u), -1).T
+
+
+@dataclass(frozen=True, eq=False)
+class Conformal:
+    """Intervals with a finite-sample guarantee, from n rows kept apart.
+
+    The score of a calibration row is |F(y) − ½|: how far out in its own predictive distribution it came to lie. The
+    interval of coverage c is F⁻¹(½ − q) to F⁻¹(½ + q), q being the ⌈(n+1)c⌉-th smallest score. If calibration rows and
+    new rows are exchangeable, a new y lies inside with probability at least c, and at most c + 1/(n+1) where no two
+    scores are equal: on average over rows, not for every x. The calibration rows must not have been used to fit the
+    model, nor to choose among models.
+
+    When (n+1)c > n there are too few rows to promise so much, and when q is ½ to rounding no finite interval of this
+    mixture holds so much: the interval is then infinite, from -inf to inf.
+
+    Attributes:
+        scores: The scores in ascending order, (n,), or (n, T) with each output's in its own column. Outputs that were
+            observed in fewer than n rows have their column filled up with ones, which are not scores and do not count.
+
+    Raises:
+        InputError: The scores are not that.
+    """
+
+    scores: Float[Tensor, " n *T"]
+
+    def __post_init__(self) -> None:
+        scores = self.scores
+        if scores.ndim not in (1, 2) or scores.numel() == 0 or scores.dtype != torch.float64:
+            raise InputError(
+                f"got scores of shape {tuple(scores.shape)} and {scores.dtype}, expected (n,) or (n, T) in "
+                "torch.float64; use Conformal.fit"
+            )
+        valid = (scores >= 0.0) & ((scores <= 0.5) | (scores == _NO_SCORE))  # NaN is not
+        if not bool(valid.all() & (scores.diff(dim=0) >= 0.0).all() & (scores[0] <= 0.5).all()):
+            raise InputError(
+                "got scores out of order or outside [0, 0.5], expected each column to ascend, padded with 1 at its end "
+                "at most; use Conformal.fit"
+            )
+
+    @classmethod
+    def fit(cls, mixture: Mixture, y: Table) -> Self:
+        """Score the calibration rows.
+
+        Args:
+            mixture: The predictive distribution of rows that neither fitted nor chose the model.
+            y: What was observed there, (N,) or (N, T), in the same units; NaN in (N, T): not observed.
+
+        Raises:
+            InputError: y does not fit the mixture.
+            NumericalError: The mixture has no finite numbers where y was observed.
+        """
+        scores = (_pit_columns(mixture, y) - 0.5).abs().nan_to_num(_NO_SCORE).sort(dim=1).values  # (T, N)
+        return cls(scores[0] if isinstance(mixture, NormalMixture) else scores.T.contiguous())
+
+    def threshold(self, coverage: float) -> Float[Tensor, " *T"]:
+        """Return q, in [0, ½], for each output; ½ means that the interval is infinite.
+
+        Raises:
+            InputError: The coverage is not inside (0, 1).
+        """
+        if not 0.0 < coverage < 1.0:
+            raise InputError(f"got coverage {coverage}, expected a number inside (0, 1), such as 0.9")
+        count = (self.scores <= 0.5).sum(0)  # n, for each output
+        rank = ((count + 1).double() * coverage - 1e-9).ceil().long().clamp(min=1)  # 100 · 0.07 is 7.000000000000001
+        q = self.scores.gather(0, (rank.clamp(max=len(self.scores)) - 1).unsqueeze(0)).squeeze(0)
+        return torch.where(rank > count, 0.5, q)
+
+    def interval(self, mixture: Mixture, coverage: float) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]:
+        """Return (lower, upper) for each row of a new prediction; see the class for what they promise.
+
+        Raises:
+            InputError: The coverage is not inside (0, 1), or the mixture has another number of outputs.
+        """
+        if mixture.mean.shape[1:] != self.scores.shape[1:]:
+            raise InputError(
+                f"got a mixture with outputs of shape {tuple(mixture.mean.shape[1:])}, expected "
+                f"{tuple(self.scores.shape[1:])} as in the calibration rows; give predictions of the same model"
+            )
+        q = self.threshold(coverage).reshape(-1).tolist()
+        pairs = [_closed_interval(one, q_t) for one, q_t in zip(_marginals(mixture), q, strict=True)]
+        lower, upper = (torch.stack(ends, dim=-1) for ends in zip(*pairs, strict=True))
+        return (lower[:, 0], upper[:, 0]) if isinstance(mixture, NormalMixture) else (lower, upper)
+
+
+def _closed_interval(one: NormalMixture, q: float) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """Return quantiles at ½ ± q, a hair further out: a y that ties with q must not fall outside by rounding.
+
+    Quantiles are solved to a relative 1e-11 of the tail, or to the rounding of F, which is 2e-16 near one.
+    """
+    tail = (0.5 - q) * (1.0 - 1e-10) - 2e-15
+    if tail <= 0.0:
+        infinite = torch.full((len(one),), math.inf, dtype=torch.float64, device=one.component_mean.device)
+        return -infinite, infinite
+    lower, upper = one.quantile(torch.tensor([tail, 1.0 - tail], dtype=torch.float64))
+    return lower, upper
+
+
+def all_scores(mixture: Mixture, y: Table) -> dict[str, float]:
+    """Return every score of held-out rows by name: those of `metrics.evaluate`, R², coverage, widths, PIT."""
+    calibration = check_calibration(mixture, y)
+    observed = check_y(y, len(mixture), missing=True)
+    mean = mixture.mean.detach().cpu().double().numpy()
+    spread = np.nansum(np.square(observed - np.nanmean(observed, axis=0)), axis=0)
+    error = np.nansum(np.square(observed - mean), axis=0)
+    return {
+        **evaluate(mixture, y),
+        "r2": float(np.mean(1 - error / np.where(spread > 0, spread, np.inf))),
+        **{f"coverage{100 * level:.0f}": share for level, share in calibration.coverage.items()},
+        **{f"width{100 * level:.0f}": width for level, width in calibration.width.items()},
+        "pit_ks": calibration.ks,
+        "pit_pvalue": calibration.p_value,
+    }

@@ -1,0 +1,347 @@
+"""Whether intervals hold what they promise: measured rightly, and mended with a guarantee that trusts no model."""
+
+import math
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+import torch
+from reference import assert_close
+from scipy import stats
+from torch import Tensor
+
+from dspp import metrics
+from dspp.calibration import LEVELS, Calibration, Conformal, check_calibration
+from dspp.errors import InputError, NumericalError
+from dspp.mixture import MultivariateNormalMixture, NormalMixture
+
+F64, NAN = torch.float64, math.nan
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def one_output(rows: int, spread: float = 1.0, seed: int = 0) -> NormalMixture:
+    """Two components; `spread` multiplies their standard deviations."""
+    g = seeded(seed)
+    mean = torch.randn(2, rows, generator=g, dtype=F64)
+    var = 0.2 + torch.rand(2, rows, generator=g, dtype=F64)
+    return NormalMixture(
+        torch.tensor([0.3, 0.7], dtype=F64).log(), mean, spread**2 * var, torch.tensor(0.0, dtype=F64)
+    )  # fmt: skip
+
+
+def several_outputs(rows: int, scales: tuple[float, ...] = (1.0, 1.0, 1.0)) -> MultivariateNormalMixture:
+    """One component of correlated outputs whose standard deviations are `scales`."""
+    scale = torch.tensor(scales, dtype=F64)
+    cov = (0.5 + 0.4 * torch.eye(len(scales), dtype=F64)) * torch.outer(scale, scale)
+    return MultivariateNormalMixture(
+        torch.zeros(1, dtype=F64),
+        torch.zeros(1, rows, len(scales), dtype=F64),
+        cov.expand(1, rows, -1, -1),
+        0.1 * scale.square(),
+    )
+
+
+def drawn(mixture: NormalMixture | MultivariateNormalMixture, seed: int = 1) -> Tensor:
+    return mixture.sample(1, seeded(seed))[0]
+
+
+# ------------------------------------------------------------ check_calibration
+
+
+def test_what_is_measured_is_what_the_intervals_and_the_pit_say() -> None:
+    mixture = one_output(400)
+    y = drawn(one_output(400, spread=1.3))
+    found = check_calibration(mixture, y)
+    assert (found.num_rows, found.num_values, found.per_output) == (400, 400, ())
+    assert tuple(found.coverage) == tuple(found.width) == LEVELS == (0.5, 0.8, 0.9, 0.95)
+    for level in LEVELS:
+        lower, upper = mixture.interval(level)
+        assert found.coverage[level] == ((y >= lower) & (y <= upper)).double().mean().item()
+        assert found.width[level] == pytest.approx((upper - lower).mean().item(), rel=1e-9)
+    u = np.sort(mixture.pit(y).numpy())
+    steps = np.arange(401) / 400
+    assert found.ks == pytest.approx(max((steps[1:] - u).max(), (u - steps[:-1]).max()), abs=1e-12)
+    assert found.p_value == pytest.approx(stats.kstwo.sf(found.ks, 400), rel=1e-9)
+    with pytest.raises(FrozenInstanceError):
+        found.ks = 0.0  # type: ignore[misc]
+
+
+def test_the_units_of_y_scale_the_widths_and_nothing_else() -> None:
+    mixture = one_output(200)
+    y = drawn(mixture)
+    plain, moved = check_calibration(mixture, y), check_calibration(mixture.affine(5.0, 100.0), 5.0 + 100.0 * y)
+    assert moved.coverage == plain.coverage
+    assert moved.ks == pytest.approx(plain.ks, abs=1e-9)
+    for level in LEVELS:
+        assert moved.width[level] == pytest.approx(100.0 * plain.width[level], rel=1e-8)
+
+
+@pytest.mark.parametrize(("spread", "complaint"), [(0.7, "too narrow"), (1.5, "too wide"), (1.0, "right")])
+def test_the_verdict_names_the_fault(spread: float, complaint: str) -> None:
+    y = drawn(one_output(1500))
+    found = check_calibration(one_output(1500, spread), y)
+    held = f"{100 * found.coverage[0.9]:.1f}".removesuffix(".0")
+    assert found.verdict() == f"Intervals are {complaint}: the 90 % interval holds {held} % of 1,500 rows."
+    assert (found.p_value > 0.01) == (complaint == "right")
+
+
+def with_coverage(coverage: float, rows: int, p_value: float = 0.5) -> Calibration:
+    levels = dict.fromkeys(LEVELS, coverage)
+    return Calibration(rows, rows, levels, levels, 0.1, p_value)
+
+
+@pytest.mark.parametrize(
+    ("coverage", "rows", "sentence"),
+    [
+        (0.81, 1500, "Intervals are too narrow: the 90 % interval holds 81 % of 1,500 rows."),
+        (0.841, 100, "Intervals are right: the 90 % interval holds 84.1 % of 100 rows."),  # 2 s.e. are 6 %
+        (0.839, 100, "Intervals are too narrow: the 90 % interval holds 83.9 % of 100 rows."),
+        (0.961, 100, "Intervals are too wide: the 90 % interval holds 96.1 % of 100 rows."),
+        (1.0, 1, "Intervals are right: the 90 % interval holds 100 % of 1 row."),
+    ],
+)
+def test_the_tolerance_is_two_binomial_standard_errors(coverage: float, rows: int, sentence: str) -> None:
+    assert with_coverage(coverage, rows).verdict() == sentence
+
+
+def test_a_distribution_that_is_off_elsewhere_is_not_called_right() -> None:
+    """F(y) always ≤ ½, spread evenly there: every central interval holds its share, but the median is no median."""
+    mixture = one_output(2000)
+    u = (torch.arange(2000, dtype=F64) + 0.5) / 4000
+    y = torch.cat([mixture.rows([n]).quantile(p) for n, p in enumerate(u[::10].tolist())])
+    found = check_calibration(mixture.rows(slice(0, 200)), y)
+    assert found.coverage[0.9] == pytest.approx(0.9, abs=0.01)
+    assert found.verdict() == (
+        "Intervals are right at 90 %, but the distribution is off in shape or to one side: the 90 % interval holds "
+        f"90 % of 200 rows, yet the PIT is not uniform (p = {found.p_value:.1g})."
+    )
+
+
+def test_several_outputs_are_pooled_and_told_apart() -> None:
+    mixture = several_outputs(300, (1.0, 10.0, 0.1))
+    y = drawn(several_outputs(300, (1.0, 20.0, 0.1)))
+    y[:200, 2] = NAN
+    y[5, 0] = NAN
+    found = check_calibration(mixture, y)
+    assert (found.num_rows, found.num_values) == (300, 699)
+    assert [(part.num_rows, part.num_values) for part in found.per_output] == [(299, 299), (300, 300), (100, 100)]
+    for t, part in enumerate(found.per_output):
+        seen = ~y[:, t].isnan()
+        assert part == check_calibration(mixture.marginal(t).rows(seen), y[seen, t])
+    for level in LEVELS:
+        for name in ("coverage", "width"):
+            pooled = sum(getattr(part, name)[level] * part.num_values for part in found.per_output) / 699
+            assert getattr(found, name)[level] == pytest.approx(pooled, rel=1e-12)
+    u = metrics.pit(mixture, y)
+    assert found.ks == pytest.approx(stats.kstest(u[~u.isnan()].numpy(), "uniform").statistic, abs=1e-15)
+    assert found.verdict().startswith("Intervals are too narrow: the 90 % interval holds ")
+    assert found.verdict().endswith(" % of 699 values.")
+
+
+def test_one_bad_output_does_not_hide_behind_the_others() -> None:
+    mixture, y = several_outputs(1000, (1.0, 0.8, 1.35)), drawn(several_outputs(1000))
+    found = check_calibration(mixture, y)
+    assert abs(found.coverage[0.9] - 0.9) < 2 * math.sqrt(0.09 / 1000)
+    part = found.per_output[1]
+    held = f"{100 * part.coverage[0.9]:.1f}".removesuffix(".0")
+    assert found.verdict() == (
+        "Intervals are right on the whole, but those of output 1 are too narrow: "
+        f"the 90 % interval holds {held} % of 1,000 rows."
+    )
+
+
+def test_a_good_model_of_many_outputs_is_seldom_blamed() -> None:
+    mixture = several_outputs(200, (1.0,) * 6)
+    verdicts = [check_calibration(mixture, drawn(mixture, seed)).verdict() for seed in range(40)]
+    good = [verdict.startswith("Intervals are right: ") for verdict in verdicts]
+    assert sum(good) >= 34  # about 5 % of coverages and 1 % of PITs are blamed by accident
+
+
+def test_calibration_needs_targets_and_finite_predictions() -> None:
+    mixture = one_output(5)
+    y = drawn(mixture)
+    with pytest.raises(InputError, match="got NaN at row 1"):
+        check_calibration(mixture, y.index_fill(0, torch.tensor([1]), NAN))
+    with pytest.raises(InputError, match="expected 5 rows"):
+        check_calibration(mixture, y[:4])
+    sick = several_outputs(5).component_mean.clone()
+    sick[0, 3, 1] = NAN
+    many = several_outputs(5)
+    broken = MultivariateNormalMixture(many.log_weights, sick, many.latent_cov, many.noise_var)
+    for measure in (check_calibration, Conformal.fit):
+        with pytest.raises(NumericalError, match="row 3 is not finite"):
+            measure(broken, drawn(many))
+
+
+# ------------------------------------------------------------ Conformal
+
+
+def test_scores_and_thresholds_by_hand() -> None:
+    mixture = one_output(9)
+    y = drawn(mixture)
+    conformal = Conformal.fit(mixture, y.numpy())
+    by_hand = sorted(abs(u - 0.5) for u in mixture.pit(y).tolist())
+    assert conformal.scores.dtype == F64
+    assert conformal.scores.tolist() == pytest.approx(by_hand, abs=1e-15)
+    for coverage, rank in ((0.05, 1), (0.1, 1), (0.11, 2), (0.5, 5), (0.7, 7), (0.9, 9)):  # ⌈10 c⌉
+        assert conformal.threshold(coverage).item() == conformal.scores[rank - 1].item()
+    for coverage in (0.90001, 0.95):  # (n + 1) c > n
+        assert conformal.threshold(coverage).item() == 0.5
+        lower, upper = conformal.interval(mixture, coverage)
+        assert (lower == -math.inf).all()
+        assert (upper == math.inf).all()
+        assert lower.shape == upper.shape == (9,)
+
+
+@pytest.mark.parametrize("percent", range(1, 100))
+def test_ranks_are_not_moved_by_rounding(percent: int) -> None:
+    """With 99 scores the rank of p % is p, though 100 · 0.07 is 7.000000000000001."""
+    conformal = Conformal(torch.arange(1, 100, dtype=F64) / 200)
+    assert conformal.threshold(percent / 100).item() == percent / 200
+
+
+def test_an_interval_is_quantiles_at_a_half_plus_minus_q() -> None:
+    mixture, new = one_output(50), one_output(7, seed=3)
+    conformal = Conformal.fit(mixture, drawn(mixture))
+    for coverage in (0.2, 0.9):
+        q = conformal.threshold(coverage).item()
+        lower, upper = conformal.interval(new, coverage)
+        assert_close(lower, new.quantile(0.5 - q), 1e-8)
+        assert_close(upper, new.quantile(0.5 + q), 1e-8)
+        assert (new.cdf(lower) <= 0.5 - q).all()
+        assert (new.cdf(upper) >= 0.5 + q).all()
+
+
+def test_a_threshold_of_a_half_to_rounding_is_an_infinite_interval() -> None:
+    for score, finite in ((0.5, False), (math.nextafter(0.5, 0.0), False), (0.5 - 1e-13, True)):
+        lower, upper = Conformal(torch.full((30,), score, dtype=F64)).interval(one_output(4), 0.9)
+        assert lower.isfinite().all().item() == upper.isfinite().all().item() == finite
+        assert (lower < upper).all()
+
+
+@pytest.mark.parametrize("coverage", [0.3, 0.8, 0.95])
+@pytest.mark.parametrize("kind", ["continuous", "ties", "gap", "spike"])
+def test_at_least_the_promised_rank_of_the_calibration_rows_lies_inside(kind: str, coverage: float) -> None:
+    """Targets that tie with the threshold must not fall out of the closed interval by rounding."""
+    mixture, g = one_output(60), seeded(2)
+    y = drawn(one_output(60, spread=2.0))
+    if kind != "continuous":
+        mixture, y = mixture.rows([0] * 60), torch.randint(-3, 4, (60,), generator=g).double()
+    if kind in ("gap", "spike"):
+        width = {"gap": 1.0, "spike": 1e-24}[kind]
+        mean = torch.tensor([[-3.0], [3.0]], dtype=F64).expand(2, 60) * (1.0 if kind == "spike" else 1e3)
+        y = y if kind == "spike" else y * 1e3 / 3
+        mixture = NormalMixture(
+            mixture.log_weights, mean, torch.full((2, 60), width, dtype=F64), torch.zeros(()).double()
+        )
+    conformal = Conformal.fit(mixture, y)
+    lower, upper = conformal.interval(mixture, coverage)
+    inside = int(((y >= lower) & (y <= upper)).sum())
+    q = conformal.threshold(coverage)
+    assert inside >= math.ceil(61 * coverage)
+    if q < 0.5 and kind in ("continuous", "ties"):
+        assert inside == int((conformal.scores <= q).sum())  # and nothing else is let in
+
+
+def observed_coverage(conformals: list[Conformal], mixture: NormalMixture, y: Tensor, c: float) -> tuple[float, float]:
+    """Mean over repetitions, and its standard error, of the share of new rows inside."""
+    shares = []
+    for conformal, rows in zip(conformals, y, strict=True):
+        lower, upper = conformal.interval(mixture, c)
+        shares.append(((rows >= lower) & (rows <= upper)).double().mean())
+    share = torch.stack(shares)
+    return share.mean().item(), share.std().item() / math.sqrt(len(share))
+
+
+def test_the_finite_sample_guarantee_holds_for_a_wrong_model() -> None:
+    """Calibration sets of 19 rows, a model biased and three times too narrow: coverage in [c, c + 1/20] on average."""
+    repetitions, n, new = 600, 19, 40
+    generator = np.random.default_rng(0)
+    truth = torch.from_numpy(generator.standard_t(3, size=(repetitions, n + new)) + 0.4)
+    model = NormalMixture(
+        torch.tensor([0.5, 0.5], dtype=F64).log(),
+        torch.tensor([[-0.3], [0.3]], dtype=F64).expand(2, n + new),
+        torch.full((2, n + new), 0.1, dtype=F64),
+        torch.tensor(0.01, dtype=F64),
+    )
+    assert metrics.coverage(model, truth[0], 0.9) < 0.6  # the model alone breaks its promise
+    calibration, test = model.rows(slice(0, n)), model.rows(slice(n, n + new))
+    conformals = [Conformal.fit(calibration, y) for y in truth[:, :n]]
+    for c in (0.5, 0.63, 0.8):
+        mean, error = observed_coverage(conformals, test, truth[:, n:], c)
+        assert c - 3 * error <= mean <= c + 1 / (n + 1) + 3 * error, c
+        assert error < 0.01
+
+
+def test_each_output_has_its_own_scores() -> None:
+    mixture = several_outputs(40, (1.0, 2.0, 3.0))
+    y = drawn(several_outputs(40, (2.0, 2.0, 1.0)))
+    conformal, new = Conformal.fit(mixture, y), several_outputs(6, (1.0, 2.0, 3.0))
+    assert conformal.scores.shape == (40, 3)
+    lower, upper = conformal.interval(new, 0.8)
+    assert lower.shape == upper.shape == (6, 3)
+    for t in range(3):
+        alone = Conformal.fit(mixture.marginal(t), y[:, t])
+        assert torch.equal(alone.scores, conformal.scores[:, t])
+        for end, both in zip(alone.interval(new.marginal(t), 0.8), (lower, upper), strict=True):
+            assert torch.equal(end, both[:, t])
+
+
+def test_outputs_that_were_not_observed_do_not_count() -> None:
+    mixture = several_outputs(40)
+    y = drawn(mixture)
+    y[:31, 1] = NAN
+    conformal = Conformal.fit(mixture, y)
+    assert torch.equal(Conformal(conformal.scores).threshold(0.9), conformal.threshold(0.9))  # as read from a file
+    for t in range(3):
+        seen = ~y[:, t].isnan()
+        alone = Conformal.fit(mixture.marginal(t).rows(seen), y[seen, t])
+        for coverage in (0.1, 0.5, 0.9, 0.95, 0.99):
+            assert conformal.threshold(coverage)[t] == alone.threshold(coverage)
+    lower, upper = conformal.interval(mixture, 0.95)  # 9 rows are too few for 95 %, 40 are enough
+    assert lower.isinf().all(0).tolist() == upper.isinf().all(0).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("scores", "complaint"),
+    [
+        (torch.tensor([0.2, 0.1], dtype=F64), "out of order"),
+        (torch.tensor([[0.1, 0.3], [0.2, 0.2]], dtype=F64), "out of order"),
+        (torch.tensor([-0.1, 0.1], dtype=F64), r"outside \[0, 0.5\]"),
+        (torch.tensor([0.1, 0.6], dtype=F64), r"outside \[0, 0.5\]"),
+        (torch.tensor([0.1, NAN], dtype=F64), r"outside \[0, 0.5\]"),
+        (torch.tensor([0.1, math.inf], dtype=F64), r"outside \[0, 0.5\]"),
+        (torch.tensor([[0.1, 1.0]], dtype=F64), r"outside \[0, 0.5\]"),  # an output without any score
+        (torch.tensor([], dtype=F64), r"shape \(0,\)"),
+        (torch.zeros(2, 0, dtype=F64), r"shape \(2, 0\)"),
+        (torch.zeros(2, 1, 1, dtype=F64), r"shape \(2, 1, 1\)"),
+        (torch.tensor([0.1, 0.2]), "torch.float32"),
+    ],
+)
+def test_scores_that_are_none_are_refused(scores: Tensor, complaint: str) -> None:
+    with pytest.raises(InputError, match=rf"{complaint}.*use Conformal.fit"):
+        Conformal(scores)
+
+
+def test_bad_calls_say_what_was_wrong() -> None:
+    mixture = one_output(10)
+    conformal = Conformal.fit(mixture, drawn(mixture))
+    for coverage in (0.0, 1.0, -0.5, NAN):
+        with pytest.raises(InputError, match=r"got coverage .* such as 0\.9"):
+            conformal.interval(mixture, coverage)
+    with pytest.raises(InputError, match=r"outputs of shape \(3,\), expected \(\)"):
+        conformal.interval(several_outputs(4), 0.9)
+    with pytest.raises(InputError, match=r"outputs of shape \(2,\), expected \(3,\)"):
+        Conformal.fit(several_outputs(4), drawn(several_outputs(4))).interval(several_outputs(4, (1.0, 1.0)), 0.9)
+    with pytest.raises(InputError, match="expected 10 rows"):
+        Conformal.fit(mixture, [1.0, 2.0])
+
+
+def test_a_float32_model_is_recalibrated_in_float64() -> None:
+    mixture = one_output(30).to(torch.float32)
+    conformal = Conformal.fit(mixture, drawn(mixture))
+    lower, upper = conformal.interval(mixture, 0.8)
+    assert conformal.scores.dtype == lower.dtype == upper.dtype == F64
