@@ -1,0 +1,75 @@
+"""A fitted model: everything that turns the user's rows into the user's distribution, and how it came about."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dspp.config import TrainConfig
+from dspp.data.checks import Table, check_width, check_X
+from dspp.data.encoding import TableEncoder
+from dspp.data.scaling import Standardizer
+from dspp.heads import Mixture
+from dspp.model import Model, Predictor
+from dspp.presets import Spec
+from dspp.training.state import Epoch
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What `fit` leaves behind, `modelfile.save` keeps and every prediction comes from."""
+
+    spec: Spec  # the model and its objective
+    train: TrainConfig  # how it was trained
+    model: Model  # works in standardised units
+    scale_X: Standardizer  # noqa: N815 - X is a matrix; of the encoded columns, (D,)
+    scale_y: Standardizer  # () for one output, (T,) for several
+    encoder: TableEncoder | None  # from a table's columns to numbers; None: the rows were numbers
+    feature_names: tuple[str, ...] | None  # of the encoded columns; None: they have none
+    target_names: tuple[str, ...]  # of the outputs
+    one_output: bool  # y was (N,), not (N, T)
+    history: tuple[Epoch, ...]
+    best_epoch: int | None  # the epoch that was kept, when there were validation rows
+    metrics: dict[str, float]  # scores on the validation rows
+    notes: tuple[str, ...]  # what the user should know
+    seconds: float  # that training took
+    versions: dict[str, str]  # of dspp, Python and the libraries that trained it
+    conformal: Float[Tensor, " n *T"] | None  # calibration scores in float64: see calibration.Conformal
+    num_rows: int  # training rows
+
+    @property
+    def num_inputs(self) -> int:
+        """D, the columns of the encoded rows."""
+        return len(self.scale_X.mean)
+
+    @property
+    def num_outputs(self) -> int | None:
+        """T for several outputs; None for a single one."""
+        return None if self.one_output else len(self.scale_y.mean)
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The model frozen for predictions, made when first asked for; changes of the model after that go unnoticed.
+
+        Raises:
+            NumericalError: the kernel matrix of the inducing points cannot be factorised.
+        """
+        return self.model.predictor()
+
+    def distribution(self, X: Table) -> Mixture:
+        """The predictive distribution of each row of X (N, D), encoded but not scaled; in the units of y, density too.
+
+        Raises:
+            InputError: X is not a table of finite numbers with D columns.
+        """
+        rows = check_X(X)
+        check_width(rows, self.num_inputs)
+        with np.errstate(over="ignore"):  # what leaves float64 is reported by the predictor
+            standardised = self.scale_X.transform(rows)
+        mixture = self.predictor(standardised).to(torch.float64)  # in float32 a large shift would swallow digits
+        outputs = mixture.component_mean.shape[2:]
+        shift, scale = (torch.tensor(part).reshape(outputs) for part in (self.scale_y.mean, self.scale_y.scale))
+        return mixture.affine(shift, scale)

@@ -1,0 +1,144 @@
+"""The tensors: a model's weights and what else of a `Fitted` is numbers, checked before any of it is believed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dspp.calibration import Conformal
+from dspp.config import ModelConfig
+from dspp.data.scaling import Standardizer
+from dspp.errors import InputError
+from dspp.features import feature_network
+from dspp.fitted import Fitted
+from dspp.model import Model, skeleton
+from dspp.modelfile.header import get, one_of
+
+MAX_TENSORS = 5_000  # each may make a module
+MAX_SIZE = 10_000_000  # of what a config counts: no computer could have made the model of one with more
+MAX_SCORES = 10_000_000  # of calibration rows
+MAX_FACTORISED = 600_000  # Σ W M², up to which the kernel matrices are factorised as a test
+MAX_COPIED = 2_000_000  # weights, likewise
+SIZES = ("width", "inducing", "mean_inducing", "sites", "test_sites")
+OTHERS = ("scale_X.mean", "scale_X.scale", "scale_y.mean", "scale_y.scale", "conformal")
+
+Tensors = dict[str, Tensor]
+
+
+def write_tensors(fitted: Fitted) -> Tensors:
+    """Every number that predictions need."""
+    tensors = {f"model.{name}": value.detach().cpu() for name, value in fitted.model.state_dict().items()}
+    for name, scale in (("scale_X", fitted.scale_X), ("scale_y", fitted.scale_y)):
+        tensors |= {f"{name}.mean": torch.tensor(scale.mean), f"{name}.scale": torch.tensor(scale.scale)}
+    return tensors if fitted.conformal is None else tensors | {"conformal": fitted.conformal.detach().cpu()}
+
+
+def has_own_features(fitted: Fitted) -> bool:
+    """Whether a module of the user's stands in front, which the config does not describe."""
+    features, sizes = fitted.model.features, fitted.spec.model.features
+    if features is None or not sizes:
+        return features is not None
+    with torch.device("meta"):
+        described = feature_network(fitted.num_inputs, sizes)
+    types = [type(module) for module in described.modules()]
+    return types != [type(module) for module in features.modules()] or repr(described) != repr(features)
+
+
+def check_tensors(tensors: Tensors) -> None:
+    """Not too many, names that are ours, every number finite (found without a copy: NaN and inf win min or max)."""
+    if len(tensors) > MAX_TENSORS:
+        raise InputError(f"got {len(tensors)} tensors, expected at most {MAX_TENSORS}")
+    for name, value in tensors.items():
+        if not name.startswith("model.") and name not in OTHERS:
+            raise InputError(f"{name:.100}: not a tensor of a model file")
+        if value.is_floating_point() and value.numel() and not all(bool(end.isfinite()) for end in value.aminmax()):
+            raise InputError(f"{name:.100} holds NaN or inf")
+
+
+def read_model(config: ModelConfig, tensors: Tensors, header: Mapping[str, Any], features: nn.Module | None) -> Model:
+    """The model of `config` with the weights of the file, which must be those that it needs and no others."""
+    one_of(get(header, "features", str), ("config", "custom"))
+    _check_sizes(config, len(tensors))
+    weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    D, T = get(header, "num_inputs", int), get(header, "num_outputs", int | None)
+    widths = [config.width] * (config.layers - 1) + [1 if T is None else T]
+    inducing = _num_points(weights, "inducing_points", widths, config.inducing)
+    mean_inducing = _num_points(weights, "mean_points", widths, config.mean_inducing) if config.mean_inducing else ()
+    model = skeleton(config, D, T, inducing, mean_inducing, features)
+    _check_weights(weights, model.state_dict())
+    model.load_state_dict(weights, assign=True)
+    _restore_story(model, header)
+    return model.eval()
+
+
+def _check_sizes(config: ModelConfig, num_tensors: int) -> None:
+    """Refuse what no file can hold, before anything is counted out or raised to a power."""
+    if 5 * max(config.layers, len(config.features)) > num_tensors:  # that many each, at least
+        raise InputError(
+            f"got {config.layers} layers and {len(config.features)} feature sizes in {num_tensors} tensors"
+        )
+    sizes = [(name, getattr(config, name)) for name in SIZES] + [("features", size) for size in config.features]
+    for name, size in sizes:
+        if size > MAX_SIZE or (name == "features" and size < 1):
+            raise InputError(f"ModelConfig.{name}: got {str(size)[:30]}, expected at least 1, at most {MAX_SIZE}")
+
+
+def _num_points(weights: Tensors, name: str, widths: list[int], most: int) -> list[int]:
+    """M of each layer from its points (W, M, D): fewer than the config says where there were fewer distinct rows."""
+    shapes = [tuple(weights.get(f"layers.{i}.{name}", torch.empty(0)).shape) for i in range(len(widths))]
+    for i, (shape, W) in enumerate(zip(shapes, widths, strict=True)):
+        if len(shape) != 3 or shape[0] != W or not 1 <= shape[1] <= most or shape[2] < 1:
+            raise InputError(f"layers.{i}.{name}: got shape {shape}, expected ({W}, M, D) with M from 1 to {most}")
+    return [shape[1] for shape in shapes]
+
+
+def _check_weights(weights: Tensors, expected: Mapping[str, Tensor]) -> None:
+    for name in sorted(weights.keys() ^ expected.keys()):
+        raise InputError(f"{name:.100}: {'not a tensor of this model' if name in weights else 'the tensor is missing'}")
+    for name, wanted in expected.items():
+        got = weights[name]
+        if (got.shape, got.dtype) != (wanted.shape, wanted.dtype):
+            raise InputError(
+                f"{name}: got {got.dtype} of shape {tuple(got.shape)}, expected {wanted.dtype} of {tuple(wanted.shape)}"
+            )
+
+
+def _restore_story(model: Model, header: Mapping[str, Any]) -> None:
+    model.notes = tuple(get(header, "model_notes", list[str]))
+    climbs = get(header, "jitter_climbs", list[int])
+    if len(climbs) != len(model.gp_layers) or min(climbs) < 0:
+        raise InputError(f"jitter_climbs: got {str(climbs)[:50]}, expected a count for each layer")
+    for layer, count in zip(model.gp_layers, climbs, strict=True):
+        layer.climbs = count
+
+
+def read_scale(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Standardizer:
+    """Mean and scale of the columns."""
+    none = torch.empty(0)
+    mean, scale = (tensors.get(f"{name}.{part}", none) for part in ("mean", "scale"))
+    if not all(part.dtype == torch.float64 and part.shape == shape and part.numel() for part in (mean, scale)):
+        raise InputError(f"{name}: expected a mean and a scale of shape {shape} in float64")
+    if not bool((scale > 0.0).all()):
+        raise InputError(f"{name}.scale: got {float(scale.min())}, expected positive numbers")
+    return Standardizer(mean.numpy(), scale.numpy())
+
+
+def read_scores(tensors: Tensors, outputs: tuple[int, ...]) -> Tensor | None:
+    """The calibration scores, one column an output."""
+    if "conformal" not in tensors:
+        return None
+    scores = tensors["conformal"]
+    if tuple(scores.shape[1:]) != outputs or not 1 <= scores.numel() <= MAX_SCORES:
+        raise InputError(f"conformal: got shape {tuple(scores.shape)}, expected (n, *{outputs}), {MAX_SCORES} at most")
+    return Conformal(scores).scores
+
+
+def cheap_to_factorise(model: Model) -> bool:
+    """Whether a predictor takes so little that it may be made only to see that it can be."""
+    elements = 0
+    for layer in model.gp_layers:
+        W, M, _ = layer.inducing_points.shape
+        P = 0 if layer.mean_points is None else layer.mean_points.shape[1]
+        elements += W * (M + P) ** 2
+    return elements <= MAX_FACTORISED and sum(p.numel() for p in model.parameters()) <= MAX_COPIED

@@ -1,0 +1,142 @@
+"""What a report is made of: plain numbers and text, gathered by the caller and checked here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dspp.data.checks import check_X, check_y
+from dspp.errors import InputError
+from dspp.mixture import NormalMixture
+from dspp.plots import EpochLike
+
+Vector = Float[np.ndarray, " N"]
+
+
+@dataclass(frozen=True, eq=False)
+class TargetData:
+    """One output: what was observed in N rows, and the distributions predicted for them, in the user's units.
+
+    Raises:
+        InputError: `y` is not one finite number for each row of the mixture.
+    """
+
+    name: str
+    y: Vector
+    mixture: NormalMixture
+
+    def __post_init__(self) -> None:
+        y = check_y(self.y, len(self.mixture), f"y of {self.name}")
+        if y.ndim != 1:
+            raise InputError(
+                f"y of {self.name}: got shape {y.shape}, expected (N,); make one TargetData of each output"
+            )
+        object.__setattr__(self, "y", y)
+        object.__setattr__(self, "mixture", self.mixture.to(torch.float64))
+
+    @cached_property
+    def mean(self) -> Vector:
+        """The predicted mean of each row."""
+        return _numpy(self.mixture.mean)
+
+    @cached_property
+    def std(self) -> Vector:
+        """The predicted standard deviation of each row."""
+        return _numpy(self.mixture.std)
+
+    @cached_property
+    def pit(self) -> Vector:
+        """F(y) of each row; rounding in the tails is cut off."""
+        return _numpy(self.mixture.pit(self._observed)).clip(0.0, 1.0)
+
+    @cached_property
+    def crps(self) -> Vector:
+        """The CRPS of each row."""
+        return _numpy(self.mixture.crps(self._observed))
+
+    @cached_property
+    def log_density(self) -> Vector:
+        """Return log p(y) of each row."""
+        return _numpy(self.mixture.log_prob(self._observed))
+
+    @property
+    def _observed(self) -> Tensor:
+        return torch.from_numpy(self.y).to(self.mixture.component_mean.device)
+
+
+@dataclass(frozen=True, eq=False)
+class ReportData:
+    """Everything the page may show; what is left out is left out of the page.
+
+    Raises:
+        InputError: Parts that belong to the same rows, components or layers differ in number.
+    """
+
+    title: str
+    targets: Sequence[TargetData] = ()  # one for each output, all on the same rows
+    subtitle: str = ""  # which data, which rows, when
+    calibration: str = ""  # one plain sentence on whether the model can be trusted
+    conformal: str | None = None  # what conformal calibration did, where it was used
+    scores: Mapping[str, float] = field(default_factory=dict)  # by name; those of `tables.SCORES` are explained
+    history: Sequence[EpochLike] = ()  # of training
+    best_epoch: int | None = None  # the epoch whose state was kept
+    sites: Sequence[NDArray[np.floating]] = ()  # ξ (S, W) of each hidden layer; empty for a single layer
+    weights: NDArray[np.floating] | None = None  # ω of the components
+    relevance: Sequence[tuple[str, float]] = ()  # inputs, and 1/length scale in the first layer
+    rows: Mapping[str, Sequence[object]] = field(default_factory=dict)  # the inputs of the rows, by column
+    row_labels: Sequence[object] = ()  # what to call each row; empty: its number, from 0
+    encoding: Sequence[Mapping[str, str]] = ()  # of each column: column, kind, how
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # sections of name -> value
+    versions: Mapping[str, str] = field(default_factory=dict)  # of the software, the data, the machine
+    notes: Sequence[str] = ()  # what the user should know besides
+
+    def __post_init__(self) -> None:
+        for name, count in self._counts().items():
+            if count != self.num_rows:
+                raise InputError(f"{name}: got {count} rows, expected {self.num_rows}, as {self.targets[0].name} has")
+        if self.sites:
+            self.layer_weights()  # fails here rather than half-way through the page
+
+    def _counts(self) -> dict[str, int]:
+        """The number of rows of each part that has any."""
+        if not self.targets:
+            return {}
+        counts = {target.name: len(target.y) for target in self.targets}
+        counts |= {f"rows[{name!r}]": len(values) for name, values in self.rows.items()}
+        return counts | ({"row_labels": len(self.row_labels)} if len(self.row_labels) else {})
+
+    @property
+    def num_rows(self) -> int:
+        """N, the rows reported on."""
+        return len(self.targets[0].y) if self.targets else 0
+
+    def row_label(self, row: int) -> str:
+        """What to call a row."""
+        return str(self.row_labels[row] if len(self.row_labels) else row)
+
+    def layer_weights(self) -> list[Vector]:
+        """The weight of each site of each hidden layer.
+
+        Sites that line up share the weights of the components. On a grid the components are all combinations of the
+        layers' sites, the last layer's running fastest; the weight of a site is then summed over the others.
+        """
+        sizes = [len(check_X(sites, "sites")) for sites in self.sites]
+        given = () if self.weights is None else self.weights
+        weights = check_y(given, len(given), "weights")
+        if all(size == len(weights) for size in sizes):
+            return [weights for _ in sizes]
+        if np.prod(sizes) != len(weights):
+            raise InputError(
+                f"weights: got {len(weights)}, expected one for each component of layers with {sizes} sites"
+            )
+        grid, axes = weights.reshape(sizes), range(len(sizes))
+        return [grid.sum(axis=tuple(a for a in axes if a != layer)) for layer in axes]
+
+
+def _numpy(tensor: Tensor) -> Vector:
+    return np.asarray(tensor.detach().cpu().numpy(), dtype=np.float64)

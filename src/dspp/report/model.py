@@ -1,0 +1,155 @@
+"""From a fitted estimator and rows it has not seen to the page about it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from jaxtyping import Float
+
+from dspp.calibration import Conformal, check_calibration
+from dspp.data.frames import is_frame, to_arrow
+from dspp.data.inputs import targets
+from dspp.errors import InputError
+from dspp.estimators.regressor import Regressor
+from dspp.fitted import Fitted
+from dspp.heads import Mixture
+from dspp.mixture import NormalMixture
+from dspp.report.data import ReportData, TargetData
+from dspp.report.page import write_report
+
+SCORES = ("nll", "crps", "rmse", "mrmse", "r2", "coverage90", "width90", "pit_ks", "pit_pvalue")  # the rest in a table
+MOST_ROWS = 20_000  # that the figures are drawn from; scores are of all rows
+
+
+def write_model_report(
+    estimator: Regressor, X: Any, y: Any, path: str | Path, *, title: str = "", rows: str = "held-out rows"
+) -> None:
+    """Write one self-contained HTML page about a fitted estimator, as seen on rows it was not trained on.
+
+    Args:
+        estimator: a fitted estimator.
+        X: the rows.
+        y: what was observed there.
+        path: where the page goes.
+        title: its heading; empty: made from the model's name and its targets.
+        rows: what to call the rows, such as "test.csv".
+
+    Raises:
+        InputError: X or y cannot be used.
+        ModelFileError: the page cannot be written.
+    """
+    write_report(report_data(estimator, X, y, title=title, rows=rows), path)
+
+
+def report_data(estimator: Regressor, X: Any, y: Any, *, title: str = "", rows: str = "held-out rows") -> ReportData:
+    """Gather what the page shows; arguments as in `write_model_report`."""
+    fitted = estimator.fitted_
+    mixture = estimator.predict_dist(X)
+    observed = targets(y, len(mixture)).reshape(len(mixture), -1)
+    shown, note = _shown_rows(observed)
+    names = " and ".join(fitted.target_names)
+    return ReportData(
+        title=title or f"{fitted.spec.name.upper()} model of {names}",
+        subtitle=f"{len(mixture):,} rows of {rows}; trained on {fitted.num_rows:,} rows",
+        targets=_targets(fitted, mixture.rows(torch.from_numpy(shown)), observed[shown]),
+        calibration=check_calibration(mixture, observed if observed.shape[1] > 1 else observed[:, 0]).verdict(),
+        conformal=_conformal(fitted),
+        scores={name: value for name, value in estimator.evaluate(X, y).items() if name in SCORES},
+        history=fitted.history,
+        best_epoch=fitted.best_epoch,
+        relevance=_relevance(fitted),
+        rows=_inputs(fitted, X, shown),
+        row_labels=[str(i) for i in shown],
+        encoding=[] if fitted.encoder is None else fitted.encoder.describe(),
+        settings=_settings(fitted),
+        versions=fitted.versions,
+        notes=[*fitted.notes, *note],
+        **_sites(fitted),
+    )
+
+
+def _shown_rows(observed: Float[np.ndarray, "N T"]) -> tuple[np.ndarray, list[str]]:
+    """Rows to draw: those in which every output was observed, at most MOST_ROWS, evenly spread."""
+    complete = np.flatnonzero(~np.isnan(observed).any(axis=1))
+    if not len(complete):
+        raise InputError("no row has all outputs observed, so there is nothing to draw; give at least one such row")
+    notes = []
+    if len(complete) < len(observed):
+        notes.append(f"figures show the {len(complete):,} rows in which every output was observed")
+    if len(complete) > MOST_ROWS:
+        complete = complete[np.linspace(0, len(complete) - 1, MOST_ROWS).astype(int)]
+        notes.append(f"figures are drawn from {MOST_ROWS:,} of the rows, evenly spread; scores are of all rows")
+    return complete, notes
+
+
+def _targets(fitted: Fitted, mixture: Mixture, observed: Float[np.ndarray, "N T"]) -> list[TargetData]:
+    if isinstance(mixture, NormalMixture):
+        parts = [mixture]
+    else:
+        parts = [mixture.marginal(t) for t in range(mixture.num_outputs)]
+    return [
+        TargetData(name, column, part)
+        for name, column, part in zip(fitted.target_names, observed.T, parts, strict=True)
+    ]
+
+
+def _conformal(fitted: Fitted) -> str | None:
+    if fitted.conformal is None:
+        return None
+    level = float(Conformal(fitted.conformal).threshold(0.9).max()) * 2
+    return (
+        f"Intervals from predict_interval are recalibrated on {len(fitted.conformal):,} rows kept apart: to hold 90 % "
+        f"of new rows they take the central {level:.1%} of the model's distribution. Figures show the model itself."
+    )
+
+
+def _sites(fitted: Fitted) -> Mapping[str, Any]:
+    rule = fitted.model.rule
+    if rule is None:
+        return {}
+    with torch.no_grad():
+        sites = [rule.sites(layer).cpu().double().numpy() for layer in range(len(rule.widths))]
+        return {"sites": sites, "weights": rule.log_weights().exp().cpu().double().numpy()}
+
+
+def _relevance(fitted: Fitted) -> list[tuple[str, float]]:
+    """1/length scale of each input in the first layer, the mean over its GPs; nothing behind a network."""
+    if fitted.model.features is not None:
+        return []
+    with torch.no_grad():
+        relevance = fitted.model.gp_layers[0].kernel.lengthscale.reciprocal().mean(0).cpu().double().numpy()
+    names = fitted.feature_names or tuple(f"x{d}" for d in range(len(relevance)))
+    return list(zip(names, relevance.tolist(), strict=True))
+
+
+def _settings(fitted: Fitted) -> dict[str, dict[str, str]]:
+    sections = {"Model": fitted.spec.model, "Objective": fitted.spec.objective, "Training": fitted.train}
+    shown = {title: {key: str(value) for key, value in asdict(part).items()} for title, part in sections.items()}
+    shown["Training"] |= {"training rows": f"{fitted.num_rows:,}", "seconds": f"{fitted.seconds:.1f}"}
+    return shown
+
+
+def _inputs(fitted: Fitted, X: Any, shown: np.ndarray) -> dict[str, Sequence[object]]:
+    if is_frame(X):
+        table = to_arrow(X).take(pa.array(shown))
+        return {name: _Values(table.column(name)) for name in table.column_names}
+    array = np.asarray(X)[shown]
+    names = fitted.feature_names or tuple(f"x{d}" for d in range(array.shape[1]))
+    return dict(zip(names, array.T, strict=True))
+
+
+class _Values(Sequence[object]):
+    """A column of Arrow whose values are made when asked for: of thousands of rows, ten are shown."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._column[int(index)].as_py()

@@ -1,0 +1,166 @@
+"""The page: sections in order, each left out when there is nothing to show in it, and written whole or not at all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from dspp import storage
+from dspp.errors import ModelFileError
+from dspp.report import figures, tables
+from dspp.report.data import ReportData, TargetData
+from dspp.report.figures import Picture
+from dspp.report.numbers import count, tidy
+from dspp.report.tables import Score, TextTable
+
+FOLDER = Path(__file__).parent
+MAX_OUTPUTS = 6  # outputs shown in full
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a section; with several outputs each has its own, headed by its name."""
+
+    heading: str = ""
+    text: str = ""
+    cards: Sequence[Score] = ()
+    pictures: Sequence[Picture] = ()
+    table: TextTable | None = None
+    lists: dict[str, dict[str, str]] = field(default_factory=dict)  # titles, each with names and values
+    points: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a line that says what it answers, and what answers it."""
+
+    name: str
+    title: str
+    intro: str
+    blocks: Sequence[Block]
+
+
+def render(data: ReportData) -> str:
+    """Return the report as one HTML page that needs nothing else; the same data give the same text."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["tidy"] = tidy
+    style = Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
+    sections = [section for section in _sections(data) if section.blocks]
+    page = environment.get_template("page.html")
+    return page.render(data=data, lead=_lead(data), sections=sections, style=style)
+
+
+def write_report(data: ReportData, path: str | Path) -> None:
+    """Write the report to `path`, atomically.
+
+    Raises:
+        ModelFileError: It could not be written; what was at `path` before is still there.
+    """
+    storage.replace(Path(path), render(data).encode("utf-8", errors="replace"), ModelFileError)
+
+
+def _lead(data: ReportData) -> str:
+    """What the model predicts, on which rows."""
+    names = [target.name for target in data.targets]
+    if not names:
+        return ""
+    what = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    what = what if len(names) <= MAX_OUTPUTS else f"{count(len(names))} outputs"
+    rows = f"{count(data.num_rows)} row{'s' if data.num_rows != 1 else ''}"
+    return f"The model predicts a whole distribution of {what}. Here it is held against what was observed in {rows}."
+
+
+def _sections(data: ReportData) -> list[Section]:
+    return [
+        _scores(data),
+        _calibration(data),
+        _accuracy(data),
+        _rows(data),
+        _surprises(data),
+        _inside(data),
+        _made(data),
+    ]
+
+
+def _scores(data: ReportData) -> Section:
+    blocks = [Block(cards=tables.score_cards(data.scores))] if data.scores else []
+    if len(data.targets) > 1:
+        more = f"The first {MAX_OUTPUTS} outputs are shown in full below." if len(data.targets) > MAX_OUTPUTS else ""
+        blocks.append(Block("Each output", more, table=tables.outputs_table(data.targets)))
+    return Section("scores", "Scores", "How close the predictions come to what happened.", blocks)
+
+
+def _calibration(data: ReportData) -> Section:
+    blocks = [
+        Block(head, pictures=[figures.reliability(t, key), figures.pit(t, key)], table=tables.coverage_table(t))
+        for t, head, key in _outputs(data)
+    ]
+    if data.conformal:
+        blocks.insert(0, Block(text=data.conformal))
+    return Section("calibration", "Calibration", "Whether stated probabilities can be taken at their word.", blocks)
+
+
+def _accuracy(data: ReportData) -> Section:
+    num = len(data.targets)
+    blocks = [
+        Block(head, pictures=[figures.predicted_observed(t, key, num), figures.crps_by_spread(t, key)])
+        for t, head, key in _outputs(data)
+    ]
+    return Section("accuracy", "Accuracy", "How large the errors are, and whether the model sees them coming.", blocks)
+
+
+def _rows(data: ReportData) -> Section:
+    blocks = [Block(head, pictures=[figures.densities(t, data, key)]) for t, head, key in _outputs(data)]
+    return Section("rows", "Three typical rows", "Each prediction is a distribution, not a number.", blocks)
+
+
+def _surprises(data: ReportData) -> Section:
+    blocks = [Block(head, table=tables.surprises(t, data)) for t, head, _ in _outputs(data)]
+    most = (
+        f" Of {count(len(data.rows))} inputs, {tables.MAX_INPUTS} are shown."
+        if len(data.rows) > tables.MAX_INPUTS
+        else ""
+    )
+    intro = (
+        "The rows whose outcome was given the lowest density, worst first: mistakes in the data, or cases the model "
+        f"has not learned.{most}{'' if len(data.row_labels) else ' Rows count from 0.'}"
+    )
+    return Section("surprises", "Most surprising rows", intro, blocks)
+
+
+def _inside(data: ReportData) -> Section:
+    pictures = [figures.training(data)] if data.history else []
+    pictures += figures.sites(data) if data.sites else []
+    pictures += [figures.relevance(data)] if data.relevance else []
+    blocks = [Block(pictures=pictures)] if pictures else []
+    return Section("inside", "Inside the model", "How it was trained, and what it learned.", blocks)
+
+
+def _made(data: ReportData) -> Section:
+    blocks = []
+    if data.encoding:
+        header = list(dict.fromkeys(key for column in data.encoding for key in column))
+        rows = [[column.get(key, "") for key in header] for column in data.encoding]
+        blocks.append(Block("Columns", table=TextTable(header, rows, labels=len(header))))
+    lists = {title: dict(values) for title, values in data.settings.items() if values}
+    if lists:
+        blocks.append(Block("Settings", lists=lists))
+    if data.versions:
+        blocks.append(Block("Versions", lists={"": dict(data.versions)}))
+    if data.notes:
+        blocks.append(Block("Notes", points=data.notes))
+    return Section("made", "How it was made", "Enough to make the same model again.", blocks)
+
+
+def _outputs(data: ReportData) -> list[tuple[TargetData, str, str]]:
+    """The outputs shown in full, each with its heading ("" when it is the only one) and the end of its ids."""
+    several = len(data.targets) > 1
+    return [(t, t.name if several else "", str(i)) for i, t in enumerate(data.targets[:MAX_OUTPUTS])]

@@ -1,0 +1,120 @@
+"""The tables of the page: scores with what they mean, coverage, outputs side by side, and surprises."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import binom
+
+from dspp.plots import central_coverage
+from dspp.report.data import ReportData, TargetData
+from dspp.report.numbers import beside, cell, number, percent
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the coverage table
+SURPRISES = 10  # rows of the table of surprises
+MAX_INPUTS = 30  # columns of inputs in it
+SCORES = {
+    "nll": ("NLL", "Surprise at what happened, in nats a row: the lower, the better. It may be below 0."),
+    "rmse": ("RMSE", "Typical error of the predicted mean, in the target's units."),
+    "mrmse": ("Mean RMSE", "The RMSE of each output, averaged over the outputs."),
+    "crps": ("CRPS", "Error of the whole distribution, in the target's units: the lower, the better."),
+    "r2": ("R²", "Share of the target's variance that the predicted mean explains: 1 is all of it."),
+    "pit_ks": ("PIT distance", "Largest gap between promised and observed probabilities: 0 is perfect."),
+    "pit_pvalue": ("PIT p-value", "Chance of so large a gap if the model were calibrated. Small is bad news."),
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """A card: what it is called, its value, what it says ("" where the page cannot know)."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Cells ready to print. The first `labels` columns are text; those from `extra` on are left out of print."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    labels: int = 1
+    extra: int = 1_000
+
+
+def score_cards(scores: Mapping[str, float]) -> list[Score]:
+    """Return the scores of `SCORES` in that order, then coverage and widths, then all others as they are."""
+    known = [name for name in SCORES if name in scores]
+    leveled = [name for name in scores if _LEVELED.fullmatch(name)]
+    others = [name for name in scores if name not in {*known, *leveled}]
+    return [_card(name, scores[name]) for name in (*known, *leveled, *others)]
+
+
+_LEVELED = re.compile(r"(coverage|width)(\d\d)")
+
+
+def _card(name: str, value: float) -> Score:
+    if name in SCORES:
+        text = "< 0.0001" if name == "pit_pvalue" and value < 1e-4 else number(value)
+        return Score(SCORES[name][0], text, SCORES[name][1])
+    match = _LEVELED.fullmatch(name)
+    if match is None:
+        return Score(name, number(value), "")
+    level = f"{match[2]} %"
+    if match[1] == "coverage":
+        return Score(f"{level} coverage", percent(value), f"Rows inside their {level} interval: {level} is right.")
+    return Score(f"{level} width", number(value), f"Mean width of the {level} interval, in the target's units.")
+
+
+def coverage_table(target: TargetData) -> TextTable:
+    """Return promised against observed coverage, and what chance alone allows with so many rows."""
+    num = len(target.pit)
+    rows = []
+    for level, observed in zip(LEVELS, central_coverage(target.pit, LEVELS), strict=True):
+        low, high = binom.ppf([0.025, 0.975], num, level) / num
+        verdict = "as promised" if low <= observed <= high else "too wide" if observed > high else "too narrow"
+        by_chance = f"{percent(low)} to {percent(high)}"
+        rows.append((percent(level, 0), percent(observed), by_chance, verdict))
+    return TextTable(("interval", "rows inside", "chance allows", "intervals are"), rows)
+
+
+def outputs_table(targets: Sequence[TargetData]) -> TextTable:
+    """Return the main scores of every output."""
+    rows = [
+        (
+            target.name,
+            number(-target.log_density.mean()),
+            number(math.sqrt(np.square(target.mean - target.y).mean())),
+            number(target.crps.mean()),
+            percent(central_coverage(target.pit, [0.9])[0]),
+        )
+        for target in targets
+    ]
+    return TextTable(("output", "NLL", "RMSE", "CRPS", "90 % coverage"), rows)
+
+
+def surprises(target: TargetData, data: ReportData) -> TextTable:
+    """Return the rows whose observed value was given the lowest density, with their inputs."""
+    worst = np.argsort(target.log_density, kind="stable")[:SURPRISES].tolist()
+    quantiles = target.mixture.rows(worst).quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
+    columns = {name: list(data.rows[name]) for name in _shown_inputs(data)}
+    rows = []
+    for row, (low, median, high) in zip(worst, quantiles.T.tolist(), strict=True):
+        observed, middle, *interval = (beside(v, high - low) for v in (target.y[row], median, low, high))
+        inputs = [cell(values[row]) for values in columns.values()]
+        rows.append((data.row_label(row), observed, middle, " to ".join(interval), *inputs))
+    header = ("row", "observed", "predicted median", "90 % interval", *columns)
+    return TextTable(header, rows, extra=10)
+
+
+def _shown_inputs(data: ReportData) -> list[str]:
+    """The inputs for the table: all, or where they are many the most relevant, in the order of the table."""
+    if len(data.rows) <= MAX_INPUTS:
+        return list(data.rows)
+    rank = {name: i for i, (name, _) in enumerate(sorted(data.relevance, key=lambda pair: -pair[1]))}
+    first = sorted(data.rows, key=lambda name: rank.get(name, len(rank)))[:MAX_INPUTS]
+    return [name for name in data.rows if name in set(first)]

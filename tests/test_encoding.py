@@ -1,0 +1,489 @@
+"""The encoder of tables: what each kind of column becomes, what is refused, and the laws that hold for any table."""
+
+import datetime
+import json
+import timeit
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dspp.data.encoding import BLOCK, LONGEST_TEXT, MAX_COLUMNS, MAX_LEVELS, TableEncoder
+from dspp.data.frames import to_arrow
+from dspp.errors import InputError
+
+TWO_DAYS = [datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 2)]
+
+
+def fit(**columns: Any) -> TableEncoder:
+    return TableEncoder.fit(pa.table(columns))
+
+
+def encoded(encoder: TableEncoder, **columns: Any) -> np.ndarray:
+    return encoder.transform(pa.table(columns))
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def test_numbers_stay_as_they_are() -> None:
+    values = [1.5, -2.0, 1e300]
+    encoder = fit(a=values, n=[2**60, 1, 2])
+    assert encoder.feature_names == encoder.column_names == encoder.source == ("a", "n")
+    out = encoded(encoder, a=values, n=[2**60, 1, 2])
+    np.testing.assert_array_equal(out, np.column_stack([values, [2.0**60, 1, 2]]))
+    assert out.dtype == np.float64
+    assert out.flags.c_contiguous
+
+
+def test_missing_numbers_are_the_median_and_marked() -> None:
+    encoder = fit(age=[1.0, None, 4.0, np.nan, 10.0, 5.0])
+    assert encoder.feature_names == ("age", "age is missing")
+    assert encoder.source == ("age", "age")
+    out = encoded(encoder, age=[None, 7.0, np.nan])
+    np.testing.assert_array_equal(out, [[4.5, 1], [7, 0], [4.5, 1]])  # the median of 1, 4, 5, 10
+
+
+def test_the_median_of_huge_numbers_is_finite() -> None:
+    assert encoded(fit(a=[1.7e308, 1.6e308, None]), a=[None])[0, 0] == pytest.approx(1.65e308)
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ([1.0, 2.0], [1.0, None]),
+        ([1, 2], [1, np.nan]),
+        ([True, False], [True, None]),
+        (["a", "b"], ["a", None]),
+        (TWO_DAYS, [*TWO_DAYS[:1], None]),
+    ],
+    ids=["null", "nan", "boolean", "category", "datetime"],
+)
+def test_a_value_missing_where_training_had_none_is_refused(train: list[Any], test: list[Any]) -> None:
+    encoder = fit(fine=[1, 2], age=train)
+    table = pa.table({"fine": [1, 2], "age": test})
+    with pytest.raises(InputError, match=r"^X: column 'age', row 1: a value is missing, but training had none in this"):
+        encoder.transform(table)
+    with pytest.raises(
+        InputError, match=r"^test.csv: column 'age', row 1001: .*fill it in or train with missing values"
+    ):
+        encoder.transform(table, first_row=1000, where="test.csv")
+
+
+def test_infinite_numbers_are_refused_in_training_and_later() -> None:
+    with pytest.raises(InputError, match="column 'a', row 1: got -inf, expected a finite number"):
+        fit(a=[1.0, -np.inf, np.inf])
+    with pytest.raises(InputError, match="column 'a', row 2: got inf"):
+        encoded(fit(a=[1.0, 2.0, None]), a=[1.0, None, np.inf])
+
+
+def test_a_row_beyond_the_first_block_has_its_own_number() -> None:
+    values = np.arange(3 * BLOCK, dtype=np.float64)
+    encoder = fit(a=values)
+    values[2 * BLOCK + 5] = np.nan
+    with pytest.raises(InputError, match=rf"row {2 * BLOCK + 5}:"):
+        encoded(encoder, a=values)
+
+
+# ---------------------------------------------------------------- booleans and categories
+
+
+def test_booleans() -> None:
+    np.testing.assert_array_equal(encoded(fit(b=[True, False]), b=[True, False]), [[1], [0]])
+    encoder = fit(b=[True, None, False])
+    assert encoder.feature_names == ("b", "b is missing")
+    np.testing.assert_array_equal(encoded(encoder, b=[None, 1, 0]), [[0, 1], [1, 0], [0, 0]])
+
+
+def test_levels_stand_by_frequency_then_name() -> None:
+    encoder = fit(colour=["red", "blue", "green", "blue", "green", "teal"])
+    assert encoder.feature_names == ("colour=blue", "colour=green", "colour=red", "colour=teal")
+    assert encoder.source == ("colour",) * 4
+    np.testing.assert_array_equal(
+        encoded(encoder, colour=["red", "blue", "pink"]), [[0, 0, 1, 0], [1, 0, 0, 0], [0] * 4]
+    )
+    assert encoder.unseen(pa.table({"colour": ["red", "pink", "pink"]})) == {"colour": ["pink"]}
+    assert encoder.unseen(pa.table({"colour": ["red"]})) == {}
+
+
+def test_two_levels_share_a_column() -> None:
+    encoder = fit(sex=["m", "f", "f"])
+    assert encoder.feature_names == ("sex=m",)
+    np.testing.assert_array_equal(encoded(encoder, sex=["f", "m", "x"]), [[0], [1], [0.5]])
+
+
+def test_missing_is_a_level_if_training_had_it() -> None:
+    encoder = fit(c=["a", None, "b", "a"])
+    assert encoder.feature_names == ("c=a", "c=b", "c=(missing)")
+    np.testing.assert_array_equal(encoded(encoder, c=["b", None, "x"]), [[0, 1, 0], [0, 0, 1], [0, 0, 0]])
+    assert encoder.unseen(pa.table({"c": [None, "x"]})) == {"c": ["x"]}
+
+
+def test_rare_levels_share_a_column() -> None:
+    common = [f"level {i:02}" for i in range(MAX_LEVELS)] * 3
+    encoder = fit(c=[*common, "rare 1", "rare 2", None])
+    assert len(encoder.feature_names) == MAX_LEVELS + 2
+    assert encoder.feature_names[-2:] == ("c=(other)", "c=(missing)")
+    out = encoded(encoder, c=["rare 1", "never seen", None, "level 03"])
+    assert out.argmax(1).tolist() == [MAX_LEVELS, MAX_LEVELS, MAX_LEVELS + 1, 3]
+    assert out.sum(1).tolist() == [1, 1, 1, 1]
+    assert encoder.unseen(pa.table({"c": ["never seen"]})) == {}
+
+
+@pytest.mark.parametrize("levels", [["a", "b"], [1, 2], [True, False]], ids=["text", "integers", "booleans"])
+def test_categories_of_any_library_are_compared_by_their_text(levels: list[Any]) -> None:
+    values = [*levels, levels[0]]
+    encoder = TableEncoder.fit(to_arrow(pd.DataFrame({"c": pd.Categorical(values)})))
+    assert encoder.describe()[0]["kind"] == "category"
+    for arrived in (
+        pd.DataFrame({"c": values}),
+        pd.DataFrame({"c": pd.Categorical(values[::-1])[::-1]}),
+        pl.DataFrame({"c": values}),
+    ):
+        np.testing.assert_array_equal(encoder.transform(to_arrow(arrived)), [[0], [1], [0]])
+
+
+def test_categories_of_polars() -> None:
+    for kind in (pl.Categorical, pl.Enum(["b", "a"]), pl.String):
+        encoder = TableEncoder.fit(to_arrow(pl.DataFrame({"c": pl.Series(["a", "b", "a"], dtype=kind)})))
+        assert encoder.feature_names == ("c=b",)
+        assert encoder.notes == ()
+
+
+# ---------------------------------------------------------------- dates
+
+
+def test_dates_are_days_since_the_first_and_the_cycles_that_vary() -> None:
+    days = [datetime.date(2024, 1, d) for d in (1, 2, 3)]  # Monday to Wednesday
+    encoder = fit(when=pa.array(days[::-1]))
+    assert encoder.feature_names == ("when (days)", "when: weekday, sin", "when: weekday, cos")
+    angle = 2 * np.pi * np.arange(3) / 7
+    np.testing.assert_allclose(encoded(encoder, when=days), np.column_stack([range(3), np.sin(angle), np.cos(angle)]))
+
+
+def test_which_cycles_a_column_of_times_has() -> None:
+    def cycles(*moments: str) -> set[str]:
+        names = fit(t=pa.array(moments).cast(pa.timestamp("s"))).feature_names
+        return {name.split(": ")[1].split(",")[0] for name in names[1:]}
+
+    assert cycles("2024-01-01 06:00", "2024-01-02 06:00") == set()
+    assert cycles("2024-01-01 06:00", "2024-01-01 18:00") == {"hour"}
+    assert cycles("2024-01-01", "2024-01-02", "2024-01-03") == {"weekday"}
+    assert cycles("2024-01-01", "2024-03-04") == {"day of year"}  # 63 days, both Mondays
+    assert cycles("2024-01-01", "2024-02-26") == set()
+
+
+def test_the_hour_goes_round() -> None:
+    encoder = fit(t=pa.array(["2024-01-01 00:00", "2024-01-01 06:00"]).cast(pa.timestamp("s")))
+    out = encoded(encoder, t=["2024-01-01 06:00", "2024-01-02 06:00", "2024-01-01 18:00"])
+    np.testing.assert_allclose(out[:, 1:], [[1, 0], [1, 0], [-1, 0]], atol=1e-12)
+    np.testing.assert_allclose(out[:, 0], [0.25, 1.25, 0.75])
+
+
+def test_missing_dates() -> None:
+    encoder = fit(t=pa.array(["2024-01-01", "2024-01-02", "2024-01-05", None]).cast(pa.date32()))
+    assert encoder.feature_names[-1] == "t is missing"
+    np.testing.assert_array_equal(encoded(encoder, t=pa.array([None], pa.date32())), [[1.0, 0, 0, 1]])
+
+
+def test_moments_are_the_same_in_every_zone_and_type() -> None:
+    moments = pd.date_range("2024-01-01 05:00", periods=200, freq="31h", tz="UTC")
+    encoder = TableEncoder.fit(to_arrow(pd.DataFrame({"t": moments})))
+    expected = encoder.transform(to_arrow(pd.DataFrame({"t": moments})))
+    for same in (
+        pd.DataFrame({"t": moments.tz_convert("Asia/Kolkata")}),
+        pd.DataFrame({"t": moments.tz_localize(None)}),
+        pd.DataFrame({"t": moments.strftime("%Y-%m-%dT%H:%M:%S")}),
+        pd.DataFrame({"t": moments.strftime("%Y-%m-%d %H:%M:%SZ")}),
+        pl.DataFrame({"t": moments.tz_localize(None).to_numpy()}),
+    ):
+        np.testing.assert_array_equal(encoder.transform(to_arrow(same)), expected)
+
+
+def test_times_of_day_and_lengths_of_time() -> None:
+    clock = [datetime.time(6), datetime.time(18), datetime.time(0)]
+    encoder = fit(clock=pa.array(clock), took=pa.array([1500, 500, 0], pa.duration("ms")))
+    assert encoder.feature_names == ("clock (days)", "clock: hour, sin", "clock: hour, cos", "took")
+    out = encoded(encoder, clock=["06:00", "18:00:00", "00:00"], took=[1.5, 0.5, 0])
+    np.testing.assert_allclose(out, [[0.25, 1, 0, 1.5], [0.75, -1, 0, 0.5], [0, 0, 1, 0]], atol=1e-12)
+
+
+# ---------------------------------------------------------------- columns that are left out
+
+
+def test_columns_without_information_are_left_out_with_a_note() -> None:
+    names = [f"id {i}" for i in range(30)]
+    table = {"a": range(30), "empty": pa.nulls(30), "nan": [np.nan] * 30, "same": [7] * 30, "word": ["x"] * 30}
+    table |= {"id": names, "flag": [True] * 30, "day": [datetime.date(2024, 1, 1)] * 30, "void": [""] * 30}
+    encoder = fit(**table)
+    assert encoder.feature_names == encoder.column_names == ("a",)
+    assert len(encoder.notes) == 8
+    for name, reason in {
+        "empty": "no values",
+        "nan": "no values",
+        "same": "the same value",
+        "void": "no values",
+    }.items():
+        assert any(f"column {name!r} is left out" in note and reason in note for note in encoder.notes)
+    assert "column 'id' is left out: it is text with 30 different values in 30 rows" in encoder.notes
+    assert encoder.describe()[1] == {"column": "empty", "kind": "left out", "how": "has no values"}
+    np.testing.assert_array_equal(encoded(encoder, a=[1, 2]), [[1], [2]])  # the others are not needed
+
+
+def test_text_with_many_levels_is_kept_if_they_repeat() -> None:
+    assert len(fit(c=[f"level {i}" for i in range(21)] * 2).feature_names) == MAX_LEVELS + 1  # exactly half
+    assert len(fit(c=[f"level {i}" for i in range(20)]).feature_names) == 20  # not more than 20
+
+
+def test_nothing_to_learn_from() -> None:
+    with pytest.raises(
+        InputError, match="no column can be learned from: column 'a' is left out: it has the same value"
+    ):
+        fit(a=[1, 1])
+    with pytest.raises(InputError, match="got 0 rows"):
+        fit(a=pa.array([], pa.float64()))
+
+
+@pytest.mark.parametrize("values", [[[1]], [{"b": 1}], [b"x"]], ids=["list", "struct", "binary"])
+def test_columns_that_cannot_be_encoded_are_refused(values: list[Any]) -> None:
+    with pytest.raises(InputError, match=r"^X: column 'a': got (list|struct|binary).*cannot be encoded. Turn it into"):
+        fit(a=values)
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        (["1", "2", "1"], "numbers as text"),
+        ([*map(str, range(40)), "n.a. yet"], "most of its values are numbers, but not 'n.a. yet'"),
+        (["1,5", "2,5", "3"], "numbers with commas"),
+        (["2024-01-01", "2024-01-02"], "dates as text"),
+    ],
+)
+def test_text_that_is_something_else_is_noted(values: list[str], note: str) -> None:
+    assert note in fit(c=values, a=range(len(values))).notes[0]
+    assert fit(c=["red", "blue"]).notes == ()
+
+
+# ---------------------------------------------------------------- columns that arrive otherwise than in training
+
+
+def test_columns_are_found_by_name() -> None:
+    encoder = fit(first=[1, 2], second=["a", "b"])
+    np.testing.assert_array_equal(encoded(encoder, extra=[[0]], second=["b"], first=[5]), [[5, 1]])
+    with pytest.raises(InputError, match=r"^X: column 'second' is missing; did you mean 'secnd'\?$"):
+        encoded(encoder, first=[1], secnd=["a"])
+    with pytest.raises(InputError, match="column 'first' is missing; give every column"):
+        encoded(encoder, second=["a"], zzz=[1])
+    with pytest.raises(InputError, match="got 'first' more than once"):
+        encoder.transform(pa.table([[1], [2], ["a"]], names=["first", "first", "second"]))
+
+
+def test_values_may_come_in_another_type() -> None:
+    encoder = fit(n=[1, 2], b=[True, False], c=["1", "2"], t=TWO_DAYS)
+    expected = encoded(encoder, n=[1.0], b=[True], c=["1"], t=TWO_DAYS[:1])
+    np.testing.assert_array_equal(encoded(encoder, n=["1"], b=[1], c=[1], t=["2024-01-01"]), expected)
+    np.testing.assert_array_equal(encoded(encoder, n=[1], b=["true"], c=[1.0], t=[datetime.date(2024, 1, 1)]), expected)
+    typed = pa.table({"n": [1], "b": [1], "c": ["1"], "t": TWO_DAYS[:1]}).cast(pa.schema(encoder.arrow_types()))
+    np.testing.assert_array_equal(encoder.transform(typed), expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("n", ["1", "two"], "row 1: got 'two', expected a number"),
+        ("n", TWO_DAYS, "got timestamp.*expected numbers"),
+        ("b", [0, 2], "row 1: got 2, expected true or false"),
+        ("t", ["2024-01-01", "later"], "row 1: got 'later', expected a date"),
+        ("t", [1, 2], "got int64, expected dates"),
+        ("c", [[1], [2]], "got list.*expected text"),
+    ],
+)
+def test_values_of_another_kind_are_refused(column: str, value: list[Any], message: str) -> None:
+    fine: dict[str, Any] = {"n": [1, 2], "b": [True, False], "c": ["1", "2"], "t": TWO_DAYS}
+    with pytest.raises(InputError, match=f"^X: column '{column}'.*{message}"):
+        encoded(fit(**fine), **fine | {column: value})
+
+
+# ---------------------------------------------------------------- laws
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=3)
+KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.float64(): st.floats(allow_infinity=False),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.bool_(): st.booleans(),
+    pa.string(): TEXT,
+    pa.dictionary(pa.int32(), pa.string()): TEXT,
+    pa.timestamp("us"): st.datetimes(),
+    pa.date32(): st.dates(),
+    pa.null(): st.none(),
+    pa.time64("us"): st.times(),
+    pa.duration("us"): st.timedeltas(datetime.timedelta(-(10**8)), datetime.timedelta(10**8)),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    rows = draw(st.integers(2, 12))
+    kinds = draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=5))
+    columns = {}
+    for i, kind in enumerate(kinds):
+        value = KINDS[kind] if draw(st.booleans()) else st.none() | KINDS[kind]
+        columns[f"column {i}"] = pa.array(draw(st.lists(value, min_size=rows, max_size=rows)), kind)
+    return pa.table({"row": pa.array(range(rows)), **columns})
+
+
+@settings(deadline=None, max_examples=60)
+@given(tables(), st.randoms(use_true_random=False), st.integers(1, 5))
+@example(pa.table({"t": [datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31), None]}), None, 2)
+def test_laws_of_any_table(table: pa.Table, random: Any, size: int) -> None:
+    before = table.to_pylist()
+    encoder = TableEncoder.fit(table)
+    whole = encoder.transform(table)
+
+    assert repr(table.to_pylist()) == repr(before)
+    assert whole.shape == (table.num_rows, len(encoder.feature_names))
+    assert np.isfinite(whole).all()
+    assert len(encoder.source) == len(encoder.feature_names)
+    assert len(encoder.describe()) == table.num_columns
+    assert encoder.unseen(table) == {}
+
+    again = TableEncoder.from_json(json.loads(json.dumps(encoder.to_json(), allow_nan=False)))
+    assert again == encoder
+    assert again.transform(table).tobytes() == whole.tobytes()
+
+    names = list(table.column_names)
+    if random is not None:
+        random.shuffle(names)
+    assert encoder.transform(table.select(names)).tobytes() == whole.tobytes()
+
+    parts = [encoder.transform(batch) for batch in table.to_batches(max_chunksize=size)]
+    assert np.concatenate(parts).tobytes() == whole.tobytes()
+    chunked = pa.concat_tables([table[:size], table[size:]])
+    assert TableEncoder.fit(chunked) == encoder
+    assert encoder.transform(chunked).tobytes() == whole.tobytes()
+
+
+def test_blocks_do_not_show() -> None:
+    rows = 2 * BLOCK + 100
+    rng = np.random.default_rng(0)
+    moments = np.datetime64("2024-01-01", "s") + np.arange(rows) * 997
+    table = pa.table({"a": rng.normal(size=rows), "c": rng.choice(["x", "y", "z"], rows), "t": moments})
+    encoder = TableEncoder.fit(table)
+    whole = encoder.transform(table)
+    parts = [encoder.transform(batch) for batch in table.to_batches(max_chunksize=1_001)]
+    assert np.concatenate(parts).tobytes() == whole.tobytes()
+    assert encoder.transform(table[:0]).shape == (0, len(encoder.feature_names))
+
+
+def test_numbers_cost_little_more_than_copying_them() -> None:
+    columns = [np.random.default_rng(i).normal(size=200_000) for i in range(20)]
+    table = pa.table(columns, names=[f"c{i}" for i in range(20)])
+    encoder = TableEncoder.fit(table)
+
+    def best(work: Callable[[], object]) -> float:
+        return min(timeit.repeat(work, number=1, repeat=7))
+
+    assert best(lambda: encoder.transform(table)) < 4 * best(lambda: np.column_stack(columns))  # about 1 when alone
+
+
+def test_every_library_gives_the_same_numbers() -> None:
+    columns = {"n": [1.5, None, 2.0, 3.0], "c": ["u", "v", "w", "u"], "b": [True, False, True, True]}
+    encoder = TableEncoder.fit(pa.table(columns))
+    expected = encoder.transform(pa.table(columns))
+    for frame in (pd.DataFrame(columns), pd.DataFrame(columns).convert_dtypes(), pl.DataFrame(columns)):
+        assert TableEncoder.fit(to_arrow(frame)) == encoder
+        np.testing.assert_array_equal(encoder.transform(to_arrow(frame)), expected)
+
+
+# ---------------------------------------------------------------- hostile files
+
+
+def good() -> dict[str, Any]:
+    return fit(n=[1, None, 3], c=["a", "b", "c"], b=[True, False, None], t=[*TWO_DAYS, None], k=[1, 1, 1]).to_json()
+
+
+@pytest.mark.parametrize(
+    "values", [None, [], "x", 1, {}, {"columns": []}, {"columns": [], "notes": []}, {"columns": {}, "notes": []}]
+)
+def test_what_is_no_encoding_is_refused(values: Any) -> None:
+    with pytest.raises(InputError):
+        TableEncoder.from_json(values)
+
+
+BAD: dict[str, list[Any]] = {
+    "kind": ["Number", "", None, ["number"], {}],
+    "name": [1, None, "x" * (LONGEST_TEXT + 1), "\ud800", ["n"]],
+    "fill": ["1", None, True, float("nan"), float("inf"), 10**400, [1]],
+    "missing": [0, 1, None, "true"],
+    "other": [0, None],
+    "levels": ["ab", [], ["a", "a"], [1], [["a"]], ["\udfff"], [f"{i}" for i in range(65)], {"a": 1}, None],
+    "origin": [1.5, "0", True, 2**70, None],
+    "cycles": [["minute"], ["hour", "hour"], "hour", None, [1]],
+    "reason": [1, None],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in BAD.items() for value in values])
+def test_every_field_is_checked(field: str, value: Any) -> None:
+    place = next(i for i, column in enumerate(good()["columns"]) if field in column)
+    damaged = good()
+    damaged["columns"][place][field] = value
+    with pytest.raises(InputError, match="damaged"):
+        TableEncoder.from_json(damaged)
+
+
+def test_the_structure_is_checked() -> None:
+    def damaged(change: Any) -> Any:
+        values = good()
+        change(values)
+        return values
+
+    for change in (
+        lambda v: v["columns"][0].pop("fill"),
+        lambda v: v["columns"][0].update(extra=1),
+        lambda v: v["columns"].append(v["columns"][0]),
+        lambda v: v["columns"].append(None),
+        lambda v: v.update(columns=[{**v["columns"][0], "name": str(i)} for i in range(MAX_COLUMNS + 1)]),
+        lambda v: v.update(notes=[1]),
+        lambda v: v.update(notes="note"),
+        lambda v: v.update(notes=["note"] * (2 * MAX_COLUMNS + 1)),
+        lambda v: v.update(extra=1),
+        lambda v: v.update(columns=v["columns"][-1:]),  # nothing but a column that is left out
+    ):
+        with pytest.raises(InputError):
+            TableEncoder.from_json(damaged(change))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(JSON, st.data())
+def test_anything_else_is_refused_or_works(value: Any, data: st.DataObject) -> None:
+    values = good()
+    column = data.draw(st.sampled_from(values["columns"]))
+    column[data.draw(st.sampled_from(sorted(column)))] = value
+    try:
+        encoder = TableEncoder.from_json(values)
+    except InputError:
+        return
+    known = {"number": 1.0, "boolean": True, "category": "a", "datetime": TWO_DAYS[0]}
+    kinds = {column["column"]: column["kind"] for column in encoder.describe()}
+    table = pa.table({name: [known[kinds[name]]] for name in encoder.column_names})
+    assert np.isfinite(encoder.transform(table)).all()
+
+
+def test_a_table_may_not_be_too_wide() -> None:
+    table = pa.table([[0, 1]] * (MAX_COLUMNS + 1), names=[str(i) for i in range(MAX_COLUMNS + 1)])
+    with pytest.raises(InputError, match="got 10,001 columns, expected at most 10,000"):
+        TableEncoder.fit(table)
