@@ -1,36 +1,78 @@
 """Calibrated predictive distributions for tables: Deep Sigma Point Processes and the models they are compared with.
 
-from dspp import TrainConfig, fit, preset
+from dspp import DSPPRegressor, load
 
-result = fit(preset("dspp", width=5), X, y, config=TrainConfig(epochs=40))
-mixture = result.model.predictor()(X_new)      # a NormalMixture: mean, std, quantile, interval, crps, ...
+model = DSPPRegressor().fit(X, y)              # a data frame, or an array
+mixture = model.predict_dist(X_new)            # a NormalMixture: mean, std, quantile, interval, crps, ...
+model.save("model.dspp"); load("model.dspp")   # one safe file
+
+Names are imported when first used, so that `import dspp` and the command line's help do not wait for torch.
 """
 
-from dspp.config import ModelConfig, ObjectiveConfig, TrainConfig
-from dspp.errors import DsppError, InputError, NumericalError, TrainingDiverged
-from dspp.mixture import MultivariateNormalMixture, NormalMixture
-from dspp.model import Model, Predictor, build
-from dspp.presets import PRESETS, Spec, preset
-from dspp.training import FitResult, fit
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from dspp.calibration import Calibration as Calibration
+    from dspp.calibration import Conformal as Conformal
+    from dspp.config import ModelConfig as ModelConfig
+    from dspp.config import ObjectiveConfig as ObjectiveConfig
+    from dspp.config import TrainConfig as TrainConfig
+    from dspp.errors import CheckpointError as CheckpointError
+    from dspp.errors import DsppError as DsppError
+    from dspp.errors import InputError as InputError
+    from dspp.errors import ModelFileError as ModelFileError
+    from dspp.errors import NumericalError as NumericalError
+    from dspp.errors import TrainingDiverged as TrainingDiverged
+    from dspp.errors import TrainingInterrupted as TrainingInterrupted
+    from dspp.estimators import BPDGPRegressor as BPDGPRegressor
+    from dspp.estimators import DGPRegressor as DGPRegressor
+    from dspp.estimators import DSPPRegressor as DSPPRegressor
+    from dspp.estimators import GammaDGPRegressor as GammaDGPRegressor
+    from dspp.estimators import ODSVGPRegressor as ODSVGPRegressor
+    from dspp.estimators import PPGPRRegressor as PPGPRRegressor
+    from dspp.estimators import SVGPRegressor as SVGPRegressor
+    from dspp.estimators import load as load
+    from dspp.mixture import MultivariateNormalMixture as MultivariateNormalMixture
+    from dspp.mixture import NormalMixture as NormalMixture
+    from dspp.model import Model as Model
+    from dspp.model import Predictor as Predictor
+    from dspp.model import build as build
+    from dspp.presets import PRESETS as PRESETS
+    from dspp.presets import Spec as Spec
+    from dspp.presets import preset as preset
+    from dspp.report import write_model_report as write_model_report
+    from dspp.training import FitResult as FitResult
+    from dspp.training import fit as fit
+    from dspp.tuning import TuneResult as TuneResult
+    from dspp.tuning import tune as tune
 
-__all__ = [
-    "PRESETS",
-    "DsppError",
-    "FitResult",
-    "InputError",
-    "Model",
-    "ModelConfig",
-    "MultivariateNormalMixture",
-    "NormalMixture",
-    "NumericalError",
-    "ObjectiveConfig",
-    "Predictor",
-    "Spec",
-    "TrainConfig",
-    "TrainingDiverged",
-    "build",
-    "fit",
-    "preset",
-]
+__version__ = "0.2.0"
+
+_NAMES = {
+    "calibration": "Calibration Conformal",
+    "config": "ModelConfig ObjectiveConfig TrainConfig",
+    "errors": "CheckpointError DsppError InputError ModelFileError NumericalError TrainingDiverged TrainingInterrupted",
+    "estimators": "BPDGPRegressor DGPRegressor DSPPRegressor GammaDGPRegressor ODSVGPRegressor PPGPRRegressor "
+    "SVGPRegressor load",
+    "mixture": "MultivariateNormalMixture NormalMixture",
+    "model": "Model Predictor build",
+    "presets": "PRESETS Spec preset",
+    "report": "write_model_report",
+    "training": "FitResult fit",
+    "tuning": "TuneResult tune",
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOME)  # a test holds these names against those above
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'dspp' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"dspp.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,0 +1,115 @@
+"""The front door: scikit-learn estimators that take a table and give distributions in its own units.
+
+One class does the work (`regressor.py`); each model of the paper is a subclass that names its preset. Data frames
+(pandas, polars, Arrow) may hold numbers, booleans, strings, dates and missing values; arrays hold numbers.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from dspp import modelfile
+from dspp.errors import ModelFileError
+from dspp.estimators.regressor import Regressor
+from dspp.estimators.settings import MODEL_SETTINGS
+from dspp.fitted import Fitted
+from dspp.presets import Spec
+
+
+class DSPPRegressor(Regressor):
+    """Deep sigma point process (Jankowiak et al. 2020): a deep GP trained on the distribution it predicts with."""
+
+
+class PPGPRRegressor(Regressor):
+    """Parametric predictive GP regression (Jankowiak et al. 2020): one layer, trained on its predictive density."""
+
+    _preset = "ppgpr"
+
+
+class SVGPRegressor(Regressor):
+    """Sparse variational GP (Hensman et al. 2013): one layer, ELBO."""
+
+    _preset = "svgp"
+
+
+class ODSVGPRegressor(Regressor):
+    """Orthogonally decoupled sparse variational GP (Salimbeni et al. 2018): a larger basis for the mean."""
+
+    _preset = "od-svgp"
+
+
+class DGPRegressor(Regressor):
+    """Doubly stochastic deep GP (Salimbeni & Deisenroth 2017): Monte Carlo through the layers, ELBO."""
+
+    _preset = "dgp"
+
+
+class GammaDGPRegressor(Regressor):
+    """The robust deep GP of Knoblauch (2019)."""
+
+    _preset = "gamma-dgp"
+
+
+class BPDGPRegressor(Regressor):
+    """A deep GP trained on a biased Monte Carlo estimate of its predictive density."""
+
+    _preset = "bpdgp"
+
+
+ESTIMATORS: dict[str, type[Regressor]] = {
+    kind._preset: kind
+    for kind in (
+        DSPPRegressor,
+        PPGPRRegressor,
+        SVGPRegressor,
+        ODSVGPRegressor,
+        DGPRegressor,
+        GammaDGPRegressor,
+        BPDGPRegressor,
+    )
+}
+
+
+def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
+    """The estimator that `save` wrote. Nothing in the file is executed.
+
+    Args:
+        path: the file.
+        features: the module that stood in front, if it was one of your own: a file holds numbers, not code.
+
+    Raises:
+        ModelFileError: there is no such file, or it is not one of ours, or it is damaged.
+    """
+    fitted = modelfile.load(path, features)
+    if _plain_name(fitted.spec) not in ESTIMATORS:
+        raise ModelFileError(f"{path} holds a model {fitted.spec.name!r}, which has no estimator; use modelfile.load")
+    return from_fitted(fitted)
+
+
+def from_fitted(fitted: Fitted) -> Regressor:
+    """The estimator of the right class for a fitted model, with its settings."""
+    spec, train = fitted.spec, fitted.train
+    model = {name: getattr(spec.model, name) for name in MODEL_SETTINGS if name != "beta"}
+    estimator = ESTIMATORS[_plain_name(spec)](
+        **model,
+        features=spec.model.features or None,
+        beta=spec.objective.beta,
+        epochs=train.epochs,
+        batch_size=train.batch_size,
+        learning_rate=train.learning_rate,
+        restarts=train.restarts,
+        patience=train.patience,
+        conformal=fitted.conformal is not None,
+        random_state=train.seed,
+    )
+    estimator.fitted_ = fitted
+    estimator.n_features_in_ = fitted.num_inputs
+    if fitted.encoder is not None:
+        estimator.feature_names_in_ = np.array([column.name for column in fitted.encoder.columns], dtype=object)
+        estimator.n_features_in_ = len(fitted.encoder.columns)
+    return estimator
+
+
+def _plain_name(spec: Spec) -> str:
+    return spec.name.removeprefix("nn+")

@@ -1,0 +1,236 @@
+"""The estimator behind every name: fit a table, then ask for distributions in the units of its target."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils import Tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
+
+from dspp import metrics, modelfile
+from dspp.calibration import Calibration, Conformal, all_scores, check_calibration
+from dspp.data.frames import frame_like, is_frame, series_like
+from dspp.data.inputs import Inputs, target_names, targets
+from dspp.errors import InputError
+from dspp.estimators.fitting import Array, Part, fit_table
+from dspp.estimators.settings import Settings, seed_of
+from dspp.heads import Mixture
+from dspp.mixture import NormalMixture
+from dspp.training.state import Epoch
+
+
+class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[misc]
+    """A predictive distribution for each row of a table; see `Settings` for the parameters."""
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True  # in data frames
+        return tags
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        X_val: Any = None,
+        y_val: Any = None,
+        *,
+        on_epoch: Callable[[Epoch], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        resume: bool = True,
+    ) -> Self:
+        """Learn from rows X and their targets y.
+
+        Args:
+            X: a data frame, or a 2-D array of numbers.
+            y: one target a row, or (N, T) for T outputs; NaN in some entries of those means "not observed".
+            X_val: rows that choose the best epoch; None: `validation_fraction` of the rows of X.
+            y_val: their targets.
+            on_epoch: called with the record of each epoch; what it raises ends training.
+            should_stop: asked after every step; True interrupts training with its checkpoint kept.
+            resume: with a `checkpoint`, whether to go on from the one that is there.
+
+        Raises:
+            InputError: X or y cannot be used; the message names the row and the column.
+        """
+        if y is None:
+            raise InputError("this regressor requires y to be passed, but the target y is None")
+        rows = self._inputs(X, reset=True)
+        y_rows = targets(y, len(rows))
+        self._y_is_column = y_rows.ndim == 2 and y_rows.shape[1] == 1
+        whole = Part(rows, self._flat(y_rows))
+        seed = seed_of(self.random_state)
+        given = X_val is not None or y_val is not None
+        train, val, held = (_take(whole, index) for index in self.parts(len(rows), seed, given))
+        self.fitted_ = fit_table(
+            self.spec(),
+            self.train_config(len(train), seed),
+            train,
+            self._validation(X_val, y_val) if given else val,
+            held,
+            target_names(y) or _default_names(whole.y),
+            features=self.features if isinstance(self.features, nn.Module) else None,
+            progress=self.progress,
+            checkpoint=self.checkpoint,
+            resume=resume and self.checkpoint is not None,
+            time_budget=self.time_budget,
+            on_epoch=on_epoch,
+            should_stop=should_stop,
+        )
+        return self
+
+    def _validation(self, X_val: Any, y_val: Any) -> Part:
+        if X_val is None or y_val is None:
+            raise InputError("got only one of X_val and y_val, expected both or neither")
+        rows = self._inputs(X_val, reset=False, name="X_val")
+        return Part(rows, self._flat(targets(y_val, len(rows), "y_val")))
+
+    def _flat(self, y: Array) -> Array:
+        """(N,) for the (N, 1) of a single output."""
+        return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+
+    def _inputs(self, X: Any, reset: bool, name: str = "X") -> Inputs:
+        """X as rows, its width and names noted (`reset`) or held against those noted."""
+        rows = Inputs.of(X, name)
+        validate_data(self, X if is_frame(X) else rows.array, reset=reset, skip_check_array=True)
+        return rows
+
+    # ---------------------------------------------------------------- predicting
+
+    def predict_dist(self, X: Any) -> Mixture:
+        """The predictive distribution of each row, in the units of y: a mixture of Normals."""
+        check_is_fitted(self, "fitted_")
+        rows = self._inputs(X, reset=False)
+        return self.fitted_.distribution(rows.encode(self.fitted_.encoder))
+
+    def pred_dist(self, X: Any) -> Mixture:
+        """`predict_dist`, as NGBoost calls it."""
+        return self.predict_dist(X)
+
+    @available_if(lambda self: "skpro" in sys.modules)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Mixture:
+        """`predict_dist`, as skpro calls it; there only where skpro is in use.
+
+        scikit-learn's contract forbids a regressor to have a method of this name.
+        """
+        return self.predict_dist(X)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean of each row's distribution, and its standard deviation if asked for.
+
+        Returns an array (N,), or (N, T) for T outputs; for a data frame, a column or a data frame with its index.
+        """
+        mixture = self.predict_dist(X)
+        mean = self._shaped(X, mixture.mean)
+        return (mean, self._shaped(X, mixture.std, "_std")) if return_std else mean
+
+    def predict_quantiles(self, X: Any, alpha: float | Sequence[float] = (0.05, 0.5, 0.95)) -> Any:
+        """Quantiles at each probability in `alpha`: (N, K), or (N, K, T); for a data frame, columns such as y_q0.05."""
+        probabilities = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
+        ends = _by_output(self.predict_dist(X), lambda one: one.quantile(torch.from_numpy(probabilities)).T)
+        return self._several(X, ends, [f"q{p:g}" for p in probabilities])
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Any:
+        """The central interval that holds `coverage`: (N, 2), or (N, 2, T); for a data frame, columns lower and upper.
+
+        With `conformal=True` the interval is recalibrated, and holds its share of new rows whatever the model.
+        """
+        mixture, fitted = self.predict_dist(X), self.fitted_
+        if fitted.conformal is not None:
+            ends = torch.stack(Conformal(fitted.conformal).interval(mixture, coverage), dim=1).numpy()
+        else:
+            ends = _by_output(mixture, lambda one: torch.stack(one.interval(coverage), dim=1))
+        return self._several(X, ends, ["lower", "upper"])
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draws from each row's distribution: (n_samples, N), or (n_samples, N, T)."""
+        generator = torch.Generator().manual_seed(seed_of(random_state))
+        return cast(Array, self.predict_dist(X).sample(n_samples, generator).numpy())
+
+    def _shaped(self, X: Any, values: torch.Tensor, suffix: str = "") -> Any:
+        """One number a row and output, in the shape and library that the user uses."""
+        array = values.numpy()
+        names = [name + suffix for name in self.fitted_.target_names]
+        if is_frame(X):
+            if array.ndim == 1:
+                return series_like(X, names[0], array)
+            return frame_like(X, dict(zip(names, array.T, strict=True)))
+        return array[:, None] if getattr(self, "_y_is_column", False) else array
+
+    def _several(self, X: Any, values: Array, labels: Sequence[str]) -> Any:
+        """Several numbers a row and output."""
+        if not is_frame(X):
+            return values
+        names = self.fitted_.target_names
+        if values.ndim == 2:
+            prefix = "" if list(labels) == ["lower", "upper"] else f"{names[0]}_"
+            return frame_like(X, {f"{prefix}{label}": values[:, k] for k, label in enumerate(labels)})
+        columns = {f"{name}_{label}": values[:, k, t] for t, name in enumerate(names) for k, label in enumerate(labels)}
+        return frame_like(X, columns)
+
+    # ---------------------------------------------------------------- scores
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R² of the mean; with T outputs the average over them, each over the rows where it was observed."""
+        mixture = self.predict_dist(X)
+        mean = mixture.mean.numpy().reshape(len(mixture), -1)
+        observed = targets(y, len(mean)).reshape(len(mean), -1)
+        weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        seen = ~np.isnan(observed)
+        scores = [
+            r2_score(observed[s, t], mean[s, t], sample_weight=None if weights is None else weights[s])
+            for t, s in enumerate(seen.T)
+        ]
+        return float(np.mean(scores))
+
+    def score_nll(self, X: Any, y: Any) -> float:
+        """Mean negative log density of y, in nats; with T outputs, for each observed value. Lower is better."""
+        mixture, y_rows = self._scored(X, y)
+        return metrics.evaluate(mixture, y_rows)["nll"]
+
+    def score_crps(self, X: Any, y: Any) -> float:
+        """Mean continuous ranked probability score, in the units of y. Lower is better."""
+        return metrics.crps(*self._scored(X, y))
+
+    def evaluate(self, X: Any, y: Any) -> dict[str, float]:
+        """Every score by name: nll, rmse, crps, r2, coverage and mean width of intervals, uniformity of the PIT."""
+        return all_scores(*self._scored(X, y))
+
+    def calibration(self, X: Any, y: Any) -> Calibration:
+        """Whether the intervals hold what they promise on rows that were not trained on; `.verdict()` says it."""
+        return check_calibration(*self._scored(X, y))
+
+    def _scored(self, X: Any, y: Any) -> tuple[Mixture, Array]:
+        mixture = self.predict_dist(X)
+        y_rows = targets(y, len(mixture))
+        return mixture, self._flat(y_rows)
+
+    # ---------------------------------------------------------------- keeping
+
+    def save(self, path: str | Path) -> None:
+        """Write one safe file from which `dspp.load` makes an equal estimator."""
+        check_is_fitted(self, "fitted_")
+        modelfile.save(self.fitted_, path)
+
+
+def _take(whole: Part, index: NDArray[np.intp]) -> Part:
+    return Part(whole.rows.take(index), whole.y[index])
+
+
+def _default_names(y: Array) -> tuple[str, ...]:
+    return ("y",) if y.ndim == 1 else tuple(f"y{t}" for t in range(y.shape[1]))
+
+
+def _by_output(mixture: Mixture, of_one: Callable[[NormalMixture], torch.Tensor]) -> Array:
+    """(N, K) of one output, or (N, K, T)."""
+    if isinstance(mixture, NormalMixture):
+        return cast(Array, of_one(mixture).numpy())
+    outputs = [of_one(mixture.marginal(t)) for t in range(mixture.num_outputs)]
+    return cast(Array, torch.stack(outputs, dim=-1).numpy())

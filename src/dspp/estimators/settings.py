@@ -1,0 +1,172 @@
+"""What an estimator is told: scikit-learn's parameters, and the settings of model and training they stand for."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from torch import nn
+
+from dspp.config import TrainConfig
+from dspp.data.split import split
+from dspp.errors import InputError
+from dspp.presets import Spec, preset
+
+FEWEST_STEPS = 1000  # of Adam, when `epochs` is left to the estimator
+FEWEST_ROWS_TO_HOLD_OUT = 20  # a smaller table is too small to give rows away
+Index = NDArray[np.intp]
+MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta")
+
+
+class Settings(BaseEstimator):  # type: ignore[misc]
+    """The parameters that all estimators share.
+
+    Settings left at None are the preset's own. Anything else of `ModelConfig` and `TrainConfig` can be given through
+    `model_settings` and `train_settings`.
+
+    Args:
+        layers: GP layers, the top one included.
+        width: GPs in each hidden layer.
+        inducing: inducing points of each GP; more are slower and finer.
+        kernel: matern52, matern32, matern12 or rbf.
+        rule: how uncertainty crosses a hidden layer: qr3, qr1, qr2, gauss-hermite, monte-carlo.
+        sites: sites of the rule.
+        topology: what hidden layers after the first read.
+        features: sizes of a neural network in front of the first layer, or a module of your own; None: nothing.
+        beta: weight of the KL term; larger is smoother.
+        epochs: passes over the training rows; None: 40, or more on small tables, to take at least 1,000 steps.
+        batch_size: rows a step.
+        learning_rate: of Adam at the start.
+        restarts: short trials from different starts, of which the best is trained on.
+        patience: stop after so many epochs without a better validation NLL; None: go on to the end.
+        validation_fraction: share of the rows held out to choose the best epoch, when `fit` is given no validation
+            rows; 0: none. Tables of fewer than 20 rows hold nothing out.
+        conformal: whether intervals are recalibrated, with a finite-sample guarantee, on rows held out for it.
+        calibration_fraction: the share of rows held out for that.
+        time_budget: seconds that `fit` may take; it trains fewer epochs if need be.
+        checkpoint: a file to keep the state of training in, so that a killed `fit` goes on where it was.
+        model_settings: further fields of `ModelConfig`.
+        train_settings: further fields of `TrainConfig`.
+        random_state: the same seed gives the same bits.
+        device: cpu or cuda.
+        progress: whether to show a bar; None: only on a terminal.
+
+    Attributes:
+        fitted_: everything learned (`dspp.fitted.Fitted`): the model, the scales, the encoding, history and scores.
+        n_features_in_: columns of X.
+        feature_names_in_: their names, where X had names.
+    """
+
+    _preset: ClassVar[str] = "dspp"
+
+    def __init__(
+        self,
+        *,
+        layers: int | None = None,
+        width: int | None = None,
+        inducing: int | None = None,
+        kernel: str | None = None,
+        rule: str | None = None,
+        sites: int | None = None,
+        topology: str | None = None,
+        features: Sequence[int] | nn.Module | None = None,
+        beta: float | None = None,
+        epochs: int | None = None,
+        batch_size: int = 500,
+        learning_rate: float = 0.02,
+        restarts: int = 3,
+        patience: int | None = None,
+        validation_fraction: float = 0.1,
+        conformal: bool = False,
+        calibration_fraction: float = 0.1,
+        time_budget: float | None = None,
+        checkpoint: str | Path | None = None,
+        model_settings: Mapping[str, Any] | None = None,
+        train_settings: Mapping[str, Any] | None = None,
+        random_state: Any = 0,
+        device: str = "cpu",
+        progress: bool | None = None,
+    ) -> None:
+        self.layers = layers
+        self.width = width
+        self.inducing = inducing
+        self.kernel = kernel
+        self.rule = rule
+        self.sites = sites
+        self.topology = topology
+        self.features = features
+        self.beta = beta
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.restarts = restarts
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.conformal = conformal
+        self.calibration_fraction = calibration_fraction
+        self.time_budget = time_budget
+        self.checkpoint = checkpoint
+        self.model_settings = model_settings
+        self.train_settings = train_settings
+        self.random_state = random_state
+        self.device = device
+        self.progress = progress
+
+    def spec(self) -> Spec:
+        """The model and the objective that these settings mean."""
+        given = {name: getattr(self, name) for name in MODEL_SETTINGS if getattr(self, name) is not None}
+        if self.features is not None and not isinstance(self.features, nn.Module):
+            given["features"] = tuple(self.features)
+        return preset(self._preset, **given, **dict(self.model_settings or {}))
+
+    def train_config(self, num_rows: int, seed: int) -> TrainConfig:
+        """How so many rows would be trained on."""
+        given = {
+            "batch_size": self.batch_size,
+            "learning_rate": self.learning_rate,
+            "restarts": self.restarts,
+            "patience": self.patience,
+            "seed": seed,
+            "device": self.device,
+        }
+        config = TrainConfig().change(**given, **dict(self.train_settings or {}))
+        if self.epochs is not None:
+            return config.change(epochs=self.epochs)
+        return config.change(epochs=max(config.epochs, FEWEST_STEPS // math.ceil(num_rows / config.batch_size)))
+
+    def parts(self, num_rows: int, seed: int, given_validation: bool) -> tuple[Index, Index, Index]:
+        """Rows to train on, to choose the epoch by, and to recalibrate intervals with; each in the order of the table.
+
+        Raises:
+            InputError: The shares leave nothing to train on, or there are too few rows to recalibrate with.
+        """
+        shares = {
+            "validation_fraction": 0.0 if given_validation else self.validation_fraction,
+            "calibration_fraction": self.calibration_fraction if self.conformal else 0.0,
+        }
+        for name, share in shares.items():
+            if not 0 <= share < 1 or sum(shares.values()) >= 1:
+                raise InputError(f"got {name}={share!r}, expected a share in [0, 1) that leaves rows to train on")
+        if num_rows < FEWEST_ROWS_TO_HOLD_OUT:
+            if self.conformal:
+                enough = f"at least {FEWEST_ROWS_TO_HOLD_OUT}"
+                raise InputError(f"conformal=True needs {enough} rows, got {num_rows}; use conformal=False")
+            shares = dict.fromkeys(shares, 0.0)
+        sizes = [
+            num_rows * (1 - sum(shares.values())),
+            *(max(1.0, s * num_rows) if s else 0.0 for s in shares.values()),
+        ]
+        cut = iter(split(num_rows, [size for size in sizes if size], seed))
+        train, val, held = (np.sort(next(cut)) if size else np.empty(0, np.intp) for size in sizes)
+        return train, val, held
+
+
+def seed_of(random_state: Any) -> int:
+    """A whole number from what scikit-learn takes as a random state."""
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
