@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint types format bench clean
+.PHONY: help demo test test-long lint types format bench chromium clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,10 +26,14 @@ $(VENV)/.dev: $(VENV)/.run
 demo: $(VENV)/.run ## train a 2-layer DSPP on the simulated robot arm (within a minute)
 	$(PY) -m dspp.demo
 
-test: lint types ## lint, types and tests (under 10 minutes)
+chromium: ## the browser that the report is looked at with, from Debian's packages, if there is none
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+		echo "chromium could not be installed: the tests that look at the report in a browser will say so"
+
+test: lint types chromium ## lint, types and tests (under 10 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m "not long" -n 2
 
-test-long: $(VENV)/.dev ## the tests that take minutes each
+test-long: $(VENV)/.dev chromium ## the tests that take minutes each
 	$(PY) -m pytest -m long
 
 lint: $(VENV)/.dev ## ruff

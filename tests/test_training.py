@@ -62,6 +62,27 @@ def test_the_arm_in_motion_is_learned_by_the_lmc_head():
     assert scores["mrmse"] < 0.6
 
 
+def test_outputs_that_were_not_all_observed_are_learned():
+    """With a third of the entries missing, far better than a Normal a column on rows that are whole."""
+    targets, whole = (np.stack([y, 0.5 * y + x[:, 2]], axis=1) for x, y in ((X, Y), (X_VAL, Y_VAL)))
+    missing = GENERATOR.random(targets.shape) < 0.33
+    missing[missing.all(1)] = False
+    result = fit(small(), X, np.where(missing, np.nan, targets), config=QUICK.change(epochs=40))
+    assert all(math.isfinite(epoch.train_nll) for epoch in result.history)
+    residual = (result.model.predictor()(X_VAL).mean - torch.tensor(whole)).square().mean(0)
+    assert (residual < 0.6 * torch.tensor(whole).var(0)).all()
+
+
+def test_on_epoch_is_told_of_each_epoch():
+    seen = []
+    result = fit(small(), X, Y, X_val=X_VAL, y_val=Y_VAL, config=QUICK, on_epoch=seen.append)
+    assert tuple(seen) == result.history
+    assert (len(seen), result.planned_epochs, result.stopped) == (8, 8, "finished")
+    seen.clear()
+    result = fit(small(), X, Y, config=QUICK.change(restarts=2, restart_epochs=3), on_epoch=seen.append)
+    assert tuple(seen) == result.history[3:], "those of trial starts are not told"
+
+
 def test_a_module_of_the_users_in_front():
     features = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh())
     before = features[0].weight.detach().clone()
@@ -107,19 +128,18 @@ def test_weight_decay_is_for_the_network_only():
 def test_the_best_of_the_restarts_is_trained_on(monkeypatch):
     scores = iter([0.5, -0.25, 0.125])
     trained = []
-    monkeypatch.setattr(loop._Trainer, "_nll", lambda self, model, rows, most=None: next(scores))
-    original = loop._Trainer._advance
+    monkeypatch.setattr(loop, "nll", lambda model, rows, most=None: next(scores))
+    original = loop.Trainer._advance
 
-    def advance(self, state, until, label):
-        trained.append((label, state.seed))
-        original(self, state, until, label)
+    def advance(self, state):
+        trained.append(state.seed)
+        original(self, state)
 
-    monkeypatch.setattr(loop._Trainer, "_advance", advance)
+    monkeypatch.setattr(loop.Trainer, "_advance", advance)
     result = fit(small(), X, Y, config=QUICK.change(restarts=3, epochs=3))
     assert result.restart_nll == (0.5, -0.25, 0.125)
-    seeds = [seed for _, seed in trained]
-    assert len(set(seeds[:3])) == 3
-    assert seeds[3] == seeds[1], "the second start had the lowest NLL"
+    assert len(set(trained[:3])) == 3
+    assert trained[3] == trained[1], "the second start had the lowest NLL"
     assert len(result.history) == 3, "the epochs of the trial count"
 
 
@@ -129,6 +149,7 @@ def test_validation_keeps_the_best_state_and_stops_early():
     values = [epoch.val_nll for epoch in result.history]
     assert len(values) < 200
     assert result.best_epoch == len(values) - 3
+    assert (result.stopped, result.planned_epochs) == ("early", 200)
     assert min(values) == values[result.best_epoch - 1]
     mixture = result.model.predictor()(torch.tensor(X_VAL).float())
     nll = -mixture.log_prob(torch.tensor(Y_VAL).float()).mean().item()
@@ -261,6 +282,9 @@ def test_threads_are_put_back():
 BAD = {
     "X holds NaN": (lambda: fit(small(), np.where(X > 2, np.nan, X), Y), r"X.*NaN"),
     "y holds inf": (lambda: fit(small(), X, np.where(Y > 1, np.inf, Y)), r"y.*inf"),
+    "y holds NaN": (lambda: fit(small(), X, np.where(Y > 1, np.nan, Y)), r"y.*NaN"),
+    "a row without targets": (lambda: fit(small(), X, np.where(X > -9, np.nan, X)), r"y.*row 0"),
+    "X_val holds NaN": (lambda: fit(small(), X, Y, X_val=np.full((1, 3), np.nan), y_val=[0.0]), r"X_val.*NaN"),
     "X is 1-D": (lambda: fit(small(), Y, Y), r"X"),
     "lengths differ": (lambda: fit(small(), X, Y[:-1]), r"240.*239|239.*240"),
     "empty": (lambda: fit(small(), X[:0], Y[:0]), r"X"),

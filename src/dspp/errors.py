@@ -23,3 +23,7 @@ class ModelFileError(DsppError, OSError):
 
 class CheckpointError(DsppError, OSError):
     """A checkpoint cannot be read or written."""
+
+
+class TrainingInterrupted(DsppError, RuntimeError):  # noqa: N818 - the name says what happened
+    """Training was asked to stop before its end; the message says where it can go on from."""

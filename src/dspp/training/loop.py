@@ -1,41 +1,43 @@
-"""Fitting a model: restarts, steps, recovery from non-finite numbers, validation.
+"""The training loop: restarts, steps, recovery from non-finite numbers, validation, checkpoints, a time budget.
 
 Batches and samples are a pure function of (seed, step), so the same seed gives the same bits, and a run can go on from
 any step.
 """
 
 import copy
+import dataclasses
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
-from dspp.config import ObjectiveConfig, TrainConfig
+from dspp.config import TrainConfig
 from dspp.data.batches import batch_indices, derive_seed
-from dspp.data.checks import Table, check_width, check_Xy
-from dspp.errors import InputError, NumericalError, TrainingDiverged
+from dspp.errors import CheckpointError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.model import Model, build
-from dspp.objectives import OBJECTIVES
 from dspp.presets import Spec
+from dspp.training.checkpoint import Keeper, Moment
+from dspp.training.clock import Clock
 from dspp.training.progress import ProgressBar
-from dspp.training.schedules import SCHEDULES
+from dspp.training.rows import Rows
 from dspp.training.state import (
     Epoch,
     Recovery,
+    Snapshot,
     TrainState,
     copy_weights,
     make_optimizer,
     restore,
+    resume,
     take_snapshot,
 )
+from dspp.training.step import Stepper, nll, own_randomness
 
 SNAPSHOT_STEPS = 50  # a good state is kept at every epoch and at every so many steps
-NLL_STEPS = 5  # the training NLL is taken at every so many steps
 RESTART_ROWS = 5000  # rows on which restarts are compared
+RESTART_SHARE = 0.3  # of a time budget: restarts that would take more are left out
 
 
 @dataclass(frozen=True)
@@ -49,229 +51,242 @@ class FitResult:
     recoveries: tuple[Recovery, ...]
     jitter_climbs: int
     notes: tuple[str, ...]
-    seconds: float
+    seconds: float  # those before a resume included
+    planned_epochs: int  # at whose end the schedule ends; under a time budget the last may be a part of one
+    stopped: str  # why training ended: "finished", "early" (no better on validation rows) or "time" (the budget)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows on the device, in the model's dtype."""
-
-    x: Tensor
-    y: Tensor
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-
-def fit(
-    spec: Spec,
-    X: Table,
-    y: Table,
-    *,
-    X_val: Table | None = None,
-    y_val: Table | None = None,
-    config: TrainConfig | None = None,
-    features: nn.Module | None = None,
-    progress: bool | None = None,
-) -> FitResult:
-    """Build the model of `spec` on standardised rows and train it.
-
-    Args:
-        spec: the model and its objective, from `presets.preset`.
-        X: training rows (N, D), standardised.
-        y: targets, (N,) for one output or (N, T) for several, standardised.
-        X_val: validation rows; the state with the best validation NLL is kept.
-        y_val: their targets.
-        config: how to train.
-        features: a module of your own in front of the first layer.
-        progress: whether to show a bar on standard error; None: only on a terminal.
-
-    Raises:
-        InputError: the data cannot be used.
-        TrainingDiverged: non-finite numbers came back more than `config.max_recoveries` times.
-    """
-    config = config or TrainConfig()
-    with _threads(config.threads):
-        train = _rows(X, y, spec, config)
-        val = None if X_val is None and y_val is None else _rows(X_val, y_val, spec, config, train)
-        return _Trainer(spec, config, train, val, features).run(progress)
-
-
-def _rows(X: Table | None, y: Table | None, spec: Spec, config: TrainConfig, like: _Rows | None = None) -> _Rows:
-    if X is None or y is None:
-        raise InputError("got only one of X_val and y_val, expected both or neither")
-    X64, y64 = check_Xy(X, y)
-    if like is not None:
-        check_width(X64, like.x.shape[1])
-        if y64.shape[1:] != tuple(like.y.shape[1:]):
-            raise InputError(f"y_val has shape {y64.shape}, expected the outputs of y: {tuple(like.y.shape[1:])}")
-    dtype = getattr(torch, spec.model.dtype)
-    device = _device(config.device)
-    return _Rows(torch.from_numpy(X64).to(device, dtype), torch.from_numpy(y64).to(device, dtype))
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"unknown device {name!r}; use 'cpu' or 'cuda'") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("device 'cuda' was asked for, but torch finds no CUDA device here; use device='cpu'")
-    return device
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-class _Trainer:
-    """One call of `fit`."""
+class Trainer:
+    """One call of `fit`; see there for the arguments."""
 
     def __init__(
-        self, spec: Spec, config: TrainConfig, train: _Rows, val: _Rows | None, features: nn.Module | None
+        self,
+        spec: Spec,
+        config: TrainConfig,
+        train: Rows,
+        val: Rows | None,
+        features: nn.Module | None,
+        clock: Clock,
+        keeper: Keeper | None,
+        on_epoch: Callable[[Epoch], None] | None,
+        should_stop: Callable[[], bool] | None,
     ) -> None:
         self.spec, self.config, self.train, self.val, self.features = spec, config, train, val, features
-        self.objective = OBJECTIVES[spec.objective.name]
-        self.schedule = SCHEDULES[config.schedule]
+        self.clock, self.keeper, self.on_epoch, self.should_stop = clock, keeper, on_epoch, should_stop
+        self.stepper = Stepper(spec.objective, config, train, randomise=features is not None)
         self.steps_an_epoch = math.ceil(len(train) / config.batch_size)
-        self.total_steps = config.epochs * self.steps_an_epoch
-        trial_epochs = min(config.restart_epochs, config.epochs) if config.restarts > 1 else 0
-        self.trial_steps = trial_epochs * self.steps_an_epoch
+        clock.validation = 0 if val is None else len(val) / config.batch_size
+        self.full_steps = self.total_steps = config.epochs * self.steps_an_epoch
+        self.trying = config.restarts > 1  # whether starts are still being compared
+        self.trial_steps = min(config.restart_epochs, config.epochs) * self.steps_an_epoch if self.trying else 0
+        self.scores: list[float] = []
+        self.best: tuple[TrainState, Snapshot] | None = None  # of the starts tried
+        self.good: Moment | None = None  # the last moment to go back to, or on from
+        self.weighed = False  # whether the time budget has been held against the pace
+        self.notes: list[str] = []
 
     def run(self, progress: bool | None) -> FitResult:
-        """Try the starts, train the best to the end."""
-        start = time.perf_counter()
-        wasted = (self.config.restarts - 1) * self.trial_steps
-        with ProgressBar(self.total_steps + wasted, progress) as self.bar:
-            self.bar_offset = 0
-            state, scores = self._best_start()
-            self._advance(state, self.total_steps, "training")
+        """Try the starts, train the best to the end; or go on from where an earlier process left this run."""
+        saved = self._take_over()
+        if saved is not None and saved.stopped is not None:
+            return self._result(self._resumed(saved.current), saved)
+        with ProgressBar(self.total_steps + (self.config.restarts - 1) * self.trial_steps, progress) as self.bar:
+            try:
+                state = self._best_start(saved)
+                self._advance(state)
+                self.good = self._moment(state, self._why_stopped(state))
+                self._write_good()
+            except KeyboardInterrupt:
+                self._write_good()
+                raise
+        return self._result(state, self.good)
+
+    def _take_over(self) -> Moment | None:
+        """What an earlier process has left, with its counts taken over."""
+        saved = None if self.keeper is None else self.keeper.saved
+        if self.keeper is None or saved is None:
+            return None
+        self.trying, self.scores = saved.trying, list(saved.scores)
+        if self.clock.budget is not None:  # without one, a plan made for an earlier one is void
+            self.total_steps = saved.total_steps
+        self.notes = list(dict.fromkeys(saved.notes if saved.stopped else saved.notes + self.keeper.notes))
+        if saved.best is not None:
+            self.best = (self._resumed(saved.best), saved.best)
+        self.clock.go_on_from(saved.seconds)
+        return saved
+
+    def _result(self, state: TrainState, end: Moment) -> FitResult:
         if state.best_weights is not None:
             state.model.load_state_dict(state.best_weights)
         model = state.model.eval()
-        assert isinstance(model, Model)
+        assert end.stopped is not None
         return FitResult(
             model=model,
             history=tuple(state.history),
-            restart_nll=tuple(scores),
+            restart_nll=end.scores,
             best_epoch=state.best_epoch,
             recoveries=tuple(state.recoveries),
             jitter_climbs=model.jitter_climbs,
-            notes=model.notes,
-            seconds=time.perf_counter() - start,
+            notes=model.notes + end.notes,
+            seconds=end.seconds,
+            planned_epochs=math.ceil(end.total_steps / self.steps_an_epoch),
+            stopped=end.stopped,
         )
 
-    def _best_start(self) -> tuple[TrainState, list[float]]:
+    # ------------------------------------------------------------ starts
+
+    def _best_start(self, saved: Moment | None) -> TrainState:
         """Train each start for a short while and keep the one with the lowest training NLL."""
-        best: tuple[float, TrainState] | None = None
-        scores: list[float] = []
-        for trial in range(self.config.restarts):
-            state = self._start(trial)
-            if self.config.restarts == 1:
-                return state, []
-            try:
-                self._advance(state, self.trial_steps, f"start {trial + 1} of {self.config.restarts}")
-                scores.append(self._nll(state.model, self.train, RESTART_ROWS))
-            except (NumericalError, TrainingDiverged):
-                scores.append(float("nan"))  # this start is out of the race
-            if trial < self.config.restarts - 1:
-                self.bar_offset += self.trial_steps
-            if math.isfinite(scores[-1]) and (best is None or scores[-1] < best[0]):
-                best = (scores[-1], state)
-        if best is None:
+        if not self.trying:
+            return self._start(0) if saved is None else self._resumed(saved.current)
+        for trial in range(len(self.scores), self.config.restarts):
+            state = self._start(trial) if saved is None else self._resumed(saved.current)
+            saved = None
+            score = self._try(state)
+            if not self.trying:
+                return state  # the time budget has no room for the others
+            if math.isfinite(score) and score < min((s for s in self.scores if math.isfinite(s)), default=math.inf):
+                self.best = (state, take_snapshot(state))
+            self.scores.append(score)
+            if self.clock.over:
+                break
+        if self.best is None:
             raise TrainingDiverged(
                 f"all {self.config.restarts} starts diverged; lower learning_rate (now {self.config.learning_rate}), "
                 "and check that the rows are standardised"
             )
-        return best[1], scores
+        self.trying = False
+        return self.best[0]
+
+    def _try(self, state: TrainState) -> float:
+        """Train a start for a short while; its training NLL, or NaN when it is out of the race."""
+        try:
+            self._advance(state)
+            return nll(state.model, self.train, RESTART_ROWS) if self.trying else math.nan
+        except (NumericalError, TrainingDiverged):
+            if not self.trying:
+                raise
+            return math.nan
 
     def _start(self, trial: int) -> TrainState:
         num_outputs = None if self.train.y.dim() == 1 else self.train.y.shape[1]
         seed = derive_seed(self.config.seed, trial)
         features = copy.deepcopy(self.features)  # each start trains its own
-        model = build(self.spec.model, self.train.x, num_outputs, seed, features)
-        return TrainState(model.train(), make_optimizer(model, self.config), seed)
+        with own_randomness(seed, self.train.x.device, features is not None):
+            model = build(self.spec.model, self.train.x, num_outputs, seed, features)
+        model.train()
+        return TrainState(model, make_optimizer(model, self.config), trial, seed)
 
-    def _advance(self, state: TrainState, until: int, label: str) -> None:
-        """Train until step `until`, or until validation says to stop."""
-        while state.step < until:
-            if self._finished_early(state):
-                return
-            self._epoch(state, label)
+    def _resumed(self, snapshot: Snapshot) -> TrainState:
+        state = self._start(snapshot.trial)
+        try:
+            resume(state, snapshot)
+        except (RuntimeError, ValueError, KeyError) as problem:
+            raise CheckpointError(f"the checkpoint does not hold this model ({problem!s:.200}); delete it") from None
+        return state
 
-    def _finished_early(self, state: TrainState) -> bool:
+    # ------------------------------------------------------------ epochs and steps
+
+    @property
+    def until(self) -> int:
+        """The step to train to, for now."""
+        return self.trial_steps if self.trying else self.total_steps
+
+    def _advance(self, state: TrainState) -> None:
+        """Train until step `until`, or until validation or the time budget says to stop."""
+        while state.step < self.until and not self._no_better(state) and not (self.clock.over and state.history):
+            self._epoch(state)
+
+    def _no_better(self, state: TrainState) -> bool:
         patience = self.config.patience
         return (
             patience is not None and state.best_epoch is not None and len(state.history) - state.best_epoch >= patience
         )
 
-    def _epoch(self, state: TrainState, label: str) -> None:
-        begin = time.perf_counter()
+    def _why_stopped(self, state: TrainState) -> str:
+        if state.step >= self.full_steps:
+            return "finished"
+        if self._no_better(state):
+            return "early"
+        done = state.step / self.steps_an_epoch
+        self.notes.append(
+            f"the time budget of {self.clock.budget:g} s allowed {done:.3g} of {self.config.epochs} epochs"
+        )
+        return "time"
+
+    def _epoch(self, state: TrainState) -> None:
+        """Train to the end of an epoch, from its first step or from within."""
+        if not state.values:
+            state.epoch_begin = time.perf_counter()
+        self.clock.start_lap()
         epoch = state.step // self.steps_an_epoch
         batches = batch_indices(len(self.train), self.config.batch_size, state.seed, epoch)
-        values: dict[int, float] = {}
-        nlls: dict[int, float] = {}
-        good = take_snapshot(state)
-        end = (epoch + 1) * self.steps_an_epoch
-        while state.step < end:
-            if state.step - good.step >= SNAPSHOT_STEPS:
-                good = take_snapshot(state)
-            index = batches[state.step % self.steps_an_epoch].to(self.train.x.device)
+        self._keep(state)
+        while True:
             try:
-                values[state.step], nll = self._step(state, index)
+                self._steps(state, epoch, batches)
+                val_nll = None if self.val is None else nll(state.model, self.val)
+                break
             except NumericalError as error:
-                self._recover(state, good, str(error))
-                continue
-            if nll is not None:
-                nlls[state.step] = nll
+                self._recover(state, str(error))
+        self._record(state, epoch + 1, val_nll)
+        if self.on_epoch is not None and not self.trying:
+            self.on_epoch(state.history[-1])
+        self.clock.end_epoch()
+
+    def _steps(self, state: TrainState, epoch: int, batches: list[Tensor]) -> None:
+        assert self.good is not None
+        offset = (state.trial if self.trying else max(len(self.scores) - 1, 0)) * self.trial_steps
+        while state.step < min((epoch + 1) * self.steps_an_epoch, self.until):
+            if self.clock.over and state.values:  # however small the budget, one step is made
+                return
+            if state.step - self.good.current.step >= SNAPSHOT_STEPS or (not self.weighed and self.clock.can_plan):
+                self._keep(state)
+            index = batches[state.step % self.steps_an_epoch].to(self.train.x.device)
+            state.values[state.step], train_nll = self.stepper.step(state, index, state.step / self.total_steps)
+            if train_nll is not None:
+                state.nlls[state.step] = train_nll
             state.step += 1
-            self.bar.update(self.bar_offset + state.step, f"{label}, epoch {epoch + 1}", len(index), nll)
-        val_nll = None if self.val is None else self._nll(state.model, self.val)
+            self.clock.end_step()
+            name = f"start {state.trial + 1} of {self.config.restarts}" if self.trying else "training"
+            self.bar.update(offset + state.step, f"{name}, epoch {epoch + 1}", len(index), train_nll)
+            if self.should_stop is not None and self.should_stop():
+                self._interrupt(state)
+
+    def _record(self, state: TrainState, number: int, val_nll: float | None) -> None:
         rate = state.optimizer.param_groups[0]["lr"]
-        seconds = time.perf_counter() - begin
-        record = Epoch(epoch + 1, _mean(values), _mean(nlls), val_nll, rate, seconds)
-        state.history.append(record)
+        seconds = time.perf_counter() - state.epoch_begin
+        state.history.append(Epoch(number, _mean(state.values), _mean(state.nlls), val_nll, rate, seconds))
+        state.values, state.nlls = {}, {}
         if val_nll is not None and val_nll < state.best_nll:
-            state.best_nll, state.best_epoch, state.best_weights = (
-                val_nll,
-                record.number,
-                copy_weights(state.model),
-            )
+            state.best_nll, state.best_epoch, state.best_weights = val_nll, number, copy_weights(state.model)
 
-    def _step(self, state: TrainState, index: Tensor) -> tuple[float, float | None]:
-        """One step of Adam on one batch; raises NumericalError, before anything is changed, on non-finite numbers."""
-        rate = self.config.learning_rate * self.schedule(state.step / self.total_steps, self.config)
-        for group in state.optimizer.param_groups:
-            group["lr"] = rate * state.rate_factor
-        x, y = self.train.x[index], self.train.y[index]
-        model, objective = state.model, self.spec.objective
-        mixture = model(x, noise_seed=derive_seed(state.seed, state.step, 1))
-        value = self._score(objective, mixture, y, model)
-        state.optimizer.zero_grad()
-        (-value).backward()
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if not math.isfinite(value.item()) or not math.isfinite(norm.item()):
-            raise NumericalError(f"objective {value.item()}, gradient norm {norm.item()}")
-        state.optimizer.step()
-        nll = None
-        if state.step % NLL_STEPS == 0:
-            with torch.no_grad():
-                nll = -mixture.log_prob(y).mean().item()
-        return value.item(), nll
+    # ------------------------------------------------------------ good moments
 
-    def _score(self, objective: ObjectiveConfig, mixture, y: Tensor, model) -> Tensor:  # type: ignore[no-untyped-def]
-        return self.objective(mixture, y, model.kl(), len(self.train), beta=objective.beta, gamma=objective.gamma)
+    def _keep(self, state: TrainState) -> None:
+        """Keep this moment to go back to, and write it down when it is time to."""
+        self._plan(state)
+        self.good = self._moment(state)
+        if self.keeper is not None:
+            self.keeper.offer(self.good)
 
-    def _recover(self, state: TrainState, good, reason: str) -> None:  # type: ignore[no-untyped-def]
+    def _moment(self, state: TrainState, stopped: str | None = None) -> Moment:
+        best = self.best[1] if self.best is not None and self.trying else None
+        return Moment(
+            current=take_snapshot(state),
+            trying=self.trying,
+            best=best,
+            scores=tuple(self.scores),
+            total_steps=self.total_steps,
+            seconds=self.clock.spent,
+            notes=tuple(self.notes),
+            stopped=stopped,
+        )
+
+    def _recover(self, state: TrainState, reason: str) -> None:
         """Back to the last good state, with half the learning rate."""
-        failed = state.step
+        assert self.good is not None
+        failed, good = state.step, self.good.current
         restore(state, good)
         state.rate_factor *= 0.5
         state.recoveries.append(Recovery(failed, good.step, reason, state.rate_factor))
@@ -281,14 +296,34 @@ class _Trainer:
                 f"learning_rate (now {self.config.learning_rate}), or use dtype='float64'"
             )
 
-    def _nll(self, model: nn.Module, rows: _Rows, most: int | None = None) -> float:
-        """NLL a row of the distribution the user would get."""
-        assert isinstance(model, Model)
-        x, y = rows.x[:most], rows.y[:most]
-        nll = -float(model.predictor()(x).log_prob(y).double().mean())
-        if not math.isfinite(nll):
-            raise NumericalError(f"the NLL of {len(x)} rows is {nll}")
-        return nll
+    def _interrupt(self, state: TrainState) -> None:
+        self._write_good()
+        where = f"training was stopped at step {state.step}"
+        if self.keeper is None:
+            raise TrainingInterrupted(f"{where}; there is no checkpoint, so the work is lost: pass checkpoint=<path>")
+        raise TrainingInterrupted(f"{where}; go on from {self.keeper.path} with the same call and resume=True")
+
+    def _write_good(self) -> None:
+        """Write down the last good moment; the steps since then will be repeated."""
+        if self.keeper is not None and self.good is not None:
+            seconds = self.good.seconds if self.good.stopped else self.clock.spent
+            self.keeper.write(dataclasses.replace(self.good, seconds=seconds))
+
+    def _plan(self, state: TrainState) -> None:
+        """Under a time budget, let the schedule end when the time does."""
+        if self.clock.budget is None or not self.clock.can_plan:
+            return
+        self.weighed = True
+        trials = self.config.restarts * self.trial_steps * self.clock.step_seconds
+        if self.trying and state.trial == 0 and trials > RESTART_SHARE * self.clock.budget:
+            self.trying = False
+            self.notes.append(
+                f"the time budget of {self.clock.budget:g} s has no room to try {self.config.restarts} starts; the "
+                "first was trained"
+            )
+        if not self.trying:
+            self.total_steps = min(self.full_steps, state.step + self.clock.steps_left(self.steps_an_epoch))
+            self.bar.expect(self.total_steps + max(len(self.scores) - 1, 0) * self.trial_steps)
 
 
 def _mean(values: dict[int, float]) -> float:

@@ -57,6 +57,10 @@ class ProgressBar:
         shown = "" if self._nll is None else f"NLL {self._nll:+.3f}"
         self._bar.update(self._task, completed=step, description=label, rate=f"{rate:,.0f} rows/s", nll=shown)
 
+    def expect(self, total_steps: int) -> None:
+        """Show that there will be so many steps, after a change of plan."""
+        self._bar.update(self._task, total=total_steps)
+
 
 class _FieldColumn(ProgressColumn):
     """A field of the task as text."""

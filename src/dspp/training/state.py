@@ -1,6 +1,6 @@
 """The state of a training run: everything needed to go back to a moment, or on from it, bit for bit."""
 
-import copy
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from dspp.config import TrainConfig
+from dspp.model import Model
 
 Weights = dict[str, Tensor]
+Moments = dict[int, dict[str, Tensor]]  # of the optimiser: what it keeps for each parameter, by number
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,9 @@ class Recovery:
 class TrainState:
     """A model in training, its optimiser, and where they stand."""
 
-    model: nn.Module
+    model: Model
     optimizer: torch.optim.Optimizer
+    trial: int  # which of the starts it comes from
     seed: int  # of batches and samples
     step: int = 0
     rate_factor: float = 1.0
@@ -48,32 +51,79 @@ class TrainState:
     best_nll: float = float("inf")
     best_epoch: int | None = None
     best_weights: Weights | None = None
+    values: dict[int, float] = field(default_factory=dict)  # the objective at each step of this epoch
+    nlls: dict[int, float] = field(default_factory=dict)  # the NLL, at the steps at which it was taken
+    epoch_begin: float = 0.0  # when this epoch began, on time.perf_counter
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A moment to go back to."""
+    """A moment to go back to, or on from: a copy that later steps do not touch."""
 
+    trial: int
     step: int
     weights: Weights
-    optimizer: dict[str, Any]
+    moments: Moments
+    rate_factor: float = 1.0
+    history: tuple[Epoch, ...] = ()
+    recoveries: tuple[Recovery, ...] = ()
+    best_nll: float = float("inf")
+    best_epoch: int | None = None
+    best_weights: Weights | None = None
+    values: tuple[tuple[int, float], ...] = ()
+    nlls: tuple[tuple[int, float], ...] = ()
+    epoch_seconds: float = 0.0  # spent on this epoch so far
+    climbs: tuple[int, ...] = ()  # of the jitter, a layer
 
 
 def take_snapshot(state: TrainState) -> Snapshot:
-    """Copy what a failed step could spoil."""
-    return Snapshot(state.step, copy_weights(state.model), copy.deepcopy(state.optimizer.state_dict()))
+    """Copy everything that training changes."""
+    return Snapshot(
+        trial=state.trial,
+        step=state.step,
+        weights=copy_weights(state.model),
+        moments=_copy_moments(state.optimizer.state_dict()["state"]),
+        rate_factor=state.rate_factor,
+        history=tuple(state.history),
+        recoveries=tuple(state.recoveries),
+        best_nll=state.best_nll,
+        best_epoch=state.best_epoch,
+        best_weights=state.best_weights,  # replaced by a better one, never written into
+        values=tuple(state.values.items()),
+        nlls=tuple(state.nlls.items()),
+        epoch_seconds=time.perf_counter() - state.epoch_begin,
+        climbs=tuple(layer.climbs for layer in state.model.gp_layers),
+    )
 
 
 def restore(state: TrainState, snapshot: Snapshot) -> None:
-    """Go back to `snapshot`."""
+    """Put back what a failed step could spoil; what has been counted since then still counts."""
     state.model.load_state_dict(snapshot.weights)
-    state.optimizer.load_state_dict(copy.deepcopy(snapshot.optimizer))
+    groups = state.optimizer.state_dict()["param_groups"]
+    state.optimizer.load_state_dict({"state": _copy_moments(snapshot.moments), "param_groups": groups})
     state.step = snapshot.step
+
+
+def resume(state: TrainState, snapshot: Snapshot) -> None:
+    """Make a fresh start of the same trial stand where `snapshot` was taken."""
+    restore(state, snapshot)
+    state.rate_factor = snapshot.rate_factor
+    state.history, state.recoveries = list(snapshot.history), list(snapshot.recoveries)
+    state.best_nll, state.best_epoch = snapshot.best_nll, snapshot.best_epoch
+    state.best_weights = snapshot.best_weights
+    state.values, state.nlls = dict(snapshot.values), dict(snapshot.nlls)
+    state.epoch_begin = time.perf_counter() - snapshot.epoch_seconds
+    for layer, climbs in zip(state.model.gp_layers, snapshot.climbs, strict=True):
+        layer.climbs = climbs
 
 
 def copy_weights(model: nn.Module) -> Weights:
     """The model's parameters and buffers, copied."""
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def _copy_moments(moments: Moments) -> Moments:
+    return {number: {name: value.clone() for name, value in kept.items()} for number, kept in moments.items()}
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:

@@ -1,0 +1,118 @@
+"""What the front door costs: an estimator's `fit` beyond the bare loop, `dspp predict` against the bare model.
+
+    python -m benchmarks.front_door [--rows 1000000]
+
+Prints a table and, as its last line, JSON:
+  fit_overhead         seconds of DSPPRegressor.fit on a data frame, over those of training.fit on the same numbers, - 1
+  predict_ratio        rows/s of `dspp predict` from Parquet to Parquet, over those of the bare model on arrays
+  predict_peak_mb      most resident memory of that `dspp predict`
+  import_seconds       `import dspp`, and `from dspp import DSPPRegressor`, each beyond `import torch`
+  help_seconds         `dspp --help`
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from dspp import DSPPRegressor, load
+from dspp.data.inputs import Inputs
+from dspp.training import fit
+
+COLUMNS = 20
+DSPP = [sys.executable, "-m", "dspp"]
+
+
+def table(rows: int, seed: int) -> tuple[pa.Table, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, COLUMNS))
+    y = np.sin(X[:, 0]) + 0.5 * X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=rows)
+    return pa.table({f"x{d}": X[:, d] for d in range(COLUMNS)}), y
+
+
+def seconds(function: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
+def fit_overhead(repeats: int = 3) -> float:
+    """The median over repeats, each taking both in turn."""
+    frame, y = table(5000, seed=0)
+    estimator = DSPPRegressor(epochs=10, inducing=100, restarts=1).fit(frame, y)
+    fitted = estimator.fitted_
+    train, val, _ = estimator.parts(len(y), 0, given_validation=False)
+    X, scaled = fitted.scale_X.transform(Inputs.of(frame).encode(fitted.encoder)), fitted.scale_y.transform(y)
+    held_out = {"X_val": X[val], "y_val": scaled[val]}
+
+    def bare() -> object:
+        return fit(fitted.spec, X[train], scaled[train], **held_out, config=fitted.train)
+
+    return statistics.median(seconds(lambda: estimator.fit(frame, y)) / seconds(bare) for _ in range(repeats)) - 1
+
+
+def predictions(rows: int, folder: Path) -> dict[str, float]:
+    """The command line against the bare model, one after the other, on the same rows."""
+    frame, y = table(20_000, seed=0)
+    DSPPRegressor(epochs=1, restarts=1).fit(frame, y).save(folder / "model.dspp")
+    new, _ = table(rows, seed=1)
+    pq.write_table(new, folder / "new.parquet", row_group_size=100_000)
+    fitted = load(folder / "model.dspp").fitted_
+    X = fitted.scale_X.transform(np.column_stack([c.to_numpy() for c in new.columns]))
+    del new
+    part = X[: rows // 5]
+    bare = len(part) / seconds(lambda: fitted.predictor(part))
+    command = [*DSPP, "predict", folder / "model.dspp", folder / "new.parquet", "--out", folder / "out.parquet"]
+    taken = seconds(lambda: subprocess.run(list(map(str, command)), check=True, capture_output=True))
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    bare = (bare + len(part) / seconds(lambda: fitted.predictor(part))) / 2  # before and after: the machine is noisy
+    assert pq.read_metadata(folder / "out.parquet").num_rows == rows
+    return {
+        "bare_rows_s": bare,
+        "cli_rows_s": rows / taken,
+        "predict_ratio": rows / taken / bare,
+        "predict_peak_mb": peak,
+    }
+
+
+def start_up(code: str, repeats: int = 5) -> float:
+    """Median seconds of a fresh interpreter that runs `code`."""
+    run = lambda: subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)  # noqa: E731
+    return statistics.median(seconds(run) for _ in range(repeats))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    options = parser.parse_args()
+    torch.set_num_threads(min(2, os.cpu_count() or 1))
+    alone = start_up("import torch")
+    results: dict[str, float] = {
+        "help_seconds": statistics.median(
+            seconds(lambda: subprocess.run([*DSPP, "--help"], check=True, capture_output=True)) for _ in range(5)
+        ),
+        "import_seconds": start_up("import torch, dspp") - alone,
+        "import_estimator_seconds": start_up("import torch\nfrom dspp import DSPPRegressor") - alone,
+        "fit_overhead": fit_overhead(),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        results |= predictions(options.rows, Path(folder))
+    for name, value in results.items():
+        print(f"{name:26} {value:12,.3f}")
+    print(json.dumps({name: round(value, 4) for name, value in results.items()}))
+
+
+if __name__ == "__main__":
+    main()

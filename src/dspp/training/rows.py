@@ -1,0 +1,59 @@
+"""Rows as the model sees them: checked, on the device, in its dtype."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dspp.config import TrainConfig
+from dspp.data.checks import Table, check_width, check_X, check_y
+from dspp.errors import InputError
+from dspp.presets import Spec
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs and targets; NaN among several targets of a row means "not observed"."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def training_rows(X: Table, y: Table, spec: Spec, config: TrainConfig) -> Rows:
+    """Check the training rows and put them on the device."""
+    X64 = check_X(X)
+    return _placed(X64, check_y(y, len(X64), missing=True), spec, config)
+
+
+def validation_rows(X: Table | None, y: Table | None, like: Rows, spec: Spec, config: TrainConfig) -> Rows | None:
+    """Check the validation rows, which must look `like` the training rows; None when there are none."""
+    if X is None and y is None:
+        return None
+    if X is None or y is None:
+        raise InputError("got only one of X_val and y_val, expected both or neither")
+    X64 = check_X(X, "X_val")
+    y64 = check_y(y, len(X64), "y_val", missing=True)
+    check_width(X64, like.x.shape[1])
+    if y64.shape[1:] != tuple(like.y.shape[1:]):
+        raise InputError(f"y_val has shape {y64.shape}, expected the outputs of y: {tuple(like.y.shape[1:])}")
+    return _placed(X64, y64, spec, config)
+
+
+def _placed(X64: NDArray[np.float64], y64: NDArray[np.float64], spec: Spec, config: TrainConfig) -> Rows:
+    dtype, device = getattr(torch, spec.model.dtype), _device(config.device)
+    return Rows(torch.from_numpy(X64).to(device, dtype), torch.from_numpy(y64).to(device, dtype))
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"unknown device {name!r}; use 'cpu' or 'cuda'") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("device 'cuda' was asked for, but torch finds no CUDA device here; use device='cpu'")
+    return device
