@@ -206,7 +206,7 @@ def _matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, C: Tensor, S1: Tensor, d
         return kernel_gradient(B, rank_one + S1.unsqueeze(-1) * RR), dC
     RR, C = RR.tril() + RR.tril(-1).mT, C.tril()
     RC = RR @ C  # dC = 2 dS C = R C, and S R = C (R C)ᵀ since R is symmetric
-    return kernel_gradient(B, rank_one + C @ RC.mT - RR), RC.tril()
+    return kernel_gradient(B, torch.baddbmm(rank_one - RR, C, RC.mT)), RC.tril()
 
 
 def _point_gradients(

@@ -160,22 +160,24 @@ class _KernelMatrix(torch.autograd.Function):
 
 
 class _SelfKernelMatrix(torch.autograd.Function):
-    """The same of points with themselves: x is both arguments, so its gradient comes from the symmetric part."""
+    """The same of points with themselves, in float64; the gradient, from the symmetric part, in the dtype of x."""
 
     @staticmethod
     def forward(ctx, x, kind):  # type: ignore[no-untyped-def]
-        t2 = squared_distance(x, x).clamp_(max=kind.horizon)
+        exact = x.to(torch.float64)
+        t2 = squared_distance(exact, exact).clamp_(max=kind.horizon)
         k, slope = torch.empty_like(t2), torch.empty_like(t2)
         kind.fill(t2, k, slope)
-        ctx.save_for_backward(x, slope)
+        ctx.save_for_backward(x, slope.to(x.dtype))
         ctx.slope_factor = kind.slope_factor
         return k
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         x, slope = ctx.saved_tensors
-        g = (grad + grad.mT) * slope
-        return 2 * ctx.slope_factor * (x * g.sum(-1, keepdim=True) - g @ x), None
+        grad = grad.to(x.dtype)
+        g = (grad + grad.mT).mul_(slope)
+        return (x * g.sum(-1, keepdim=True) - g @ x).mul_(2 * ctx.slope_factor), None
 
 
 def squared_distance(x: Float[Tensor, "W R D"], z: Float[Tensor, "W M D"]) -> Float[Tensor, "W R M"]:
@@ -223,8 +225,12 @@ class ARDKernel(nn.Module):
     def unit_matrix(self, x: Float[Tensor, "W R D"], z: Float[Tensor, "W M D"]) -> Float[Tensor, "W R M"]:
         """The kernel matrix without the output scale, of points that `scale` has scaled."""
         if x is z:
-            return _SelfKernelMatrix.apply(x, self.kind)  # type: ignore[no-any-return, no-untyped-call]
+            return self.exact_matrix(x).to(x.dtype)
         return _KernelMatrix.apply(x, z, self.kind)  # type: ignore[no-any-return, no-untyped-call]
+
+    def exact_matrix(self, z: Float[Tensor, "W M D"]) -> Float[Tensor, "W M M"]:
+        """The matrix of scaled points with themselves, in float64, to be factorised."""
+        return _SelfKernelMatrix.apply(z, self.kind)  # type: ignore[no-any-return, no-untyped-call]
 
     def forward(self, x: Float[Tensor, "*W R D"], z: Float[Tensor, "*W M D"]) -> Float[Tensor, "W R M"]:
         """The kernel matrix of unscaled points, output scale included."""

@@ -118,8 +118,7 @@ class GPLayer(nn.Module):
 
     def _solve(self, count: bool = False) -> _Solved:
         z = self.kernel.scale(self.inducing_points)
-        z64 = z.to(torch.float64)
-        K = self.kernel.unit_matrix(z64, z64)
+        K = self.kernel.exact_matrix(z)
         result = whiten(K, self.jitter, self.name)
         self.climbs += result.climbs if count else 0  # once a step
         B, jitter = result.inverse_root.to(z.dtype), result.jitter.to(z.dtype)
