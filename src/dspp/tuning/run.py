@@ -1,0 +1,103 @@
+"""The call a user makes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dspp.data.inputs import targets
+from dspp.errors import InputError
+from dspp.estimators.settings import FEWEST_ROWS_TO_HOLD_OUT
+from dspp.tuning.result import TuneResult
+from dspp.tuning.search import Budget, Search, Task
+from dspp.tuning.space import Space
+from dspp.tuning.study import best_file, digest, opened
+
+TRIALS = 30
+
+
+def tune(
+    X: Any,
+    y: Any,
+    *,
+    models: Sequence[str] = ("dspp",),
+    space: Mapping[str, Any] | None = None,
+    trials: int | None = None,
+    time_budget: float | None = None,
+    X_val: Any = None,
+    y_val: Any = None,
+    study: str | Path | None = None,
+    base: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> TuneResult:
+    """Search for the settings with the lowest validation NLL, and return the model they gave.
+
+    Every trial trains on the same rows and is judged on the same validation rows. At a quarter and at a half of its
+    training it goes on only if it is among the better half so far (successive halving). A small space of choices and
+    whole numbers is tried in random order, each setting once; any other is left to Optuna's TPE sampler. The default
+    space is the paper's (beta, width, layers and, for 3 layers, topology), and begins with the first model's own
+    settings.
+
+    Args:
+        X: a data frame, or a 2-D array of numbers.
+        y: one target a row, or (N, T) for T outputs.
+        models: presets to choose from, such as "dspp", "ppgpr", "svgp".
+        space: for each parameter [choice, choice, ...], (low, high) or (low, high, "log"); a range between whole
+            numbers gives whole numbers. Parameters of the estimators, and fields of `ModelConfig` and `TrainConfig`.
+            Those that mean nothing to a model (the width of a single layer) are left out of its trials.
+        trials: settings to try, those of an earlier call with the same `study` included; None: 30.
+        time_budget: seconds that this call may take. A trial gets at most a quarter of it, or more where there are
+            fewer than four to run; its schedule is shortened to fit, so that there is a model however short the time.
+        X_val: validation rows; None: the estimators' `validation_fraction` of the rows of X.
+        y_val: their targets.
+        study: a file to keep the search in. The same call goes on from it, also after a crash; the best model so far is
+            kept beside it, in `<study>.best.dspp`.
+        base: parameters of every estimator that stay as they are, such as {"inducing": 100, "epochs": 20}.
+        seed: the same seed gives the same trials, unless time cuts them short.
+        progress: whether to show a line with the trial, the best NLL and the time left; None: only on a terminal.
+        should_stop: asked after every training step; True ends the search with `TrainingInterrupted`, the study kept.
+
+    Raises:
+        InputError: data or names cannot be used, the study was made with others, or no setting could be trained.
+        CheckpointError: the study cannot be read or written, or another process is using it.
+
+    Example:
+        >>> tune(X, y, time_budget=600).best_estimator.predict_interval(X_new)  # doctest: +SKIP
+    """
+    budget = Budget(time_budget)
+    count = TRIALS if trials is None else trials
+    if not isinstance(count, int) or count < 1:
+        raise InputError(f"trials: got {trials!r}, expected a whole number of at least 1")
+    choices = Space(models, space, base or {})
+    task = _task(X, y, X_val, y_val, choices, seed)
+    path = None if study is None else Path(study)
+    identity = {} if path is None else _identity(task, choices)
+    with opened(path, identity) as kept:
+        file = None if path is None else best_file(path)
+        return Search(task, choices, kept, count, budget, file, should_stop).run(progress)
+
+
+def _task(X: Any, y: Any, X_val: Any, y_val: Any, space: Space, seed: int) -> Task:
+    """What every trial learns from, checked: an error in it is no trial's."""
+    any_model = space.estimator({"model": space.models[0]}, random_state=seed)
+    num_rows = len(targets(y, len(any_model._inputs(X, reset=True))))
+    if X_val is not None or y_val is not None:
+        any_model._validation(X_val, y_val)
+    train, val, _ = any_model.parts(num_rows, seed, X_val is not None)
+    if X_val is None and not len(val):
+        raise InputError(
+            "tune needs validation rows: pass X_val and y_val, or a validation_fraction above 0 and at least "
+            f"{FEWEST_ROWS_TO_HOLD_OUT} rows (got {num_rows})"
+        )
+    return Task(X, y, X_val, y_val, len(train), seed)
+
+
+def _identity(task: Task, space: Space) -> dict[str, str]:
+    """What makes a search this one, in words that finish "was made with another"."""
+    return {
+        "table": digest(task.X, task.y, task.X_val, task.y_val),
+        "space or list of models": repr(space.dimensions),
+        "base": repr(sorted(space.base.items(), key=lambda item: item[0])),
+        "seed": repr(task.seed),
+    }
