@@ -1,0 +1,223 @@
+"""`dspp fit` and `dspp tune`: from a table to a model file."""
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dspp.cli import show
+from dspp.cli.files import Labelled, check_columns, check_output, columns_of, file_size, located, read_labelled
+from dspp.cli.fit_options import FitOptions
+from dspp.cli.options import duration
+from dspp.cli.session import Session, Stopped
+from dspp.errors import CheckpointError, InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dspp.estimators.regressor import Regressor
+
+
+@dataclass(frozen=True)
+class Task:
+    """The rows to learn from, and those that judge."""
+
+    X: "pa.Table"
+    y: "pa.Table"
+    X_val: "pa.Table"  # the rows of --validation, or those that `fit` will hold out; possibly none
+    y_val: "pa.Table"
+    judges: str  # what to call them
+    given: bool  # whether they were given in a file
+    num_train: int  # rows of X that are not held out
+
+
+def run(options: FitOptions, session: Session) -> None:
+    """Learn, save, and say how good the model is."""
+    budget = duration(options.time_budget, "--time-budget")
+    _check_outputs(options)
+    estimator = options.estimator()
+    with session.working(f"reading {options.train}"):
+        task, lines = _read(options, estimator)
+    session.say(*lines)
+    with _resumable(options, session):
+        fitted = (_searched if options.tune else _trained)(options, session, estimator, task, budget)
+    fitted.save(options.out)
+    _tidy(options)
+    if options.report is not None:
+        with session.working(f"writing {options.report}"):
+            _report(fitted, task, options.report)
+    session.say(*_summary(fitted, task, options))
+
+
+def _check_outputs(options: FitOptions) -> None:
+    inputs = (options.train, *([options.validation] if options.validation else []))
+    check_output(options.out, options.overwrite, *inputs)
+    if options.report is not None:
+        check_output(options.report, options.overwrite, *inputs)
+    if options.kept.exists() and not options.resume and options.study is None:
+        raise CheckpointError(
+            f"{options.kept} is there, from a run that did not finish: pass --resume to go on from it, or delete it"
+        )
+
+
+# ---------------------------------------------------------------- before
+
+
+def _read(options: FitOptions, estimator: "Regressor") -> tuple[Task, list[str]]:
+    """The rows, and what to say about them before training."""
+    from dspp.data.encoding import TableEncoder
+
+    data = read_labelled(options.train, options.target)
+    names, drop = data.table.column_names, options.drop or []
+    check_columns(options.train, names, drop, "--drop")
+    left = [name for name in names if name not in (*options.target, *drop)]
+    if not left:
+        raise InputError(f"{options.train}: no column is left to learn from")
+    with located(data.file):  # on all rows, so that errors name those of the file
+        encoder = TableEncoder.fit(data.table.select(left), str(options.train))
+    task = _task(options, estimator, data, left, encoder)
+    held = f", {task.X_val.num_rows:,} to choose the best epoch" if task.X_val.num_rows else ""
+    model = f"{options.model}, its settings searched" if options.tune else _model_line(task, estimator)
+    lines = [
+        f"{options.train}: {data.table.num_rows:,} rows, {len(names)} columns",
+        f"  predicting  {', '.join(options.target)}",
+        f"  from        {show.kinds_line(encoder.describe())}",
+        f"  rows        {task.num_train:,} to train on{held}",
+        f"  model       {model}",
+    ]
+    notes = [*data.file.notes, data.left_out, *encoder.notes]
+    return task, lines + [f"note: {note}" for note in notes if note]
+
+
+def _task(options: FitOptions, estimator: "Regressor", data: Labelled, names: list[str], encoder: Any) -> Task:
+    X, y = data.table.select(names).filter(data.observed), _targets(options.target, data)
+    train, held, _ = estimator.parts(X.num_rows, options.seed, options.validation is not None)
+    if options.validation is None:
+        return Task(X, y, X.take(held), y.take(held), f"{options.train}, held out", False, len(train))
+    val = read_labelled(options.validation, options.target)
+    check_columns(options.validation, val.table.column_names, names, "which training has")
+    with located(val.file):
+        encoder.transform(val.table, where=str(options.validation))
+    X_val = val.table.select(names).filter(val.observed)
+    return Task(X, y, X_val, _targets(options.target, val), str(options.validation), True, len(train))
+
+
+def _targets(names: list[str], data: Labelled) -> "pa.Table":
+    """The targets of the rows that have any."""
+    import pyarrow as pa
+
+    y = data.y[data.observed]
+    return pa.table({name: pa.array(column, from_pandas=True) for name, column in zip(names, y.T, strict=True)})
+
+
+def _model_line(task: Task, estimator: "Regressor") -> str:
+    config = estimator.train_config(task.num_train, estimator.random_state)
+    return show.settings_line(estimator.spec(), config.epochs)
+
+
+# ---------------------------------------------------------------- training
+
+
+@contextmanager
+def _until_signalled() -> Iterator[Callable[[], bool]]:
+    """Yield a question for training to ask after each step; a signal then ends the work with its state kept."""
+    from dspp.errors import TrainingInterrupted
+    from dspp.training.signals import stop_on_signals
+
+    with stop_on_signals() as stop, suppress(TrainingInterrupted):
+        yield stop
+    if stop.signal is not None:
+        raise Stopped(128 + stop.signal)
+
+
+def _trained(
+    options: FitOptions, session: Session, estimator: "Regressor", task: Task, budget: float | None
+) -> "Regressor":
+    """Train one model."""
+    estimator.set_params(checkpoint=options.kept, time_budget=budget, progress=session.bars)
+    given = {"X_val": task.X_val, "y_val": task.y_val} if task.given else {}
+    with _until_signalled() as stop:
+        estimator.fit(task.X, task.y, **given, should_stop=stop, resume=options.resume)
+    return estimator
+
+
+def _searched(
+    options: FitOptions, session: Session, estimator: "Regressor", task: Task, budget: float | None
+) -> "Regressor":
+    """Train models of many settings, and take the one that did best on the validation rows."""
+    from dspp.tuning import tune
+
+    with _until_signalled() as stop:
+        result = tune(
+            task.X,
+            task.y,
+            X_val=task.X_val if task.given else None,
+            y_val=task.y_val if task.given else None,
+            models=(options.preset,),
+            trials=options.trials,
+            time_budget=budget,
+            study=options.kept,
+            base=options.settings(),
+            seed=options.seed,
+            progress=session.bars,
+            should_stop=stop,
+        )
+    session.say(f"Best of {len(result.trials)} settings: {_words(result.best_params)}")
+    return result.best_estimator
+
+
+def _words(params: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in params.items()
+    )
+
+
+@contextmanager
+def _resumable(options: FitOptions, session: Session) -> Iterator[None]:
+    """Say how to go on, whatever ends the work before its time."""
+    try:
+        yield
+    except (Stopped, KeyboardInterrupt) as stopped:
+        if not options.kept.exists():
+            raise
+        code = stopped.code if isinstance(stopped, Stopped) else 130
+        how = f"stopped; what was done is in {options.kept}. To go on: {session.command('--resume')}"
+        raise Stopped(code, how) from None
+
+
+def _tidy(options: FitOptions) -> None:
+    """Remove what only an unfinished run needs; a journal that was asked for stays."""
+    if options.study is None:
+        for path in (options.kept, options.kept.with_name(f"{options.kept.name}.best.dspp")):
+            path.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- after
+
+
+def _summary(fitted: "Regressor", task: Task, options: FitOptions) -> list[Any]:
+    lines: list[Any] = []
+    done = fitted.fitted_
+    if done.metrics:
+        calibration = fitted.calibration(columns_of(task.X_val, fitted.feature_names_in_), task.y_val)
+        title = f"Scores on {task.X_val.num_rows:,} rows ({task.judges})"
+        lines += ["", *show.score_table(title, done.metrics, show.MAIN_SCORES), calibration.verdict()]
+    best = "" if done.best_epoch is None else f"; the state of epoch {done.best_epoch} was kept"
+    lines.append(f"Trained {len(done.history)} epochs in {show.seconds(done.seconds)}{best}.")
+    before = () if done.encoder is None else done.encoder.notes  # of the table: said before training
+    lines += [f"note: {note}" for note in done.notes if note not in before]
+    lines.append(f"Model:  {options.out} ({file_size(options.out)})")
+    if options.report is not None:
+        lines.append(f"Report: {options.report}")
+    return [*lines, f"Next:   dspp predict {shlex.quote(str(options.out))} new.csv --out predictions.csv"]
+
+
+def _report(fitted: "Regressor", task: Task, path: Path) -> None:
+    from dspp.report import write_model_report
+
+    X, y, rows = task.X_val, task.y_val, task.judges
+    if not X.num_rows:
+        X, y, rows = task.X, task.y, "the table it was trained on"
+    write_model_report(fitted, columns_of(X, fitted.feature_names_in_), y, path, title="", rows=rows)

@@ -1,0 +1,144 @@
+"""What `dspp fit` and `dspp tune` can be told, and the estimator that it means."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dspp.cli.options import KERNELS, MODELS, RULES, TOPOLOGIES, flag, option, sizes
+
+if TYPE_CHECKING:
+    from dspp.estimators.regressor import Regressor
+
+DATA, MODEL, TRAINING, SEARCH, RESULT = "Data", "Model", "Training", "Search for settings", "Result"
+MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta")
+
+EXAMPLES = """Examples:
+
+dspp fit train.csv --target price --out model.dspp
+
+dspp fit train.parquet --target x --target y --out model.dspp --time-budget 5m --report report.html
+
+dspp fit train.csv --target price --drop id --model nn+dspp --features 100,20 --out model.dspp
+
+dspp fit train.csv --target price --out model.dspp --tune --time-budget 1h"""
+TUNE_EXAMPLES = """Examples:
+
+dspp tune train.csv --target price --out model.dspp --time-budget 10m
+
+dspp tune train.csv --target price --out model.dspp --trials 50 --study price.study
+
+What is given is kept, the rest is searched: with --width 5 only models of that width are tried."""
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """The options. Settings left at None are the model's own."""
+
+    train: Annotated[
+        Path, typer.Argument(help="The table to learn from: .csv, .tsv, .parquet, .feather or .arrow.", metavar="TABLE")
+    ]
+    target: Annotated[list[str], option("The column to predict; repeat it for several.", "COLUMN", DATA)]
+    out: Annotated[Path, option("Where the model goes, such as model.dspp.", "FILE", RESULT)]
+    drop: Annotated[list[str] | None, option("A column not to learn from; repeatable.", "COLUMN", DATA)] = None
+    validation: Annotated[
+        Path | None, option("Rows to choose the best epoch by (or some are held out).", "TABLE", DATA)
+    ] = None
+    validation_fraction: Annotated[float, option("The share of rows held out for that; 0 is none.", "SHARE", DATA)] = (
+        0.1
+    )
+    model: Annotated[
+        str,
+        option(f"One of {', '.join(MODELS)}; nn+NAME has a neural network in front.", "NAME", MODEL, choices=MODELS),
+    ] = "dspp"
+    layers: Annotated[int | None, option("GP layers, the top one included.", "N", MODEL)] = None
+    width: Annotated[int | None, option("GPs in each hidden layer.", "N", MODEL)] = None
+    inducing: Annotated[int | None, option("Inducing points of each GP; more are slower and finer.", "N", MODEL)] = None
+    kernel: Annotated[str | None, option(f"One of {', '.join(KERNELS)}.", "NAME", MODEL, choices=KERNELS)] = None
+    rule: Annotated[
+        str | None, option(f"How uncertainty crosses a layer: {', '.join(RULES)}.", "NAME", MODEL, choices=RULES)
+    ] = None
+    sites: Annotated[int | None, option("Sites of the rule, hence components of the mixture.", "N", MODEL)] = None
+    topology: Annotated[
+        str | None,
+        option(f"What later hidden layers read: {', '.join(TOPOLOGIES)}.", "NAME", MODEL, choices=TOPOLOGIES),
+    ] = None
+    features: Annotated[str | None, option("Sizes of a neural network in front, such as 100,50.", "SIZES", MODEL)] = (
+        None
+    )
+    beta: Annotated[float | None, option("Weight of the KL term; larger is smoother.", "NUMBER", MODEL)] = None
+    conformal: Annotated[
+        bool, flag("--conformal", "Recalibrate intervals, with a guarantee, on a tenth of the rows.", MODEL)
+    ] = False
+    epochs: Annotated[int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING)] = None
+    batch_size: Annotated[int, option("Rows a step.", "N", TRAINING)] = 500
+    learning_rate: Annotated[float, option("Of Adam, at the start.", "NUMBER", TRAINING)] = 0.02
+    restarts: Annotated[int, option("Short trials from different starts; the best is trained on.", "N", TRAINING)] = 3
+    patience: Annotated[
+        int | None, option("Stop after so many epochs without a better validation NLL.", "N", TRAINING)
+    ] = None
+    time_budget: Annotated[
+        str | None, option("Be ready in 90s, 5m or 2h; epochs are left out if need be.", "TIME", TRAINING)
+    ] = None
+    seed: Annotated[int, option("The same seed gives the same model.", "N", TRAINING)] = 0
+    threads: Annotated[int | None, option("Threads to train with; all cores unless given.", "N", TRAINING)] = None
+    device: Annotated[str, option("cpu or cuda.", "NAME", TRAINING)] = "cpu"
+    resume: Annotated[bool, flag("--resume", "Go on where this command was interrupted.", TRAINING)] = False
+    tune: Annotated[bool, flag("--tune", "Search for settings that are not given here.", SEARCH)] = False
+    trials: Annotated[int | None, option("Settings to try at most; 30 unless given.", "N", SEARCH)] = None
+    study: Annotated[
+        Path | None, option("Keep the trials in this journal; the same command goes on from it.", "FILE", SEARCH)
+    ] = None
+    report: Annotated[Path | None, option("Write a page about the model, such as report.html.", "FILE", RESULT)] = None
+    overwrite: Annotated[bool, flag("--overwrite", "Replace files that are there already.", RESULT)] = False
+
+    @property
+    def kept(self) -> Path:
+        """The file from which an interrupted run goes on."""
+        if self.tune:
+            return self.study or self.out.with_name(f"{self.out.name}.study")
+        return self.out.with_name(f"{self.out.name}.checkpoint")
+
+    @property
+    def preset(self) -> str:
+        """The name of the model without its network."""
+        return self.model.removeprefix("nn+")
+
+    def settings(self) -> dict[str, Any]:
+        """The parameters of the estimator that were given, or have a default here."""
+        names = (*MODEL_SETTINGS, "epochs", "patience")
+        usual = ("batch_size", "learning_rate", "restarts", "validation_fraction", "conformal", "device")
+        given = {name: getattr(self, name) for name in (*names, *usual)}
+        given |= {"features": self._network(), "train_settings": self.threads and {"threads": self.threads}}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _network(self) -> tuple[int, ...] | None:
+        network = sizes(self.features, "--features")
+        if network is None and self.model != self.preset:
+            from dspp.features import PAPER_SIZES
+
+            return PAPER_SIZES
+        return network
+
+    def estimator(self) -> "Regressor":
+        """The estimator that these options describe, its settings checked.
+
+        Raises:
+            InputError: A name is unknown, or a number out of range.
+        """
+        from dspp.estimators import ESTIMATORS
+        from dspp.gp.kernels import KERNELS
+        from dspp.model import TOPOLOGIES
+        from dspp.presets import PRESETS
+        from dspp.quadrature import RULES
+
+        named = ((PRESETS, self.preset), (KERNELS, self.kernel), (RULES, self.rule), (TOPOLOGIES, self.topology))
+        for registry, name in named:
+            if name is not None:
+                registry[name]
+        estimator = ESTIMATORS[self.preset](**self.settings(), random_state=self.seed)
+        estimator.spec()
+        estimator.train_config(1, self.seed)
+        estimator.parts(1_000, self.seed, self.validation is not None)
+        return estimator

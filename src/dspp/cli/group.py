@@ -1,0 +1,93 @@
+"""How a command ends: exit codes, and one line for whatever went wrong."""
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperGroup
+
+from dspp.cli.session import Session, Stopped, complain
+from dspp.errors import CheckpointError, DsppError, InputError, ModelFileError
+
+ANYWHERE = ("--debug", "--quiet")  # options of `dspp` that may also follow the command
+BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
+
+
+class Commands(TyperGroup):
+    """The commands of `dspp`, which never end in a traceback unless asked for one."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command; in standalone mode, end the process with its exit code."""
+        given = [*(sys.argv[1:] if args is None else args)]
+        session = extra.pop("obj", None) or Session(_program(), tuple(given))
+
+        def run() -> Any:
+            words = [*filter(ANYWHERE.__contains__, given), *(word for word in given if word not in ANYWHERE)]
+            return super(Commands, self).main(
+                words or ["--help"], "dspp", complete_var, False, windows_expand_args, obj=session, **extra
+            )
+
+        return sys.exit(exit_code(run, session)) if standalone_mode else run()
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command, and let Ctrl-C reach `exit_code`."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Stopped(INTERRUPTED) from None
+
+
+def exit_code(run: Callable[[], Any], session: Session) -> int:
+    """Run something and return how it ended, having said why."""
+    try:
+        code = run()
+        sys.stdout.flush()  # here, where a closed pipe is still caught
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        return _closed_pipe()
+    except Stopped as stopped:
+        complain(stopped.what)
+        return stopped.code
+    except Exception as problem:
+        if session.debug:
+            traceback.print_exc()
+        text, code = _explained(problem, session)
+        complain(text)
+        return code
+
+
+def _explained(problem: Exception, session: Session) -> tuple[str, int]:
+    """One line about an error, and the exit code that goes with it."""
+    if hasattr(problem, "format_message"):  # of typer: what was typed is no command
+        path = getattr(getattr(problem, "ctx", None), "command_path", "dspp")
+        return f"{problem.format_message()} (see {path} --help)", BAD_INPUT
+    if isinstance(problem, InputError | ModelFileError | CheckpointError):
+        return str(problem), BAD_INPUT
+    if isinstance(problem, DsppError):
+        return str(problem), UNEXPECTED
+    kind = type(problem).__name__
+    again = "" if session.debug else "; rerun with --debug to see where"
+    return f"unexpected {kind}: {problem}{again}" if str(problem) else f"unexpected {kind}{again}", UNEXPECTED
+
+
+def _closed_pipe() -> int:
+    """Whoever read our output has seen enough: say nothing, also not at exit."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # standard output may be no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return UNEXPECTED
+
+
+def _program() -> str:
+    return "python -m dspp" if Path(sys.argv[0]).parts[-2:] == ("dspp", "__main__.py") else "dspp"

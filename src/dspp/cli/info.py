@@ -1,0 +1,93 @@
+"""`dspp info`: what a model file holds."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dspp.cli import show
+from dspp.cli.files import file_size
+from dspp.cli.options import flag
+from dspp.cli.session import Session
+
+if TYPE_CHECKING:
+    from dspp.fitted import Fitted
+
+EXAMPLES = """Examples:
+
+dspp info model.dspp
+
+dspp info model.dspp --json"""
+
+
+def info(
+    ctx: typer.Context,
+    model: Annotated[Path, typer.Argument(help="The model that `dspp fit` wrote.", metavar="MODEL")],
+    as_json: Annotated[bool, flag("--json", "Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Show what a model predicts from which columns, how it was trained and how good it is."""
+    from dspp.estimators import load
+
+    fitted = load(model).fitted_
+    session: Session = ctx.obj
+    if as_json:
+        print(json.dumps(facts(fitted, model), indent=2))
+    else:
+        session.say(*_shown(fitted, model))
+
+
+def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:
+    """Everything worth knowing, as plain JSON values."""
+    epochs = len(fitted.history)
+    return {
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "model": fitted.spec.name,
+        "parameters": sum(parameter.numel() for parameter in fitted.model.parameters()),
+        "targets": list(fitted.target_names),
+        "columns": [] if fitted.encoder is None else fitted.encoder.describe(),
+        "inputs": fitted.num_inputs,
+        "rows": fitted.num_rows,
+        "epochs": epochs,
+        "best_epoch": fitted.best_epoch,
+        "seconds": fitted.seconds,
+        "validation": show.plain(fitted.metrics),
+        "conformal_rows": 0 if fitted.conformal is None else len(fitted.conformal),
+        "settings": {
+            "model": asdict(fitted.spec.model),
+            "objective": asdict(fitted.spec.objective),
+            "training": asdict(fitted.train),
+        },
+        "versions": fitted.versions,
+        "notes": list(fitted.notes),
+    }
+
+
+def _shown(fitted: "Fitted", path: Path) -> list[Any]:
+    known = facts(fitted, path)
+    source = f"{fitted.num_inputs} numbers without names"
+    if fitted.encoder is not None:
+        source = f"{len(fitted.encoder.column_names)} of {len(known['columns'])} columns"
+    best = f"; the state of epoch {fitted.best_epoch} was kept" if fitted.best_epoch else ""
+    lines: list[Any] = [
+        f"{path} ({file_size(path)}): predicts {', '.join(fitted.target_names)} from {source}",
+        f"  model     {show.settings_line(fitted.spec)}; {known['parameters']:,} parameters",
+        f"  trained   on {fitted.num_rows:,} rows, {known['epochs']} epochs in {show.seconds(fitted.seconds)}{best}",
+        f"  versions  {', '.join(f'{name} {version}' for name, version in fitted.versions.items())}",
+    ]
+    if known["conformal_rows"]:
+        lines.append(f"  intervals recalibrated on {known['conformal_rows']:,} rows held out for it")
+    lines += [f"note: {note}" for note in fitted.notes]
+    if known["columns"]:
+        rows = [(column["column"], column["kind"], column["how"]) for column in known["columns"]]
+        lines += ["", *show.table("Columns", ("column", "kind", "how the model reads it"), rows)]
+    if fitted.metrics:
+        lines += show.score_table("Scores on validation rows", fitted.metrics)
+    settings = [(name, _short(values)) for name, values in known["settings"].items()]
+    return [*lines, *show.table("Settings", ("of", "values"), settings)]
+
+
+def _short(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())

@@ -1,0 +1,93 @@
+"""Options as people type them: durations, lists, names; and commands made of dataclasses of options."""
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar, get_type_hints
+
+import typer
+
+from dspp.errors import InputError
+
+# Written out so that help need not import the models; a test holds them against the registries.
+MODELS = ("svgp", "od-svgp", "ppgpr", "dgp", "gamma-dgp", "bpdgp", "dspp")
+KERNELS = ("rbf", "matern12", "matern32", "matern52")
+RULES = ("gauss-hermite", "qr1", "qr2", "qr3", "monte-carlo")
+TOPOLOGIES = ("feedforward", "mean-from-input", "mean-from-both", "all-from-both")
+
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+_DURATION = re.compile(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s?)?")
+
+Options = TypeVar("Options")
+
+
+def option(
+    what: str, metavar: str, panel: str | None = None, *names: str, choices: Sequence[str] = (), **more: Any
+) -> Any:
+    """An option with its help, what stands for its value, its part of the page, and words to complete it with."""
+    if choices:
+        more["autocompletion"] = lambda incomplete: [word for word in choices if word.startswith(incomplete)]
+    return typer.Option(*names, help=what, metavar=metavar, rich_help_panel=panel, **more)
+
+
+def flag(name: str, what: str, panel: str | None = None) -> Any:
+    """An option without a value."""
+    return typer.Option(name, help=what, metavar="", show_default=False, rich_help_panel=panel)
+
+
+def command_of(kind: type[Options], run: Callable[[Options, Any], None], **fixed: Any) -> Callable[..., None]:
+    """A command whose options are the fields of a dataclass, but for those that are `fixed`."""
+
+    def command(ctx: typer.Context, **given: Any) -> None:
+        run(kind(**given, **fixed), ctx.obj)
+
+    hints = get_type_hints(kind, include_extras=True)
+    parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    for field in fields(kind):  # type: ignore[arg-type]  # a dataclass, which a TypeVar cannot say
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        if field.name not in fixed:
+            parameter = inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
+            )
+            parameters.append(parameter)
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def duration(text: str | None, name: str) -> float | None:
+    """Seconds from 90, 90s, 5m, 2h or 1h30m."""
+    if text is None:
+        return None
+    match = _DURATION.fullmatch(text.strip().lower())
+    try:
+        parts = match.groups() if match else ()
+        seconds = sum(float(part) * unit for part, unit in zip(parts, _UNITS.values(), strict=False) if part)
+    except ValueError:
+        seconds = 0.0
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InputError(f"{name}: got {text!r}, expected a length of time such as 90s, 5m or 1h30m")
+    return seconds
+
+
+def probabilities(text: str, name: str) -> tuple[float, ...]:
+    """Numbers inside (0, 1), each once, in the order given; nothing for an empty text."""
+    try:
+        values = tuple(dict.fromkeys(float(part) for part in text.split(",") if part.strip()))
+    except ValueError:
+        values = (math.nan,)
+    if not all(0 < value < 1 for value in values):
+        raise InputError(f"{name}: got {text!r}, expected numbers between 0 and 1 such as 0.05,0.5,0.95")
+    return values
+
+
+def sizes(text: str | None, name: str) -> tuple[int, ...] | None:
+    """Positive whole numbers."""
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise InputError(f"{name}: got {text!r}, expected the sizes of layers such as 100,50")
+    return tuple(int(part) for part in parts)

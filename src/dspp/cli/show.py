@@ -1,0 +1,64 @@
+"""What a person sees: scores with what they mean, settings, columns."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+MAIN_SCORES = ("nll", "rmse", "crps", "r2", "coverage90")  # after `fit`
+COVERAGES = ("coverage50", "coverage80", "coverage90", "coverage95")
+ALL_SCORES = ("nll", "rmse", "mrmse", "crps", "r2", *COVERAGES, "width90", "pit_ks", "pit_pvalue")  # JSON has more
+
+
+def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> list[Any]:
+    """A title, on one line however long, and a table of text; the columns `right` hold numbers."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD)
+    for i, name in enumerate(header):
+        made.add_column(name, justify="right" if i in right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return [title, made]
+
+
+def score_table(title: str, scores: Mapping[str, float], names: Sequence[str] = ALL_SCORES) -> list[Any]:
+    """These scores, each with one plain sentence."""
+    from dspp.report.tables import score_cards
+
+    cards = (score_cards({name: scores[name]})[0] for name in names if name in scores)
+    rows = ((card.name, card.value, card.meaning) for card in cards)
+    return table(title, ("score", "value", "what it says"), rows, right=(1,))
+
+
+def settings_line(spec: Any, epochs: int | None = None) -> str:
+    """A model in a few words."""
+    model = spec.model
+    deep = f"{model.layers} layers, width {model.width}, " if model.layers > 1 else "1 layer, "
+    network = f"a network {'-'.join(map(str, model.features))} in front, " if model.features else ""
+    length = "" if epochs is None else f", {epochs} epochs"
+    return f"{spec.name}: {network}{deep}{model.inducing} inducing points{length}"
+
+
+def kinds_line(columns: Sequence[Mapping[str, str]]) -> str:
+    """How many columns there are of each kind."""
+    counts: dict[str, int] = {}
+    for column in columns:
+        counts[column["kind"]] = counts.get(column["kind"], 0) + 1
+    unused = counts.pop("left out", 0)
+    plural = {"category": "categories"}
+    parts = [f"{count} {kind if count == 1 else plural.get(kind, kind + 's')}" for kind, count in counts.items()]
+    return ", ".join(parts) + (f"; {unused} left out" if unused else "")
+
+
+def seconds(value: float) -> str:
+    """A length of time as people say it."""
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def plain(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Scores for JSON, which has neither NaN nor inf."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

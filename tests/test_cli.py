@@ -1,0 +1,652 @@
+"""The command line: a table in, distributions out, one clear line for whatever cannot be used."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from dspp import DSPPRegressor, load
+from dspp.cli import app
+from dspp.cli.options import duration, probabilities, sizes
+from dspp.data.files import open_table
+from dspp.errors import InputError
+from dspp.report import tables
+
+TINY = shlex.split("--inducing 8 --width 2 --epochs 3 --restarts 1")
+# As if typed: Ctrl-C is not ignored, also where the tests run in the background.
+MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import dspp.cli; dspp.cli.main()"
+
+
+def dspp(*args: object) -> Any:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, [str(arg) for arg in args], catch_exceptions=False)
+
+
+def done(*args: object) -> str:
+    """What a command prints that ends well, having complained about nothing."""
+    result = dspp(*args)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return str(result.stdout)
+
+
+def refused(*args: object) -> str:
+    """The one line with which a command refuses what it was given."""
+    result = dspp(*args)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("dspp: ")
+    return str(result.stderr)
+
+
+def spawn(*args: object, **how: Any) -> "subprocess.Popen[bytes]":
+    """Run a command in a process of its own, its output on pipes."""
+    command = [sys.executable, "-c", MAIN, *map(str, args)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | how.pop("env", {})
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, **how)
+
+
+# ---------------------------------------------------------------- a messy table
+
+
+def messy(path: Path, num_rows: int, seed: int) -> Path:
+    """Names, towns, dates and gaps, as people keep them."""
+    rng = np.random.default_rng(seed)
+    lines = ["name,town,size,sold,garden,price"]
+    for i in range(num_rows):
+        town, size = rng.choice(["Oslo", "Rome", "Paris"]), rng.normal(100, 20)
+        price = 2 * size + {"Oslo": 50, "Rome": 0, "Paris": 20}[town] + rng.normal(0, 5)
+        sold = date(2024, 1, 1) + timedelta(days=int(rng.integers(300)))
+        cells = [f"house {i}", town, "NA" if i % 7 == 3 else f"{size:.2f}", sold, ["yes", "no", ""][i % 3]]
+        lines.append(",".join(map(str, [*cells, "" if i % 25 == 24 else f"{price:.3f}"])))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def train(folder: Path) -> Path:
+    return messy(folder / "train.csv", 150, seed=0)
+
+
+@pytest.fixture(scope="module")
+def test_file(folder: Path) -> Path:
+    return messy(folder / "test.csv", 50, seed=1)
+
+
+@pytest.fixture(scope="module")
+def fitted(train: Path, folder: Path) -> tuple[Path, str]:
+    """A model, and what `fit` printed."""
+    out = folder / "model.dspp"
+    return out, done("fit", train, "--target", "price", "--out", out, *TINY)
+
+
+@pytest.fixture(scope="module")
+def model(fitted: tuple[Path, str]) -> Path:
+    return fitted[0]
+
+
+def read(path: Path) -> dict[str, Any]:
+    table = open_table(path).read()
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def inputs(path: Path) -> pa.Table:
+    return open_table(path).read().drop(["price"])
+
+
+# ---------------------------------------------------------------- fit
+
+
+def test_fit_says_what_it_reads_and_how_good_the_model_is(fitted: tuple[Path, str], train: Path) -> None:
+    out, text = fitted
+    known = load(out).fitted_
+    for part in (
+        f"{train}: 150 rows, 6 columns",
+        "predicting  price",
+        "from        2 categories, 1 number, 1 datetime; 1 left out",
+        "rows        130 to train on, 14 to choose the best epoch",
+        "dspp: 2 layers, width 2, 8 inducing points, 3 epochs",
+        "note: 6 rows without a target left out",
+        "note: column 'name' is left out",
+        "Scores on 14 rows",
+        tables.number(known.metrics["nll"]),
+        "% of 14 rows.",  # the verdict
+        f"Model:  {out}",
+        f"Next:   dspp predict {out} new.csv",
+    ):
+        assert part in text, part
+    assert known.num_rows == 130
+    assert not list(out.parent.glob("*checkpoint*"))
+
+
+def test_fit_makes_the_model_that_python_makes(model: Path, train: Path, test_file: Path) -> None:
+    table = open_table(train).read()
+    table = table.filter(table["price"].is_valid())
+    own = DSPPRegressor(inducing=8, width=2, epochs=3, restarts=1).fit(table.drop(["price"]), table.select(["price"]))
+    np.testing.assert_array_equal(load(model).predict(inputs(test_file)), own.predict(inputs(test_file)))
+
+
+def test_fit_takes_every_kind_of_setting(train: Path, tmp_path: Path) -> None:
+    out, val = tmp_path / "m.dspp", messy(tmp_path / "val.csv", 30, seed=2)
+    settings = "--model nn+dspp --features 6,4 --layers 3 --kernel rbf --rule qr1 --sites 2 --topology mean-from-input"
+    more = "--beta 0.3 --epochs 2 --batch-size 40 --learning-rate 0.01 --restarts 1 --patience 5 --seed 7 --threads 1"
+    where = ["--validation", val, "--drop", "town", "--drop", "name", "--report", tmp_path / "r.html"]
+    text = done(
+        *("fit", train, "--target", "price", "--out", out, "--inducing", 5, "--width", 2),
+        *(*settings.split(), *more.split(), *where, "--time-budget", "10m", "--conformal"),
+    )
+    known = load(out).fitted_
+    model = known.spec.model
+    assert (model.features, model.layers, model.kernel, model.rule) == ((6, 4), 3, "rbf", "qr1")
+    assert (model.sites, model.topology, known.spec.objective.beta) == (2, "mean-from-input", 0.3)
+    train_config = known.train
+    assert (train_config.epochs, train_config.batch_size, train_config.learning_rate) == (2, 40, 0.01)
+    assert (train_config.restarts, train_config.patience, train_config.seed, train_config.threads) == (1, 5, 7, 1)
+    assert known.conformal is not None
+    assert known.encoder is not None
+    assert known.encoder.column_names == ("size", "sold", "garden")
+    assert f"{known.num_rows} to train on, 29 to choose the best epoch" in text
+    assert f"Scores on 29 rows ({val})" in text
+    assert "<svg" in (tmp_path / "r.html").read_text()
+
+
+def test_several_targets_may_be_partly_observed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=60)
+    a, b = x + 1, 2 * x
+    a[::4], b[::6] = np.nan, np.nan  # rows 0, 12, 24, 36 and 48 have neither
+    columns = {"x": x, "a": pa.array(a, from_pandas=True), "b": pa.array(b, from_pandas=True)}
+    pq.write_table(pa.table(columns), tmp_path / "two.parquet")
+    common = ("--target", "a", "--target", "b", "--out", tmp_path / "m.dspp", *TINY)
+    text = done("fit", tmp_path / "two.parquet", *common)
+    assert "note: 5 rows without a target left out" in text
+    assert "predicting  a, b" in text
+    new = tmp_path / "new.csv"
+    done("predict", tmp_path / "m.dspp", tmp_path / "two.parquet", "--out", new, "--interval", 0.8, "--samples", 1)
+    got, mixture = read(new), load(tmp_path / "m.dspp").predict_dist(pa.table({"x": x}))
+    assert [name for name in got if name.startswith("b_")] == [
+        *("b_mean", "b_std", "b_q0.05", "b_q0.5", "b_q0.95", "b_lower", "b_upper", "b_sample_0")
+    ]
+    np.testing.assert_array_equal(got["b_mean"], mixture.mean[:, 1])
+    np.testing.assert_array_equal(got["a_upper"], mixture.marginal(0).interval(0.8)[1])
+    assert json.loads(dspp("evaluate", tmp_path / "m.dspp", tmp_path / "two.parquet", "--json").stdout)["rows"] == 55
+
+
+def test_tune_is_fit_with_a_search(train: Path, test_file: Path, tmp_path: Path) -> None:
+    common = ("--target", "price", "--layers", 2, "--inducing", 8, "--epochs", 2, "--restarts", 1, "--trials", 2)
+    text = done("fit", train, *common, "--tune", "--out", tmp_path / "a.dspp")
+    done("tune", train, *common, "--study", tmp_path / "kept.study", "--out", tmp_path / "b.dspp")
+    assert "Best of 2 settings: " in text
+    assert "beta" in text
+    found = {path.name for path in tmp_path.iterdir()}
+    assert found == {"a.dspp", "b.dspp", "kept.study", "kept.study.best.dspp"}
+    X = inputs(test_file)
+    np.testing.assert_array_equal(load(tmp_path / "a.dspp").predict(X), load(tmp_path / "b.dspp").predict(X))
+
+
+# ---------------------------------------------------------------- predict
+
+
+@pytest.fixture(scope="module")
+def predicted(model: Path, test_file: Path, folder: Path) -> dict[str, Any]:
+    out = folder / "all.csv"
+    more = shlex.split("--interval 0.8 --mixture --samples 2 --seed 3 --keep name --keep size --quantiles 0.1,0.5")
+    text = done("predict", model, test_file, "--out", out, *more)
+    assert text.startswith(f"50 rows predicted: {out}")
+    return read(out)
+
+
+def test_predictions_are_those_of_python(predicted: dict[str, Any], model: Path, test_file: Path) -> None:
+    estimator, X = load(model), inputs(test_file)
+    mixture = estimator.predict_dist(X)
+    expected = {
+        "price_mean": mixture.mean,
+        "price_std": mixture.std,
+        "price_q0.1": mixture.quantile(0.1),
+        "price_q0.5": mixture.quantile(0.5),
+        "price_lower": mixture.interval(0.8)[0],
+        "price_upper": mixture.interval(0.8)[1],
+        "price_sample_0": estimator.sample(X, 2, random_state=3)[0],
+        "price_sample_1": estimator.sample(X, 2, random_state=3)[1],
+    }
+    components = mixture.num_components
+    for k in range(components):
+        expected[f"price_weight_{k}"] = mixture.weights[k].expand(50)
+        expected[f"price_mean_{k}"] = mixture.component_mean[k]
+        expected[f"price_std_{k}"] = mixture.component_var[k].sqrt()
+    assert set(predicted) == {"name", "size", *expected}
+    for name, values in expected.items():
+        np.testing.assert_array_equal(predicted[name], np.asarray(values), name)
+    mean = sum(predicted[f"price_weight_{k}"] * predicted[f"price_mean_{k}"] for k in range(components))
+    np.testing.assert_allclose(mean, predicted["price_mean"], rtol=1e-12)
+
+
+def test_kept_columns_are_copied_as_they_were_typed(folder: Path, predicted: dict[str, Any], test_file: Path) -> None:
+    cells = [line.split(",") for line in test_file.read_text().splitlines()[1:]]
+    lines = (folder / "all.csv").read_text().splitlines()[1:]
+    kept = [[cell.strip('"') for cell in line.split(",")[:2]] for line in lines]
+    assert kept == [[name, "" if size == "NA" else size] for name, _, size, *_ in cells]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "feather", "csv", "tsv", "csv.gz"])
+def test_formats_and_batches_make_no_difference(
+    suffix: str, predicted: dict[str, Any], model: Path, test_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / f"p.{suffix}"
+    done("predict", model, test_file, "--out", out, "--batch-rows", 7, "--quantiles", "")
+    got = read(out)
+    assert list(got) == ["price_mean", "price_std"]
+    for name, values in got.items():
+        np.testing.assert_allclose(values, predicted[name], rtol=1e-14)  # sums over 10 components may round otherwise
+
+
+def test_a_dash_writes_csv_to_standard_output(predicted: dict[str, Any], model: Path, test_file: Path) -> None:
+    text = done("predict", model, test_file, "--out", "-", "--quantiles", "0.5")
+    table = pa.csv.read_csv(pa.BufferReader(text.encode()))
+    assert table.column_names == ["price_mean", "price_std", "price_q0.5"]
+    np.testing.assert_array_equal(table["price_q0.5"].to_numpy(), predicted["price_q0.5"])
+
+
+def test_columns_may_come_in_another_order_and_unused_ones_may_be_absent(
+    predicted: dict[str, Any], model: Path, test_file: Path, tmp_path: Path
+) -> None:
+    table = open_table(test_file).read()
+    pq.write_table(table.select(["garden", "sold", "size", "town"]), tmp_path / "other.parquet")
+    done("predict", model, tmp_path / "other.parquet", "--out", tmp_path / "p.parquet")
+    np.testing.assert_array_equal(read(tmp_path / "p.parquet")["price_mean"], predicted["price_mean"])
+
+
+def test_intervals_are_recalibrated_where_the_model_was(train: Path, test_file: Path, tmp_path: Path) -> None:
+    out, new = tmp_path / "m.dspp", tmp_path / "p.csv"
+    done("fit", train, "--target", "price", "--out", out, *TINY, "--conformal")
+    done("predict", out, test_file, "--out", new, "--interval", 0.7)
+    expected, plain = load(out).predict_interval(inputs(test_file), 0.7), load(out).predict_dist(inputs(test_file))
+    np.testing.assert_array_equal(read(new)["price_lower"], expected["lower"])
+    assert not np.array_equal(read(new)["price_lower"], plain.interval(0.7)[0])
+    assert "Recalibrated intervals" in dspp("evaluate", out, test_file).stdout
+
+
+def test_categories_never_seen_in_training_are_counted(model: Path, test_file: Path, tmp_path: Path) -> None:
+    text = test_file.read_text().replace("Oslo", "Bergen").replace("house 1,Rome", "house 1,Turin")
+    (tmp_path / "new.csv").write_text(text)
+    result = dspp("predict", model, tmp_path / "new.csv", "--out", tmp_path / "p.csv", "--batch-rows", 20)
+    count = text.count("Bergen") + text.count("Turin")
+    assert result.exit_code == 0
+    assert f"warning: column 'town': {count} values never seen in training" in result.stderr
+    assert "'Bergen'" in result.stderr
+    assert dspp("--quiet", "predict", model, tmp_path / "new.csv", "--out", tmp_path / "q.csv").output == ""
+
+
+def test_a_model_trained_on_an_array_takes_columns_in_order(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    estimator = DSPPRegressor(inducing=5, width=2, epochs=1, restarts=1).fit(x, x[:, 0])
+    estimator.save(tmp_path / "m.dspp")
+    table = pa.table({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    pq.write_table(table.select(["a"]), tmp_path / "one.parquet")
+    done("predict", tmp_path / "m.dspp", tmp_path / "t.parquet", "--out", tmp_path / "p.parquet")
+    np.testing.assert_array_equal(read(tmp_path / "p.parquet")["y_mean"], estimator.predict(x))
+    done("evaluate", tmp_path / "m.dspp", tmp_path / "t.parquet", "--report", tmp_path / "r.html")
+    assert "got 1 columns, expected 2" in refused(
+        "predict", tmp_path / "m.dspp", tmp_path / "one.parquet", "--out", tmp_path / "q.csv"
+    )
+
+
+# ---------------------------------------------------------------- evaluate and info
+
+
+def test_evaluate_prints_the_scores_of_python(model: Path, test_file: Path, tmp_path: Path) -> None:
+    table = open_table(test_file).read()
+    table = table.filter(table["price"].is_valid())
+    X, y = table.drop(["price"]), table.select(["price"])
+    expected, verdict = load(model).evaluate(X, y), load(model).calibration(X, y).verdict()
+    found = json.loads(dspp("evaluate", model, test_file, "--json").stdout)  # one object and nothing else
+    assert {name: found[name] for name in expected} == expected
+    assert (found["rows"], found["verdict"]) == (48, verdict)
+    assert found["warnings"] == ["2 rows without a target left out"]
+
+    result = dspp("evaluate", model, test_file, "--report", tmp_path / "r.html")
+    shown = " ".join(result.stdout.split())
+    for card in tables.score_cards({name: expected[name] for name in ("nll", "rmse", "crps", "r2", "pit_ks")}):
+        assert f"{card.name} {card.value} {card.meaning}"[:40] in shown
+    for level in (50, 80, 90, 95):
+        assert f"{level} % coverage" in shown.replace("\N{NARROW NO-BREAK SPACE}", " ")
+    assert verdict in result.stdout
+    assert verdict.split(":")[0] in (tmp_path / "r.html").read_text()
+    assert result.stderr == "dspp: warning: 2 rows without a target left out\n"
+
+
+def test_info_shows_what_a_model_is_made_of(model: Path) -> None:
+    text, found, known = done("info", model), json.loads(done("info", model, "--json")), load(model).fitted_
+    assert known.encoder is not None
+    for part in (f"{model} (", "predicts price from 4 of 5 columns", "on 130 rows, 3 epochs", "beta 0.05", "torch "):
+        assert part in text
+    for column in known.encoder.describe():
+        assert column["column"] in text
+        assert column["how"][:30] in text
+    assert found["columns"] == known.encoder.describe()
+    assert found["validation"] == known.metrics
+    assert found["parameters"] == sum(p.numel() for p in known.model.parameters())
+    assert found["bytes"] == model.stat().st_size
+    assert found["settings"]["model"]["inducing"] == 8
+    assert found["versions"] == known.versions
+
+
+# ---------------------------------------------------------------- what cannot be used
+
+BAD_FITS = {
+    "--target pric": "there is no column 'pric' (--target); did you mean 'price'?",
+    "--target zzzz": "there is no column 'zzzz' (--target); it has 'name', 'town'",
+    "--target town": "column 'town', row 0 (line 2): got ",
+    "--target sold": "column 'sold': got date32[day], expected numbers to predict",
+    "--target price --target price": "got the same --target twice",
+    "--target price --drop twon": "there is no column 'twon' (--drop); did you mean 'town'?",
+    "--target price --drop name --drop town --drop size --drop sold --drop garden": "no column is left",
+    "--target price --model dspq": "unknown preset 'dspq'; choose one of: bpdgp, dgp, dspp",
+    "--target price --model nn+dspq": "unknown preset 'dspq'",
+    "--target price --kernel rbg": "unknown kernel 'rbg'; choose one of: ",
+    "--target price --rule qr9": "unknown rule 'qr9'; choose one of: ",
+    "--target price --topology ring": "unknown topology 'ring'; choose one of: ",
+    "--target price --layers 0": "layers: got 0, expected at least 1",
+    "--target price --epochs many": "Invalid value for '--epochs'",
+    "--target price --epochs 0": "epochs: got 0, expected at least 1",
+    "--target price --features 10,x": "--features: got '10,x', expected the sizes of layers such as 100,50",
+    "--target price --time-budget soon": "--time-budget: got 'soon', expected a length of time such as 90s",
+    "--target price --validation-fraction 2": "validation_fraction=2.0, expected a share in [0, 1)",
+    "--target price --validation gone.csv": "gone.csv does not exist",
+    "--target price --report no/r.html": "the folder no does not exist; make it first",
+    "--target price --epoch 3": "No such option: --epoch",
+    "": "Missing option '--target'",
+}
+
+
+@pytest.mark.parametrize("options", BAD_FITS)
+def test_fit_refuses_with_one_line(options: str, train: Path, tmp_path: Path) -> None:
+    line = refused("fit", train, *options.split(), "--out", tmp_path / "m.dspp")
+    assert BAD_FITS[options] in line
+    assert not list(tmp_path.iterdir())
+
+
+BAD_TABLES = {
+    "": "is empty, expected a table",
+    "a,y\n": "has a header but no rows",
+    "a,y\n1,2\n1,2,3\n": "line 3: got 3 columns, expected 2",
+    "a,y\n1,2\n3,inf\n": "column 'y', row 1 (line 3): got inf, expected a finite number",
+    "a,y\n1,2\n3,x\n": "column 'y', row 1 (line 3): got 'x', expected a number",
+    "a,y\n1,2\n-inf,3\n": "column 'a', row 1 (line 3): got -inf, expected a finite number",
+    "a,y\n1,\n2,NA\n": "column 'y' has no values",
+    "a,y\n1,2\n1,3\n": "no column can be learned from",
+    "a,a,y\n1,2,3\n": "expected each column name once, got 'a' more than once",
+    "y\n1\n2\n": "no column is left to learn from",
+}
+
+
+@pytest.mark.parametrize("text", BAD_TABLES)
+def test_tables_that_cannot_be_learned_from(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text(text)
+    line = refused("fit", path, "--target", "y", "--out", tmp_path / "m.dspp")
+    assert line.startswith(f"dspp: {path}")
+    assert BAD_TABLES[text] in line
+    assert list(tmp_path.iterdir()) == [path]
+
+
+BAD_PREDICTIONS = {
+    "--quantiles 0.5,1.5": "--quantiles: got '0.5,1.5', expected numbers between 0 and 1",
+    "--quantiles half": "--quantiles: got 'half', expected numbers between 0 and 1",
+    "--interval 90": "--interval: got '90.0', expected numbers between 0 and 1",
+    "--keep pirce": "there is no column 'pirce' (--keep); did you mean 'price'?",
+    "--samples -1": "Invalid value for '--samples'",
+    "--batch-rows 0": "Invalid value for '--batch-rows'",
+}
+
+
+@pytest.mark.parametrize("options", BAD_PREDICTIONS)
+def test_predict_refuses_with_one_line(options: str, model: Path, test_file: Path, tmp_path: Path) -> None:
+    line = refused("predict", model, test_file, "--out", tmp_path / "p.csv", *options.split())
+    assert BAD_PREDICTIONS[options] in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_that_cannot_be_predicted_are_named(model: Path, test_file: Path, tmp_path: Path) -> None:
+    """By line in a text file, by number from 0 elsewhere; half-written files do not stay."""
+    table = open_table(test_file).read()
+    lines = test_file.read_text().splitlines()
+    lines[17] = lines[17].replace(lines[17].split(",")[2], "huge")
+    bad, gap, absent = (tmp_path / name for name in ("bad.csv", "gap.csv", "absent.parquet"))
+    bad.write_text("\n".join(lines))
+    gap.write_text(test_file.read_text().replace("house 40,Rome", "house 40,").replace("house 40,Oslo", "house 40,"))
+    gap.write_text(gap.read_text().replace("house 40,Paris", "house 40,"))
+    pq.write_table(open_table(gap).read(), tmp_path / "gap.parquet")
+    pq.write_table(table.rename_columns(["name", "town", "sise", "sold", "garden", "price"]), absent)
+    pq.write_table(table.append_column("price_std", table["size"]), tmp_path / "clash.parquet")
+    before = set(tmp_path.iterdir())
+    out, batches = ("--out", tmp_path / "p.csv"), ("--batch-rows", 16)
+    missing = "a value is missing, but training had none in this column"
+    expected = {
+        ("predict", bad, *out, *batches): f"{bad}: column 'size', row 16 (line 18): got 'huge', expected a number",
+        ("evaluate", bad): f"{bad}: column 'size', row 16 (line 18): got 'huge', expected a number",
+        ("predict", gap, *out, *batches): f"{gap}: column 'town', row 40 (line 42): {missing}",
+        ("evaluate", gap): f"{gap}: column 'town', row 40 (line 42): {missing}",
+        ("predict", tmp_path / "gap.parquet", *out, *batches): f"gap.parquet: column 'town', row 40: {missing}",
+        ("predict", tmp_path / "clash.parquet", *out, "--keep", "price_std"): "got 'price_std' more than once",
+        ("predict", absent, *out): f"{absent}: column 'size' is missing; did you mean 'sise'?",
+    }
+    for (command, *rest), message in expected.items():
+        assert message in refused(command, model, *rest)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_files_that_are_no_models_or_tables(model: Path, train: Path, tmp_path: Path) -> None:
+    for command in ("predict", "evaluate"):
+        more = ("--out", tmp_path / "p.csv") if command == "predict" else ()
+        assert "does not exist" in refused(command, tmp_path / "none.dspp", train, *more)
+        assert f"{train} is not a" in refused(command, train, train, *more)
+        assert "does not exist" in refused(command, model, tmp_path / "none.csv", *more)
+        assert "unknown kind of file" in refused(command, model, model, *more)
+    assert "does not exist" in refused("info", tmp_path / "none.dspp")
+    assert "unknown kind of file" in refused("predict", model, train, "--out", tmp_path / "p.xlsx")
+
+
+def test_nothing_that_is_there_is_lost(model: Path, train: Path, test_file: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there.csv"
+    there.write_text("mine")
+    kept = {path: path.read_bytes() for path in (there, train, test_file, model)}
+    already = "is there already; pass --overwrite to replace it"
+    assert already in refused("fit", train, "--target", "price", "--out", there)
+    assert already in refused("fit", train, "--target", "price", "--out", tmp_path / "m.dspp", "--report", there)
+    assert already in refused("predict", model, test_file, "--out", there)
+    assert already in refused("evaluate", model, test_file, "--report", there)
+    for path in (test_file, model):
+        assert "is what is read from" in refused("predict", model, test_file, "--out", path, "--overwrite")
+    assert "is a folder" in refused("predict", model, test_file, "--out", tmp_path)
+    assert "the folder" in refused("predict", model, test_file, "--out", tmp_path / "no" / "p.csv")
+    assert "not an empty folder" in refused("demo", "--folder", tmp_path)
+    assert kept == {path: path.read_bytes() for path in kept}
+    done("predict", model, test_file, "--out", there, "--overwrite")
+    assert there.read_text().startswith('"price_mean"')
+
+
+def test_an_unexpected_error_is_one_line_unless_asked_for_more(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dspp.estimators.load", lambda path: 1 / 0)
+    result = dspp("info", model)
+    line = "dspp: unexpected ZeroDivisionError: division by zero"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"{line}; rerun with --debug to see where\n")
+    for words in (["--debug", "info", model], ["info", model, "--debug"]):
+        result = dspp(*words)
+        assert result.exit_code == 1
+        assert "Traceback" in result.stderr
+        assert result.stderr.endswith(f"{line}\n")
+
+
+def test_no_command_is_a_question_and_a_wrong_one_a_mistake() -> None:
+    assert done() == done("--help") == done("-h")
+    assert "No such command 'fitt'" in refused("fitt")
+    assert done("--version").startswith("dspp ")
+
+
+# ---------------------------------------------------------------- stopping and going on
+
+
+def test_a_checkpoint_is_neither_lost_nor_taken_up_unasked(train: Path, tmp_path: Path) -> None:
+    out, checkpoint = tmp_path / "m.dspp", tmp_path / "m.dspp.checkpoint"
+    command = ("fit", train, "--target", "price", "--out", out, *TINY)
+    checkpoint.write_text("of another run")
+    assert f"{checkpoint} is there, from a run that did not finish: pass --resume" in refused(*command)
+    assert f"{checkpoint} is not a file that dspp wrote" in dspp(*command, "--resume").stderr
+    assert checkpoint.read_text() == "of another run"
+    checkpoint.unlink()
+    done(*command, "--resume")  # with nothing to go on from, it begins
+    assert [path.name for path in tmp_path.iterdir()] == ["m.dspp"]
+
+
+def interrupted(command: list[str], checkpoint: Path, number: signal.Signals) -> str:
+    """Start a command, send it a signal once it has trained for a moment, and return what it complained of."""
+    before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+    process = spawn(*command)
+    lock = checkpoint.with_name(f"{checkpoint.name}.lock")
+    deadline = time.monotonic() + 60
+    while not (checkpoint.exists() and checkpoint.stat().st_mtime_ns > before and lock.exists()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    return errors.decode()
+
+
+def test_a_fit_that_is_stopped_twice_ends_as_if_it_had_not_been(train: Path, test_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a model.dspp"  # with a space, so that the command has to be quoted
+    checkpoint = tmp_path / "a model.dspp.checkpoint"
+    settings = shlex.split("--inducing 10 --width 2 --epochs 100 --batch-size 50 --restarts 2 --threads 1")
+    command = ["fit", str(train), "--target", "price", "--out", str(out), *settings]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        line = interrupted(command, checkpoint, number)
+        again = shlex.split(line.split("To go on: dspp ")[1])
+        assert line.count("\n") == 1
+        assert again == [*command, *["--resume"] * ("--resume" not in command)]
+        assert checkpoint.exists()
+        assert not out.exists()
+        command = again
+    done(*command)
+    done(*command[:5], tmp_path / "b.dspp", *settings)
+    assert not checkpoint.exists()
+    X = inputs(test_file)
+    np.testing.assert_array_equal(load(out).predict(X), load(tmp_path / "b.dspp").predict(X))
+    assert len(load(out).fitted_.history) == 100
+
+
+# ---------------------------------------------------------------- in a process of its own
+
+
+def test_help_needs_no_torch_and_lists_what_there_is() -> None:
+    script = """
+import contextlib, io, sys
+from dspp.cli import app
+from dspp.cli.options import KERNELS, MODELS, RULES, TOPOLOGIES
+text = io.StringIO()
+for words in (["--help"], ["fit", "--help"]):
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        app(words)
+heavy = {"torch", "numpy", "scipy", "sklearn", "pyarrow", "matplotlib", "optuna"} & sys.modules.keys()
+assert not heavy, heavy
+from dspp.gp import kernels
+from dspp import model, presets, quadrature
+assert set(MODELS) == set(presets.PRESETS)
+assert set(KERNELS) == set(kernels.KERNELS)
+assert set(RULES) == set(quadrature.RULES)
+assert set(TOPOLOGIES) == set(model.TOPOLOGIES)
+shown = text.getvalue().replace("\\n", " ").replace("│", " ")
+for names in (MODELS, KERNELS, RULES, TOPOLOGIES):
+    assert ", ".join(names) in " ".join(shown.split()), names
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_words_are_completed() -> None:
+    words = {"dspp fit --model p": "ppgpr", "dspp fit --kernel r": "rbf", "dspp pre": "predict"}
+    for typed, expected in words.items():
+        environment = {
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(len(typed.split()) - 1),
+            "_DSPP_COMPLETE": "complete_bash",
+        }
+        text, _ = spawn(env=environment).communicate()
+        assert text.decode().split() == [expected]
+
+
+def test_a_pipe_sees_no_bars_and_may_be_closed(model: Path, test_file: Path, tmp_path: Path) -> None:
+    rows = test_file.read_text().splitlines()
+    (tmp_path / "long.csv").write_text("\n".join([rows[0], *rows[1:] * 200]))
+    with spawn("predict", model, tmp_path / "long.csv", "--out", "-", "--batch-rows", 500) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b'"price_mean"')
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1
+
+
+def test_python_dash_m_runs_the_same_commands() -> None:
+    run = subprocess.run([sys.executable, "-m", "dspp", "nope"], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == "dspp: No such command 'nope'. (see dspp --help)\n"
+
+
+def test_the_demo_goes_the_whole_way(tmp_path: Path) -> None:
+    demo_folder = tmp_path / "demo"
+    text = done("demo", "--folder", demo_folder, "--epochs", 1)
+    names = ["model.dspp", "predictions.csv", "report.html", "test.csv", "train.csv"]
+    assert sorted(path.name for path in demo_folder.iterdir()) == names
+    for command in ("fit", "predict", "evaluate"):
+        assert f"$ dspp {command} {demo_folder}" in text
+    assert open_table(demo_folder / "train.csv").read().num_rows == 8_500
+    assert open_table(demo_folder / "test.csv").read().num_rows == 1_500
+    assert "best possible         -1.9006" in text
+    table = open_table(demo_folder / "test.csv").read()
+    X, y = table.drop(["distance"]), table.select(["distance"])
+    assert f"{load(demo_folder / 'model.dspp').score_nll(X, y):+.4f}" in text
+
+
+# ---------------------------------------------------------------- what is typed
+
+
+def test_lengths_of_time() -> None:
+    typed = {"90": 90, "90s": 90, "5m": 300, "2h": 7200, "1h30m": 5400, "1.5h": 5400, " 10M ": 600, "1m5": 65}
+    assert {text: duration(text, "x") for text in typed} == typed
+    assert duration(None, "x") is None
+    for text in ("", "m", "5x", "-5m", "0", "1.2.3s", "5 m 3", "nan", "inf"):
+        with pytest.raises(InputError, match="expected a length of time"):
+            duration(text, "x")
+
+
+def test_lists_of_numbers() -> None:
+    assert probabilities("0.5, 0.1,0.5", "x") == (0.5, 0.1)
+    assert probabilities("", "x") == ()
+    assert sizes("100, 20", "x") == (100, 20)
+    for text in ("0", "1", "nan", "a", "0.5;0.6"):
+        with pytest.raises(InputError, match="numbers between 0 and 1"):
+            probabilities(text, "x")
+    for text in ("", "0", "1.5", "-2", "10,"):
+        with pytest.raises(InputError, match="sizes of layers"):
+            sizes(text, "x")
