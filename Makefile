@@ -23,8 +23,8 @@ $(VENV)/.dev: $(VENV)/.run
 	$(PIP) -e '.[dev]'
 	touch $@
 
-demo: $(VENV)/.run ## train a 2-layer DSPP on the simulated robot arm (within a minute)
-	$(PY) -m dspp.demo
+demo: $(VENV)/.run ## simulated rows to CSV, then dspp fit, predict, evaluate: a report in demo/ (about a minute)
+	$(PY) -m dspp demo --folder demo --overwrite
 
 chromium: ## the browser that the report is looked at with, from Debian's packages, if there is none
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \

@@ -97,6 +97,7 @@ def with_coverage(coverage: float, rows: int, p_value: float = 0.5) -> Calibrati
     ("coverage", "rows", "sentence"),
     [
         (0.81, 1500, "Intervals are too narrow: the 90 % interval holds 81 % of 1,500 rows."),
+        (0.88, 1500, "Intervals are slightly too narrow: the 90 % interval holds 88 % of 1,500 rows."),
         (0.841, 100, "Intervals are right: the 90 % interval holds 84.1 % of 100 rows."),  # 2 s.e. are 6 %
         (0.839, 100, "Intervals are too narrow: the 90 % interval holds 83.9 % of 100 rows."),
         (0.961, 100, "Intervals are too wide: the 90 % interval holds 96.1 % of 100 rows."),

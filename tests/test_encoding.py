@@ -14,7 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dspp.data.encoding import BLOCK, LONGEST_TEXT, MAX_COLUMNS, MAX_LEVELS, TableEncoder
+from dspp.data.columns import LONGEST_TEXT, MAX_LEVELS
+from dspp.data.encoding import BLOCK, MAX_COLUMNS, TableEncoder
 from dspp.data.frames import to_arrow
 from dspp.errors import InputError
 
@@ -487,3 +488,14 @@ def test_a_table_may_not_be_too_wide() -> None:
     table = pa.table([[0, 1]] * (MAX_COLUMNS + 1), names=[str(i) for i in range(MAX_COLUMNS + 1)])
     with pytest.raises(InputError, match="got 10,001 columns, expected at most 10,000"):
         TableEncoder.fit(table)
+
+
+def test_marking_learns_from_other_rows_which_columns_have_gaps_and_nothing_else() -> None:
+    train = pa.table({"a": [1.0, 2.0, 4.0], "b": ["x", "y", "x"], "c": [True, False, True], "d": [1, 1, 1]})
+    encoder = TableEncoder.fit(train)
+    whole = pa.table({"a": [9.0, 9.0], "b": ["x", "x"], "c": [True, True], "d": [1, 1]})
+    assert encoder.marking(whole) == encoder
+    gaps = pa.table({"a": [9.0, None], "b": ["x", None], "c": [True, True], "d": [1, None]})
+    marked = encoder.marking(gaps)
+    assert marked.feature_names == ("a", "a is missing", "b=x", "b=y", "b=(missing)", "c")
+    np.testing.assert_array_equal(marked.transform(gaps), [[9, 0, 1, 0, 0, 1], [2, 1, 0, 0, 1, 1]])

@@ -178,6 +178,16 @@ def test_the_encoding_is_learned_on_training_rows_only() -> None:
     assert "colour=red" in fitted.feature_names
 
 
+def test_gaps_in_held_out_rows_only_are_taken() -> None:
+    table = frame()
+    estimator = DSPPRegressor(**QUICK, conformal=True)
+    _, val, held = estimator.parts(N, seed=0, given_validation=False)
+    sizes, colours = table["size"].to_numpy(copy=True), table["colour"].to_numpy(copy=True)
+    sizes[val[0]], colours[held[0]] = np.nan, None
+    fitted = estimator.fit(table.assign(size=sizes, colour=colours), price(table)).fitted_
+    assert {"size is missing", "colour=(missing)"} <= set(fitted.feature_names)
+
+
 def test_inside_scikit_learn_s_machinery() -> None:
     pipeline = make_pipeline(StandardScaler(), PPGPRRegressor(**QUICK))
     search = GridSearchCV(pipeline, {"ppgprregressor__beta": [0.05, 1.0]}, cv=2).fit(X, Y)

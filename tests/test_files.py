@@ -18,9 +18,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dspp.data import files
+from dspp.data import csvfile
+from dspp.data.arrays import MISSING
 from dspp.data.encoding import TableEncoder
-from dspp.data.files import open_table, write_table
+from dspp.data.files import TableFile, open_table, write_table
 from dspp.errors import InputError
 
 SUFFIXES = [".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".feather", ".arrow"]
@@ -42,7 +43,7 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def csv(folder: Path, content: str | bytes) -> files.TableFile:
+def csv(folder: Path, content: str | bytes) -> TableFile:
     return open_table(write(folder / "data.csv", content))
 
 
@@ -80,7 +81,7 @@ def test_what_is_written_is_read(tmp_path: Path, suffix: str) -> None:
 def test_batches_have_the_rows_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, rows: int
 ) -> None:
-    monkeypatch.setattr(files, "_BLOCK_BYTES", 1_000)  # many blocks, as in a large file
+    monkeypatch.setattr(csvfile, "_BLOCK_BYTES", 1_000)  # many blocks, as in a large file
     num = 20 if rows == 1 else 2_000
     table = pa.table({"a": np.arange(num), "c": np.array(["x", "y"] * (num // 2)), "z": np.arange(num) / 7})
     path = tmp_path / f"table{suffix}"
@@ -112,7 +113,7 @@ def test_any_text_survives_a_csv_file(tmp_path: Path, rows: list[tuple[str | Non
     # What is lost on purpose: space around cells, marks of missing values, and NaN, which is one.
     def kept(cell: str | None) -> str | None:
         trimmed = pa.compute.utf8_trim_whitespace(pa.array([cell], pa.string()))[0].as_py()
-        return None if trimmed in files.MISSING else trimmed
+        return None if trimmed in MISSING else trimmed
 
     table = pa.table(
         {"a": pa.array([a for a, _ in rows], pa.string()), "b": pa.array([b for _, b in rows], pa.float64())}
@@ -127,7 +128,7 @@ def test_any_text_survives_a_csv_file(tmp_path: Path, rows: list[tuple[str | Non
 
 
 def test_types_are_those_that_every_cell_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_BLOCK_BYTES", 200)
+    monkeypatch.setattr(csvfile, "_BLOCK_BYTES", 200)
     early, late = "1,1,true,2024-01-01,2024-01-01 10:00,12:30,2024-01-01T10:00Z,\n" * 50, "2,1.5,x,x,x,x,x,\n"
     header = "int,float,bool,date,time,clock,zoned,empty\n"
     before = csv(tmp_path, header + early).read()
@@ -212,7 +213,7 @@ def test_a_cell_that_is_not_of_its_type_is_named_with_row_and_line(tmp_path: Pat
 
 
 def test_no_row_is_read_before_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_BLOCK_BYTES", 1_000)
+    monkeypatch.setattr(csvfile, "_BLOCK_BYTES", 1_000)
     file = csv(tmp_path, "a,b\n" + "1,2\n" * 5_000 + "1,2,3\n")
     stream = file.batches(10)
     assert len(next(stream)) == 10  # the damage at the end is not met yet

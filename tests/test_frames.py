@@ -13,8 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspp.data import frames
-from dspp.data.frames import Place, frame_like, has_string_names, is_frame, series_like, to_arrow
+from dspp.data import arrays
+from dspp.data.frames import frame_like, has_string_names, is_frame, series_like, to_arrow
+from dspp.data.messages import Place
 from dspp.errors import InputError
 
 HERE = Place("X", "a")
@@ -130,11 +131,11 @@ def test_columns_of_pandas_keep_their_types() -> None:
 @pytest.mark.parametrize(
     ("values", "row", "odd"),
     [
-        ([1, "x", None], 1, r"'x' \(str\) in a column that starts with int"),
-        ([None, "x", np.nan, 2.5], 3, r"2.5 \(float\) in a column that starts with str"),
+        ([1, "x", None], 1, r"'x' \(str\) in a column of int"),
+        ([None, "x", np.nan, 2.5], 3, r"2.5 \(float\) in a column of str"),
         ([1, 2.5, True], 2, r"True \(bool\)"),
         (["a", b"b"], 1, r"b'b' \(bytes\)"),
-        ([datetime.date(2024, 1, 1), "2024-01-02"], 1, r"'2024-01-02' \(str\) in a column that starts with date"),
+        ([datetime.date(2024, 1, 1), "2024-01-02"], 1, r"'2024-01-02' \(str\) in a column of date"),
     ],
 )
 def test_mixed_columns_are_refused_with_the_row(values: list[object], row: int, odd: str) -> None:
@@ -143,10 +144,24 @@ def test_mixed_columns_are_refused_with_the_row(values: list[object], row: int, 
         to_arrow(frame)
 
 
-@pytest.mark.parametrize("values", [[1 + 2j], pd.Series([2**70], dtype=object)], ids=["complex", "huge"])
-def test_columns_that_arrow_cannot_hold_are_named(values: object) -> None:
-    with pytest.raises(InputError, match=r"^X: column 'a': its values cannot be used"):
-        to_arrow(pd.DataFrame({"a": values}))
+def test_values_that_arrow_cannot_hold_are_named() -> None:
+    with pytest.raises(InputError, match=r"^X: column 'a': got complex numbers"):
+        to_arrow(pd.DataFrame({"a": [1 + 2j]}))
+    values = [None, 3, 2**70]
+    for frame in (
+        pd.DataFrame({"a": pd.Series(values, dtype=object)}),
+        pl.DataFrame({"a": pl.Series(values, dtype=pl.Object)}),
+    ):
+        with pytest.raises(InputError, match=rf"^X: column 'a', row 2: got {2**70}, which cannot be used"):
+            to_arrow(frame)
+
+
+def test_objects_in_polars_are_taken_by_value() -> None:
+    frame = pl.DataFrame({"a": pl.Series([1, None, 2.5], dtype=pl.Object), "b": ["x", "y", None]})
+    assert to_arrow(frame).to_pydict() == {"a": [1, None, 2.5], "b": ["x", "y", None]}
+    frame = pl.DataFrame({"a": pl.Series(["x", 1.0, 2.5], dtype=pl.Object)})
+    with pytest.raises(InputError, match=r"^X: column 'a', row 0: got 'x' \(str\) in a column of float"):
+        to_arrow(frame)
 
 
 def test_numbers_of_different_types_may_mix() -> None:
@@ -215,7 +230,7 @@ def test_pandas_keeps_its_index_and_shares_no_memory() -> None:
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
 )
 def test_numbers(array: pa.Array, expected: list[float]) -> None:
-    np.testing.assert_array_equal(frames.numbers(array, HERE), np.array(expected, dtype=np.float64))
+    np.testing.assert_array_equal(arrays.numbers(array, HERE), np.array(expected, dtype=np.float64))
 
 
 @given(st.lists(st.sampled_from(["1", "2.5", "NA"]), max_size=40), st.integers(0, 40))
@@ -223,7 +238,7 @@ def test_the_first_cell_that_is_no_number_is_named(cells: list[str], position: i
     position = min(position, len(cells))
     text = pa.array([*cells[:position], "1,5", *cells[position:], "x"])
     with pytest.raises(InputError, match=rf"^X: column 'a', row {position + 7}: got '1,5', expected a number$"):
-        frames.numbers(text, Place("X", "a", 7))
+        arrays.numbers(text, Place("X", "a", 7))
 
 
 def test_moments_are_microseconds_in_utc_however_they_come() -> None:
@@ -237,32 +252,32 @@ def test_moments_are_microseconds_in_utc_however_they_come() -> None:
         pa.array(["2024-01-01 11:00:00.000000001", ""]),
         pa.array([moment, None], pa.timestamp("ms", "UTC")).dictionary_encode(),
     ):
-        values, missing = frames.datetimes(array, HERE)
+        values, missing = arrays.datetimes(array, HERE)
         assert values[0] == micros, array.type
         assert missing.tolist() == [False, True]
     midnight = micros - 11 * 3_600_000_000
     for kind in (pa.date32(), pa.date64()):
-        assert frames.datetimes(pa.array([datetime.date(2024, 1, 1)], kind), HERE)[0][0] == midnight
+        assert arrays.datetimes(pa.array([datetime.date(2024, 1, 1)], kind), HERE)[0][0] == midnight
     for array in (pa.array([datetime.time(0, 30)]), pa.array(["00:30"])):
-        assert frames.datetimes(array, HERE)[0].tolist() == [1_800_000_000]
+        assert arrays.datetimes(array, HERE)[0].tolist() == [1_800_000_000]
 
 
 def test_errors_of_moments() -> None:
     with pytest.raises(InputError, match=r"row 2: got '31.1.2024', expected a date or time such as"):
-        frames.datetimes(pa.array(["2024-01-01", None, "31.1.2024", "x"]), HERE)
+        arrays.datetimes(pa.array(["2024-01-01", None, "31.1.2024", "x"]), HERE)
     with pytest.raises(InputError, match="got int64, expected dates"):
-        frames.datetimes(pa.array([1]), HERE)
+        arrays.datetimes(pa.array([1]), HERE)
     with pytest.raises(InputError, match="out of range"):
-        frames.datetimes(pa.array([2**62], pa.timestamp("s")), HERE)
+        arrays.datetimes(pa.array([2**62], pa.timestamp("s")), HERE)
 
 
 def test_booleans() -> None:
     for array in (pa.array([True, False, None]), pa.array([1, 0, None]), pa.array(["TRUE", "false", "NA"])):
-        np.testing.assert_array_equal(frames.booleans(array, HERE), [1, 0, np.nan])
+        np.testing.assert_array_equal(arrays.booleans(array, HERE), [1, 0, np.nan])
     with pytest.raises(InputError, match="row 1: got 2, expected true or false"):
-        frames.booleans(pa.array([1, 2]), HERE)
+        arrays.booleans(pa.array([1, 2]), HERE)
     with pytest.raises(InputError, match="row 0: got 'yes', expected true or false"):
-        frames.booleans(pa.array(["yes"]), HERE)
+        arrays.booleans(pa.array(["yes"]), HERE)
 
 
 def test_texts() -> None:
@@ -274,7 +289,7 @@ def test_texts() -> None:
         pa.DictionaryArray.from_arrays(pa.array([1, 0, 2, None]), pa.array(["2", "1 ", ""])),
         pa.array([1, 2, None, None]).dictionary_encode().slice(0, 4),
     ):
-        assert frames.texts(array, HERE).to_pylist() == ["1", "2", None, None]
+        assert arrays.texts(array, HERE).to_pylist() == ["1", "2", None, None]
     for array in (pa.array([[1]]), pa.array([b"x"]), pa.array([b"x"], pa.binary(1))):
         with pytest.raises(InputError, match="expected text or another category"):
-            frames.texts(array, HERE)
+            arrays.texts(array, HERE)

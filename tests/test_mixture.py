@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, Normal
 
-from dspp import _mixture_math as maths
 from dspp.errors import InputError, NumericalError
-from dspp.mixture import Mixture, MultivariateNormalMixture, NormalMixture
+from dspp.mixture import Mixture, MultivariateNormalMixture, NormalMixture, maths
 
 F64 = torch.float64
 TAILS = torch.tensor([1e-6, 1e-4, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1 - 1e-4, 1 - 1e-6], dtype=F64)

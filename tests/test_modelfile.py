@@ -28,10 +28,11 @@ from dspp.data import Standardizer
 from dspp.data.encoding import TableEncoder
 from dspp.errors import DsppError, InputError, ModelFileError
 from dspp.fitted import Fitted
-from dspp.model import TOPOLOGIES, build, skeleton
+from dspp.model import TOPOLOGIES, build
 from dspp.modelfile import file as container
 from dspp.modelfile import load, save
 from dspp.modelfile import weights as limits
+from dspp.modelfile.skeleton import skeleton
 from dspp.presets import PRESETS, Spec, preset
 from dspp.quadrature import RULES
 from dspp.training import fit

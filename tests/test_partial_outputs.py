@@ -11,10 +11,9 @@ from scipy import stats
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from dspp import _mixture_math as maths
 from dspp import metrics
 from dspp.errors import InputError, NumericalError
-from dspp.mixture import MultivariateNormalMixture, NormalMixture
+from dspp.mixture import MultivariateNormalMixture, NormalMixture, maths
 from dspp.objectives import OBJECTIVES
 
 F64, NAN = torch.float64, math.nan

@@ -23,6 +23,7 @@ from dspp.mixture import NormalMixture
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 _HEADLINE = 0.9  # the level that the verdict speaks of
 _STANDARD_ERRORS = 2.0  # a coverage this far from its level is no accident
+_SLIGHT = 0.03  # a coverage no farther than this from its level is only slightly off
 _SMALL_P = 0.01  # of the Kolmogorov–Smirnov test
 _NO_SCORE = 1.0  # above every score: fills the places of outputs that were not observed
 
@@ -73,11 +74,12 @@ class Calibration:
         return f"Intervals are right: {self._finding()}."
 
     def _complaint(self, standard_errors: float) -> str:
-        """Return "too narrow", "too wide", or nothing."""
+        """Return "too narrow", "slightly too wide" and so on, or nothing."""
         gap = self.coverage[_HEADLINE] - _HEADLINE
         if abs(gap) <= standard_errors * math.sqrt(_HEADLINE * (1.0 - _HEADLINE) / self.num_rows):
             return ""
-        return "too narrow" if gap < 0.0 else "too wide"
+        slightly = "slightly " if abs(gap) <= _SLIGHT else ""
+        return slightly + ("too narrow" if gap < 0.0 else "too wide")
 
     def _finding(self) -> str:
         what = "value" if self.per_output else "row"

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from dspp.config import ModelConfig
 from dspp.data.checks import Table, check_width, check_X
@@ -195,144 +194,25 @@ def build(
     h = inputs = _start_inputs(rows, features)
     layers: list[GPLayer] = []
     notes: list[str] = []
-    for i, width in enumerate(_widths(config, num_outputs)):
-        kernel_rows, mean_rows = _read(config, i, h, inputs)
+    for i, width in enumerate(layer_widths(config, num_outputs)):
+        kernel_rows, mean_rows = layer_inputs(config, i, h, inputs)
         layers.append(_start_layer(config, i, width, kernel_rows[0], mean_rows[0], generator, notes).to(dtype))
         h = _propagate(layers[-1], kernel_rows, mean_rows, generator)
-    model = _compose(config, layers, num_outputs, x.shape[1], generator, features, notes)
+    model = compose(config, layers, num_outputs, x.shape[1], generator, features, notes)
     for note in notes:
         log.info(note)
     return model.to(x.device, dtype)
 
 
-def skeleton(
-    config: ModelConfig,
-    num_inputs: int,
-    num_outputs: int | None,
-    inducing: Sequence[int],
-    mean_inducing: Sequence[int] = (),
-    features: nn.Module | None = None,
-) -> Model:
-    """The structure that `build` gives a model, without values: on the meta device, so that no size costs memory.
-
-    Args:
-        config: what to build.
-        num_inputs: D.
-        num_outputs: T for several outputs; None for a single one.
-        inducing: M of each layer, which is less than `config.inducing` where there were fewer distinct rows.
-        mean_inducing: the same for the mean bases, where the config has them.
-        features: a module of your own in front; a copy of it is taken, values and all.
-
-    Raises:
-        InputError: the sizes do not fit the config.
-        RuntimeError: of torch, where a tensor would have 2⁶³ bytes or more.
-    """
-    for sizes, needed in ((inducing, config.layers), (mean_inducing, config.layers if config.mean_inducing else 0)):
-        if len(sizes) != needed or min(sizes, default=1) < 1:
-            raise InputError(f"got {str(sizes)[:50]} inducing points, expected {needed} numbers of at least 1")
-    dtype = getattr(torch, config.dtype)
-    if features is not None:
-        features = copy.deepcopy(features).to("cpu", dtype).eval()
-    front = num_inputs if features is None else _num_features(features, torch.zeros(1, num_inputs, dtype=dtype))
-    with torch.device("meta"), _NumbersHaveValues():
-        if features is None and config.features:
-            features, front = feature_network(num_inputs, config.features).to(dtype), config.features[-1]
-        layers = _bare_layers(config, front, num_outputs, inducing, mean_inducing)
-        model = _compose(config, layers, num_outputs, num_inputs, torch.Generator()).to("meta", dtype)
-    model.features = features
-    return model
-
-
-def _bare_layers(
-    config: ModelConfig, front: int, num_outputs: int | None, inducing: Sequence[int], mean_inducing: Sequence[int]
-) -> list[GPLayer]:
-    """The layers on `front` inputs, without values."""
-    h = inputs = torch.empty(1, 1, front)
-    layers: list[GPLayer] = []
-    for i, width in enumerate(_widths(config, num_outputs)):
-        kernel_row, mean_row = _read(config, i, h, inputs)
-        D = kernel_row.shape[-1]
-        mean_points = torch.empty(mean_inducing[i], D) if mean_inducing else None
-        layers.append(_layer(config, i, width, mean_row.shape[-1], torch.empty(inducing[i], D), mean_points))
-        h = torch.empty(1, 1, width)
-    return layers
-
-
-@torch.no_grad()
-def _num_features(features: nn.Module, row: Float[Tensor, "1 D"]) -> int:
-    """How many numbers a module of the user's makes of a row."""
-    try:
-        return int(features(row).shape[-1])
-    except Exception as problem:  # whatever the user's code raises
-        raise InputError(
-            f"the module given as features cannot take a row of {row.shape[-1]} columns "
-            f"({type(problem).__name__}: {problem}); give the module that the model was trained with"
-        ) from problem
-
-
-class _NumbersHaveValues(TorchFunctionMode):
-    """Inside `torch.device("meta")`, `torch.tensor(...)` still holds what it is given: starting values need numbers."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        """Send `torch.tensor` to the CPU."""
-        kwargs = kwargs or {}
-        return func(*args, **({"device": "cpu", **kwargs} if func is torch.tensor else kwargs))
-
-
-def _widths(config: ModelConfig, num_outputs: int | None) -> list[int]:
+def layer_widths(config: ModelConfig, num_outputs: int | None) -> list[int]:
     """W of each layer."""
     return [config.width] * (config.layers - 1) + [1 if num_outputs is None else num_outputs]
 
 
-def _read(config: ModelConfig, index: int, h: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
+def layer_inputs(config: ModelConfig, index: int, h: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """What the kernels and the means of a layer read, of `h` from the layer below and the model's inputs."""
     read = FEEDFORWARD if index in (0, config.layers - 1) else TOPOLOGIES[config.topology]
     return read.kernel(h, inputs), read.mean(h, inputs)
-
-
-def _layer(
-    config: ModelConfig,
-    index: int,
-    width: int,
-    mean_inputs: int,
-    points: Float[Tensor, "M D"],
-    mean_points: Float[Tensor, "P D"] | None,
-) -> GPLayer:
-    """One layer with its inducing points at `points`, everything else at values that do not depend on the rows."""
-    top = index == config.layers - 1
-    mean = MEANS[config.top_mean if top else config.hidden_mean](mean_inputs, width)
-    D = points.shape[1]
-    kernel = ARDKernel(config.kernel, width, D, config.lengthscale or 0.5 * D**0.5)
-    full, name = config.covariance == "full", _name(config, index)
-    return GPLayer(mean, kernel, points, full=full, jitter=config.jitter, mean_points=mean_points, name=name)
-
-
-def _name(config: ModelConfig, index: int) -> str:
-    return f"layer {index + 1} of {config.layers}"
-
-
-def _compose(
-    config: ModelConfig,
-    layers: Sequence[GPLayer],
-    num_outputs: int | None,
-    num_inputs: int,
-    generator: torch.Generator,
-    features: nn.Module | None = None,
-    notes: Sequence[str] = (),
-) -> Model:
-    """The layers with their rule and their head."""
-    *hidden, top_width = _widths(config, num_outputs)
-    rule = _rule(config, hidden, generator) if hidden else None
-    name = config.head if config.head != "auto" else ("single" if num_outputs is None else "lmc")
-    head = HEADS[name](top_width, config.noise, config.noise_floor)
-    return Model(layers, rule, head, features, TOPOLOGIES[config.topology], notes, num_inputs)
-
-
-def _rule(config: ModelConfig, widths: Sequence[int], generator: torch.Generator) -> Rule:
-    kind = RULES[config.rule]
-    if kind.grid and sum(widths) > MAX_GRID_WIDTH:  # before S^W is computed, which would take for ever
-        raise InputError(f"got a grid over {sum(widths)} hidden GPs, expected {MAX_GRID_WIDTH} at most; use 'qr3'")
-    return kind(widths, config.sites, config.test_sites, generator)
 
 
 def _start_inputs(rows: Float[Tensor, "N D"], features: nn.Module | None) -> Float[Tensor, "1 N D"]:
@@ -342,16 +222,6 @@ def _start_inputs(rows: Float[Tensor, "N D"], features: nn.Module | None) -> Flo
     with torch.no_grad():  # in training mode, so that batch normalisation sees the rows
         inputs: Tensor = features.to(rows).train(len(rows) > 1)(rows)
     return inputs.unsqueeze(0)
-
-
-@torch.no_grad()
-def _propagate(layer: GPLayer, x: Tensor, mean_x: Tensor, generator: torch.Generator) -> Float[Tensor, "1 N W"]:
-    """What the next layer starts on: means, or draws where all means are equal (a layer without a linear mean)."""
-    mean: Tensor
-    mean, var = layer(x, mean_x)
-    if torch.equal(mean, mean[:, :1].expand_as(mean)):
-        mean = mean + var.sqrt() * torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
-    return mean
 
 
 def _start_layer(
@@ -373,6 +243,61 @@ def _start_layer(
     mean_points = None
     if config.mean_inducing:
         mean_points = kmeans_points(kernel_rows, config.mean_inducing, generator)
-    layer = _layer(config, index, width, mean_rows.shape[1], points, mean_points)
+    layer = plain_layer(config, index, width, mean_rows.shape[1], points, mean_points)
     layer.mean.start(mean_rows, generator)
     return layer
+
+
+def plain_layer(
+    config: ModelConfig,
+    index: int,
+    width: int,
+    mean_inputs: int,
+    points: Float[Tensor, "M D"],
+    mean_points: Float[Tensor, "P D"] | None,
+) -> GPLayer:
+    """One layer with its inducing points at `points`, everything else at values that do not depend on the rows."""
+    top = index == config.layers - 1
+    mean = MEANS[config.top_mean if top else config.hidden_mean](mean_inputs, width)
+    D = points.shape[1]
+    kernel = ARDKernel(config.kernel, width, D, config.lengthscale or 0.5 * D**0.5)
+    full, name = config.covariance == "full", _name(config, index)
+    return GPLayer(mean, kernel, points, full=full, jitter=config.jitter, mean_points=mean_points, name=name)
+
+
+def _name(config: ModelConfig, index: int) -> str:
+    return f"layer {index + 1} of {config.layers}"
+
+
+@torch.no_grad()
+def _propagate(layer: GPLayer, x: Tensor, mean_x: Tensor, generator: torch.Generator) -> Float[Tensor, "1 N W"]:
+    """What the next layer starts on: means, or draws where all means are equal (a layer without a linear mean)."""
+    mean: Tensor
+    mean, var = layer(x, mean_x)
+    if torch.equal(mean, mean[:, :1].expand_as(mean)):
+        mean = mean + var.sqrt() * torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
+    return mean
+
+
+def compose(
+    config: ModelConfig,
+    layers: Sequence[GPLayer],
+    num_outputs: int | None,
+    num_inputs: int,
+    generator: torch.Generator,
+    features: nn.Module | None = None,
+    notes: Sequence[str] = (),
+) -> Model:
+    """The layers with their rule and their head."""
+    *hidden, top_width = layer_widths(config, num_outputs)
+    rule = _rule(config, hidden, generator) if hidden else None
+    name = config.head if config.head != "auto" else ("single" if num_outputs is None else "lmc")
+    head = HEADS[name](top_width, config.noise, config.noise_floor)
+    return Model(layers, rule, head, features, TOPOLOGIES[config.topology], notes, num_inputs)
+
+
+def _rule(config: ModelConfig, widths: Sequence[int], generator: torch.Generator) -> Rule:
+    kind = RULES[config.rule]
+    if kind.grid and sum(widths) > MAX_GRID_WIDTH:  # before S^W is computed, which would take for ever
+        raise InputError(f"got a grid over {sum(widths)} hidden GPs, expected {MAX_GRID_WIDTH} at most; use 'qr3'")
+    return kind(widths, config.sites, config.test_sites, generator)

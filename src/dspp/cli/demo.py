@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dspp.data.robot_arm import RobotArm
 
 ROWS = 10_000  # 8,500 to learn from, 1,500 to test on
-SETTINGS = "--model dspp --width 8 --inducing 60 --beta 1.0 --epochs 60"  # chosen on validation rows
+SETTINGS = "--model dspp --width 8 --inducing 60 --beta 3.0 --epochs 60"  # chosen on validation rows
 
 
 def demo(
@@ -75,7 +75,7 @@ def _commands(folder: Path, epochs: int | None) -> list[list[str]]:
     settings = SETTINGS.split() if epochs is None else [*SETTINGS.split()[:-1], str(epochs)]
     return [
         ["fit", train, "--target", "distance", "--out", model, *settings, "--overwrite"],
-        ["predict", model, test, "--out", predictions, "--overwrite"],
+        ["predict", model, test, "--out", predictions, "--quantiles", "0.05,0.5,0.95", "--overwrite"],
         ["evaluate", model, test, "--report", report, "--overwrite"],
     ]
 

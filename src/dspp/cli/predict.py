@@ -31,7 +31,7 @@ dspp predict model.dspp new.csv --out predictions.csv
 
 dspp predict model.dspp new.parquet --out predictions.parquet --quantiles 0.01,0.5,0.99 --keep id
 
-dspp predict model.dspp new.csv --out - --interval 0.9 --quantiles "" | head
+dspp predict model.dspp new.csv --out - --interval 0.9 | head
 
 Columns: TARGET_mean, TARGET_std, TARGET_q0.05 and so on for each quantile; TARGET_lower and TARGET_upper with \
 --interval; TARGET_weight_0, TARGET_mean_0, TARGET_std_0 and so on with --mixture; TARGET_sample_0 and so on with \
@@ -45,7 +45,7 @@ class PredictOptions:
     model: Annotated[Path, typer.Argument(help="The model that `dspp fit` wrote.", metavar="MODEL")]
     new: Annotated[Path, typer.Argument(help="The rows to predict; it may be larger than memory.", metavar="TABLE")]
     out: Annotated[Path, option("Where predictions go: .csv, .parquet, .feather or .arrow; - prints CSV.", "FILE")]
-    quantiles: Annotated[str, option("Probabilities to give quantiles for; may be empty.", "LIST")] = "0.05,0.5,0.95"
+    quantiles: Annotated[str, option("Probabilities to give quantiles for, such as 0.05,0.5,0.95.", "LIST")] = ""
     interval: Annotated[
         float | None, option("Give the central interval that holds this share, such as 0.9.", "SHARE")
     ] = None

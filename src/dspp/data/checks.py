@@ -3,6 +3,7 @@
 What comes out is always a fresh float64 array, so nothing later can change what the caller holds.
 """
 
+from collections import Counter
 from typing import NoReturn
 
 import numpy as np
@@ -91,14 +92,34 @@ def _to_numpy(data: Table, name: str) -> NDArray[np.generic]:
         raise InputError(f"{name}: expected numbers, got None. Pass {name}: it is required here.")
     try:
         array = _tensor_to_numpy(data) if isinstance(data, torch.Tensor) else np.asanyarray(data)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(
-            f"{name}: expected a table of numbers, got {type(data).__name__} that cannot be read ({error}). "
-            "Give every row the same number of columns."
-        ) from None
+    except Exception as error:  # whatever an object's own conversion raises
+        raise InputError(f"{name}: expected a table of numbers, got {_unreadable(data, error)}") from None
     if array.ndim == 0:
         raise InputError(f"{name}: expected an array, got {_shortened(data)}. Give rows of numbers.")
     return array
+
+
+def _unreadable(data: object, error: Exception) -> str:
+    """Return why something is no array: a row of another length than most, a list in a cell, or what numpy says."""
+    rows = data if isinstance(data, list | tuple) else ()
+    widths = [_length(row) for row in rows]
+    usual = Counter(widths).most_common(1)[0][0] if rows else None
+    for i, width in enumerate(widths):
+        if width != usual:
+            return f"{width} values in row {i}, but {usual} in most. Give every row the same number of columns."
+    for i, row in enumerate(rows):
+        for j, cell in enumerate(row if usual else ()):
+            if _length(cell) is not None and not isinstance(cell, str | bytes):
+                return f"{_shortened(cell)} at {_place((i, j))}. Give one number in each cell."
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return f"{type(data).__name__} that cannot be read ({reason}). Give rows of numbers, all of the same length."
+
+
+def _length(thing: object) -> int | None:
+    try:
+        return len(thing)  # type: ignore[arg-type]  # whether it has one is the question
+    except TypeError:
+        return None
 
 
 def _tensor_to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:
@@ -151,8 +172,9 @@ def _observed_everywhere(y: Float[np.ndarray, "N T"], name: str) -> Float[np.nda
 def _float64(array: NDArray[np.generic], name: str) -> Float[np.ndarray, " N *T"]:
     """Return a new array of real numbers, NaN where it is masked."""
     if array.dtype.kind == "c":
+        index = next(iter(np.argwhere(np.imag(array))), np.zeros(array.ndim, np.intp))  # the first that is not real
         raise InputError(
-            f"{name}: Complex data not supported: expected real numbers, got {array.dtype}. "
+            f"{name}: Complex data not supported: expected real numbers, got {array[tuple(index)]} at {_place(index)}. "
             "Give real and imaginary parts as two columns."
         )
     if array.dtype.kind not in "biuf":
@@ -177,7 +199,9 @@ def _raise_not_numeric(array: NDArray[np.generic], name: str) -> NoReturn:
     got = f"{name}: expected numbers, got dtype {array.dtype}"
     index = next((index for index, cell in np.ndenumerate(array) if not _reads_as_number(cell)), None)
     if index is None:
-        raise InputError(f"{got} whose cells read as numbers. Convert it first: {name}.astype(float).")
+        index = next((index for index, cell in np.ndenumerate(array) if isinstance(cell, str | bytes)), None)
+        first = "" if index is None else f", with the text {_shortened(array[index])} at {_place(index)},"
+        raise InputError(f"{got}{first} whose cells read as numbers. Convert it first: {name}.astype(float).")
     raise InputError(
         f"{got} with {_shortened(array[index])} at {_place(index)}. "
         "Encode categories and dates as numbers, then convert with .astype(float)."
@@ -195,7 +219,7 @@ def _reads_as_number(cell: object) -> bool:
 
 
 def _shortened(cell: object, limit: int = 40) -> str:
-    text = repr(cell)
+    text = repr(cell.item() if isinstance(cell, np.str_ | np.bytes_) else cell)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 

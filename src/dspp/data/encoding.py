@@ -13,276 +13,28 @@ and one more, "<name> is missing", where training rows lacked values.
 """
 
 import difflib
-import sys
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from pyarrow import types
 
-from dspp.data import frames
-from dspp.data.frames import Place
+from dspp.data import arrays
+from dspp.data.columns import LONGEST_TEXT, Boolean, Category, Column, Dropped, Number, check_finite, is_short_text
+from dspp.data.datetimes import Datetime
+from dspp.data.messages import Place, check_names, listed
 from dspp.errors import InputError
 
-MAX_LEVELS: Final = 20  # of a category; rarer ones share a column
+__all__ = ["BLOCK", "MAX_COLUMNS", "Category", "TableEncoder"]
+
 MAX_COLUMNS: Final = 10_000  # of a table
-MOST_LEVELS: Final = 64  # that a stored encoder may have, should MAX_LEVELS ever grow
-LONGEST_TEXT: Final = 10_000  # characters of a name or level
 BLOCK: Final = 16_384  # rows encoded at once: the piece of the matrix being filled stays in the cache
-
-_DAY: Final = 86_400_000_000  # microseconds
-
-
-@dataclass(frozen=True)
-class Column(ABC):
-    """How one input column is encoded. Making one checks every field, wherever it comes from."""
-
-    kind: ClassVar[str]
-    name: str
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if not _CHECKS[field.name](getattr(self, field.name)):
-                got = f"{getattr(self, field.name)!r:.60}"
-                raise InputError(f"column {self.name!r:.60}: {field.name} cannot be {got}; the encoding is damaged")
-
-    @property
-    @abstractmethod
-    def features(self) -> tuple[str, ...]:
-        """The names of the encoded columns."""
-
-    @property
-    @abstractmethod
-    def how(self) -> str:
-        """What is done to the column, in words."""
-
-    @abstractmethod
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
-        """Write the encoded rows to `out`, which has a column for each feature."""
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The Arrow type that fits the column best."""
-        return pa.string()
-
-
-@dataclass(frozen=True)
-class Dropped(Column):
-    """A column that nothing can be learned from."""
-
-    kind = "left out"
-    reason: str
-    features = ()
-
-    @property
-    def how(self) -> str:
-        """Why it is left out."""
-        return self.reason
-
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n 0"], place: Place) -> None:
-        """Write nothing."""
-
-
-@dataclass(frozen=True)
-class Number(Column):
-    """A column of numbers; a missing one is replaced by `fill`, the training median, and marked."""
-
-    kind = "number"
-    missing: bool
-    fill: float
-
-    @classmethod
-    def fit(cls, name: str, values: Float[np.ndarray, " N"]) -> Column:
-        """Learn from the training values, NaN where missing."""
-        known = values[~np.isnan(values)]
-        if reason := _nothing_to_learn(known, len(values)):
-            return Dropped(name, reason)
-        return cls(name, len(known) < len(values), float(2 * np.median(known / 2)))  # halved: 1e308 + 1e308 is no inf
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The name itself, and the mark."""
-        return _marked(self.name, self.missing)
-
-    @property
-    def how(self) -> str:
-        """What is done to the numbers."""
-        return "as it is" + (f"; {self.fill:.6g} where missing, and a column that marks it" if self.missing else "")
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """Floating point."""
-        return pa.float64()
-
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
-        """Write the numbers."""
-        _write(frames.numbers(array, place), self.fill, self.missing, out, place)
-
-
-@dataclass(frozen=True)
-class Boolean(Column):
-    """A column of true (1) and false (0); a missing value is 0, and marked."""
-
-    kind = "boolean"
-    missing: bool
-
-    @classmethod
-    def fit(cls, name: str, values: Float[np.ndarray, " N"]) -> Column:
-        """Learn from the training values: 0, 1, or NaN where missing."""
-        known = values[~np.isnan(values)]
-        reason = _nothing_to_learn(known, len(values))
-        return Dropped(name, reason) if reason else cls(name, len(known) < len(values))
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The name itself, and the mark."""
-        return _marked(self.name, self.missing)
-
-    @property
-    def how(self) -> str:
-        """What is done to true and false."""
-        return "true is 1, false is 0" + ("; 0 where missing, and a column that marks it" if self.missing else "")
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """Boolean."""
-        return pa.bool_()
-
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
-        """Write zeros and ones."""
-        _write(frames.booleans(array, place), 0.0, self.missing, out, place)
-
-
-@dataclass(frozen=True)
-class Category(Column):
-    """A column of levels, compared by their text: a 0/1 column for each, the most frequent level first.
-
-    Levels beyond `MAX_LEVELS` share the column "(other)". Missing values are the level "(missing)" if training had
-    any. Two levels alone need one column, 0 for the first and 1 for the second.
-
-    A level that training did not have counts as "(other)" where that exists. Otherwise it is none of the known ones:
-    zeros everywhere or, where two levels share a column, 0.5, as near to the one as to the other.
-    """
-
-    kind = "category"
-    levels: tuple[str, ...]
-    other: bool
-    missing: bool
-
-    @classmethod
-    def fit(cls, name: str, counts: Counter[str], missing: int) -> Column:
-        """Learn from how often each level is in the training rows, and how many rows have none."""
-        levels = sorted(counts, key=lambda level: (-counts[level], level))
-        if len(levels) < 2 and not (levels and missing):
-            return Dropped(name, "has the same value in all rows" if levels else "has no values")
-        if len(levels) > MAX_LEVELS and 2 * len(levels) > counts.total():
-            return Dropped(name, f"is text with {len(levels):,} different values in {counts.total():,} rows")
-        return cls(name, tuple(levels[:MAX_LEVELS]), len(levels) > MAX_LEVELS, missing > 0)
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The name with each level."""
-        special = ["(other)"] * self.other + ["(missing)"] * self.missing
-        return tuple(f"{self.name}={level}" for level in [*self.levels[self._is_pair :], *special])
-
-    @property
-    def how(self) -> str:
-        """Which levels go where."""
-        if self._is_pair:
-            return f"{self.levels[0]!r} is 0, {self.levels[1]!r} is 1"
-        special = " and one for rarer ones" * self.other + " and one for missing ones" * self.missing
-        return f"a 0/1 column for each of {len(self.levels)} levels{special}"
-
-    @property
-    def _is_pair(self) -> bool:
-        return len(self.levels) == 2 and not self.other and not self.missing
-
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
-        """Write the column of each row's level."""
-        text = frames.texts(array, place)
-        absent = text.is_null().to_numpy(zero_copy_only=False)
-        _check_missing(absent, self.missing, place)
-        found = pc.index_in(text, pa.array(self.levels, pa.string())).fill_null(-1).to_numpy(zero_copy_only=False)
-        if self._is_pair:
-            out[:, 0] = np.where(found < 0, 0.5, found)
-            return
-        if self.other:
-            found = np.where(found < 0, len(self.levels), found)
-        found = np.where(absent, out.shape[1] - 1, found)
-        out[:] = found[:, None] == np.arange(out.shape[1])
-
-
-def _season(micros: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    date = micros.astype("datetime64[us]").astype("datetime64[D]")
-    return np.asarray((date - date.astype("datetime64[Y]")).astype(np.float64) / 365.25)
-
-
-# The share of its round, from 0 to 1, that a moment has done. 1970-01-01 was a Thursday: +3 starts weeks on Mondays.
-_CYCLES: Final = {
-    "hour": lambda micros: micros % _DAY / _DAY,
-    "weekday": lambda micros: (micros // _DAY + 3) % 7 / 7,
-    "day of year": _season,
-}
-
-
-@dataclass(frozen=True)
-class Datetime(Column):
-    """A column of dates or times: days since `origin`, and the cycles in which the training rows vary."""
-
-    kind = "datetime"
-    missing: bool
-    fill: float  # days, the median
-    origin: int  # microseconds since 1970, UTC: the first training row
-    cycles: tuple[str, ...]
-
-    @classmethod
-    def fit(cls, name: str, micros: Int[np.ndarray, " N"], missing: Bool[np.ndarray, " N"]) -> Column:
-        """Learn from the training rows, in microseconds."""
-        known = micros[~missing]
-        if reason := _nothing_to_learn(known, len(micros)):
-            return Dropped(name, reason)
-        days = _days(known, int(known.min()))
-        varies = {
-            "hour": bool(np.ptp(known % _DAY)),
-            "weekday": len(np.unique(known // _DAY % 7)) > 2,
-            "day of year": float(days.max()) > 60,
-        }
-        cycles = tuple(cycle for cycle in _CYCLES if varies[cycle])
-        return cls(name, bool(missing.any()), float(np.median(days)), int(known.min()), cycles)
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The days, each cycle's pair, and the mark."""
-        waves = [f"{self.name}: {cycle}, {wave}" for cycle in self.cycles for wave in ("sin", "cos")]
-        return (f"{self.name} (days)", *waves, *_marked(self.name, self.missing)[1:])
-
-    @property
-    def how(self) -> str:
-        """Which moment is zero, and which cycles there are."""
-        cycles = f", and the cycles of {', '.join(self.cycles)}" if self.cycles else ""
-        filled = f"; {self.fill:.6g} days where missing, and a column that marks it" if self.missing else ""
-        return f"days since {np.datetime64(self.origin, 'us').astype('datetime64[s]')} UTC{cycles}{filled}"
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """Microseconds without a zone, which are UTC here."""
-        return pa.timestamp("us")
-
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
-        """Write the days, the waves and the mark."""
-        micros, absent = frames.datetimes(array, place)
-        _write(np.where(absent, np.nan, _days(micros, self.origin)), self.fill, self.missing, out, place)
-        for i, cycle in enumerate(self.cycles):
-            angle = 2 * np.pi * _CYCLES[cycle](micros)
-            out[:, 1 + 2 * i] = np.where(absent, 0.0, np.sin(angle))
-            out[:, 2 + 2 * i] = np.where(absent, 0.0, np.cos(angle))
 
 
 @dataclass(frozen=True)
@@ -306,7 +58,7 @@ class TableEncoder:
             raise InputError(f"got {len(names):,} columns, expected at most {MAX_COLUMNS:,}; choose some of them")
         if len(set(names)) < len(names):
             raise InputError("got two columns of the same name; the encoding is damaged")
-        if len(self.notes) > 2 * MAX_COLUMNS or not all(_is_text(note, 2 * LONGEST_TEXT) for note in self.notes):
+        if len(self.notes) > 2 * MAX_COLUMNS or not all(is_short_text(note, 2 * LONGEST_TEXT) for note in self.notes):
             raise InputError("expected notes to be strings; the encoding is damaged")
 
     @classmethod
@@ -318,12 +70,23 @@ class TableEncoder:
         """
         if table.num_rows == 0:
             raise InputError(f"{where}: got 0 rows, expected at least 1. Look at the file or filter this came from.")
-        frames.check_names(table.column_names, where)
+        check_names(table.column_names, where)
         fitted = [_fit(table.column(i), Place(where, name)) for i, name in enumerate(table.column_names)]
         encoder = cls(tuple(column for column, _ in fitted), tuple(note for _, note in fitted if note))
         if not encoder.feature_names:
             raise InputError(f"{where}: no column can be learned from: {'; '.join(encoder.notes):.1000}")
         return encoder
+
+    def marking(self, table: pa.Table) -> Self:
+        """Return the encoder that also takes missing values where `table` has some and the training rows had none.
+
+        For rows held out of the same table: whether a column has gaps is all that is learned from them.
+        """
+        tolerant = type(self)(tuple(column.with_gaps() for column in self.columns), self.notes)
+        ends = np.cumsum([len(column.features) for column in tolerant._used])
+        marks = np.any(tolerant.transform(table)[:, ends - 1] > 0, axis=0).tolist()  # the last feature
+        gaps = {column.name for column, gap in zip(tolerant._used, marks, strict=True) if gap}
+        return type(self)(tuple(c.with_gaps() if c.name in gaps else c for c in self.columns), self.notes)
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -384,7 +147,7 @@ class TableEncoder:
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
         names = table.column_names
-        frames.check_names(names, where)
+        check_names(names, where)
         for absent in sorted(set(self.column_names).difference(names)):
             close = difflib.get_close_matches(absent, names, 1)
             hint = f"did you mean {close[0]!r}?" if close else "give every column that training had"
@@ -444,7 +207,7 @@ def _fit(column: pa.ChunkedArray, place: Place) -> tuple[Column, str]:
             "" if types.is_dictionary(column.type) else _text_hint(list(counts)),
         )
     if kind == "datetime":
-        parts = [frames.datetimes(chunk, at) for chunk, at in _chunks(column, place)]
+        parts = [arrays.datetimes(chunk, at) for chunk, at in _chunks(column, place)]
         return _noted(Datetime.fit(place.column, *(np.concatenate(part) for part in zip(*parts, strict=True))))
     if kind == "boolean":
         return _noted(Boolean.fit(place.column, _gather(column, place)))
@@ -459,7 +222,7 @@ def _kind(arrow: pa.DataType) -> str:
     """Return the kind of encoding for an Arrow type, or nothing if there is none."""
     if types.is_dictionary(arrow):
         return "category" if _kind(arrow.value_type) else ""
-    tests = {"category": frames.is_text, "number": frames.is_number, "datetime": frames.is_datetime}
+    tests = {"category": arrays.is_text, "number": arrays.is_number, "datetime": arrays.is_datetime}
     tests["boolean"] = types.is_boolean
     return next((kind for kind, test in tests.items() if test(arrow)), "")
 
@@ -472,8 +235,8 @@ def _chunks(column: pa.ChunkedArray, place: Place) -> Iterator[tuple[pa.Array, P
 
 
 def _gather(column: pa.ChunkedArray, place: Place) -> Float[np.ndarray, " N"]:
-    values = np.concatenate([frames.numbers(chunk, at) for chunk, at in _chunks(column, place)])
-    _check_finite(values, place)
+    values = np.concatenate([arrays.numbers(chunk, at) for chunk, at in _chunks(column, place)])
+    check_finite(values, place)
     return values
 
 
@@ -481,16 +244,9 @@ def _count(column: pa.ChunkedArray, place: Place) -> Counter[Any]:
     """Return how often each level is there; None is a missing one."""
     counts: Counter[Any] = Counter()
     for chunk, at in _chunks(column, place):
-        for pair in pc.value_counts(frames.texts(chunk, at)).to_pylist():
+        for pair in pc.value_counts(arrays.texts(chunk, at)).to_pylist():
             counts[pair["values"]] += pair["counts"]
     return counts
-
-
-def _nothing_to_learn(known: np.ndarray, num_rows: int) -> str:
-    """Return why a column has nothing to teach, or nothing if it has."""
-    if len(known) == 0:
-        return "has no values"
-    return "has the same value in all rows" if len(known) == num_rows and known.min() == known.max() else ""
 
 
 def _noted(column: Column, hint: str = "") -> tuple[Column, str]:
@@ -501,92 +257,17 @@ def _noted(column: Column, hint: str = "") -> tuple[Column, str]:
 def _text_hint(levels: list[str]) -> str:
     """Return what to do about text that is really numbers or dates, or nothing."""
     text, sample = pa.array(levels, pa.string()), levels[:1000]
-    if not levels or frames.casts(text, pa.float64()):
+    if not levels or arrays.casts(text, pa.float64()):
         return "its values are numbers as text; convert them if they are amounts" if levels else ""
-    odd = [level for level in sample if not frames.casts(pa.array([level]), pa.float64())]
+    odd = [level for level in sample if not arrays.casts(pa.array([level]), pa.float64())]
     if len(odd) <= len(sample) / 10:
-        odd = odd or [levels[frames.first_failure(text, pa.float64())]]
-        return f"most of its values are numbers, but not {frames.listed(odd, 3):.200}; correct these or clear them"
-    if frames.casts(pc.replace_substring(text, ",", ""), pa.float64()):
+        odd = odd or [levels[arrays.first_failure(text, pa.float64())]]
+        return f"most of its values are numbers, but not {listed(odd, 3):.200}; correct these or clear them"
+    if arrays.casts(pc.replace_substring(text, ",", ""), pa.float64()):
         return "its values are numbers with commas; write 1.5 for 1,5 and 1500 for 1,500"
-    if any(frames.casts(reading, kind) for reading, kind in frames.datetime_readings(text)):
+    if any(arrays.casts(reading, kind) for reading, kind in arrays.datetime_readings(text)):
         return "its values are dates as text; convert them to dates"
     return ""
-
-
-# ---------------------------------------------------------------- writing and checking
-
-
-def _marked(name: str, missing: bool) -> tuple[str, ...]:
-    return (name, f"{name} is missing") if missing else (name,)
-
-
-def _days(micros: Int[np.ndarray, " n"], origin: int) -> Float[np.ndarray, " n"]:
-    return np.asarray((micros.astype(np.float64) - origin) / _DAY)
-
-
-def _write(
-    values: Float[np.ndarray, " n"], fill: float, missing: bool, out: Float[np.ndarray, "n F"], place: Place
-) -> None:
-    """Write values to the first column with `fill` for NaN and, if `missing` ones are expected, a mark to the last."""
-    known = np.isfinite(values)
-    if not known.all():
-        _check_finite(values, place)
-        _check_missing(~known, missing, place)
-        values = np.where(known, values, fill)
-    if missing:
-        out[:, -1] = ~known
-    out[:, 0] = values
-
-
-def _check_finite(values: Float[np.ndarray, " n"], place: Place) -> None:
-    infinite = np.flatnonzero(np.isinf(values))
-    if len(infinite):
-        raise place.error(
-            f"got {values[infinite[0]]}, expected a finite number; correct it or clear it", int(infinite[0])
-        )
-
-
-def _check_missing(absent: Bool[np.ndarray, " n"], expected: bool, place: Place) -> None:
-    if not expected and absent.any():
-        raise place.error(
-            "a value is missing, but training had none in this column; fill it in or train with missing values",
-            int(np.argmax(absent)),
-        )
-
-
-def _is_text(value: object, longest: int = LONGEST_TEXT) -> bool:
-    """Whether this is a string that a table can hold: one with half of a surrogate pair is not."""
-    try:
-        return isinstance(value, str) and len(value) <= longest and bool(value.encode() or True)
-    except UnicodeEncodeError:
-        return False
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def _is_tuple(value: object, longest: int, shortest: int = 0) -> bool:
-    """Whether this is a tuple of different strings."""
-    return (
-        isinstance(value, tuple)
-        and shortest <= len(value) <= longest
-        and all(_is_text(item) for item in value)
-        and len(set(value)) == len(value)
-    )
-
-
-_CHECKS: Final[Mapping[str, Any]] = {
-    "name": _is_text,
-    "reason": _is_text,
-    "missing": lambda value: isinstance(value, bool),
-    "other": lambda value: isinstance(value, bool),
-    "fill": _is_finite,
-    "origin": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63,
-    "levels": lambda value: _is_tuple(value, MOST_LEVELS, 1),
-    "cycles": lambda value: _is_tuple(value, len(_CYCLES)) and set(value) <= set(_CYCLES),
-}
 
 
 def _column_from_json(values: Any) -> Column:

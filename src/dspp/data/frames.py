@@ -1,51 +1,36 @@
-"""Data frames of any library as Arrow tables and back, and the columns of an Arrow table as numpy arrays.
+"""Data frames of any library as Arrow tables and back.
 
 Neither pandas nor polars is ever imported here: a frame of theirs exists only where its owner has imported them.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Shaped
 from pyarrow import types
 
+from dspp.data.arrays import is_number, is_text, numbers, texts
+from dspp.data.messages import Place, check_names, first_line, listed
 from dspp.errors import InputError
 
-# What people write for a value they do not have; a column of text keeps "none", which may mean "no garage".
-MISSING: Final = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None")
-
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-# With and without a time zone; nanoseconds only where microseconds fail, as they end in the year 2262.
-_TIMESTAMPS = [pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC")]
-_CALLED = {"double": "a number", "bool": "true or false", "int64": "a whole number"}
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a column stands, for errors: the table or file it is in, its name, and the number of its first row.
-
-    In a text file `line_of` gives the line of a row.
-    """
-
-    where: str
-    column: str
-    first_row: int = 0
-    line_of: Callable[[int], int] | None = None
-
-    def error(self, problem: str, row: int | None = None) -> InputError:
-        """Return, not raise, an error that names the column and, if given, the row."""
-        at_row = "" if row is None else f", row {self.first_row + row}"
-        if row is not None and self.line_of is not None:
-            at_row += f" (line {self.line_of(self.first_row + row)})"
-        return InputError(f"{self.where}: column {self.column!r}{at_row}: {problem}")
-
-
-# ---------------------------------------------------------------- frames
+__all__ = [  # what is of `arrays` and `messages` is here because `dspp.cli` reads it from here
+    "Place",
+    "check_names",
+    "frame_like",
+    "has_string_names",
+    "is_frame",
+    "is_number",
+    "is_text",
+    "listed",
+    "numbers",
+    "series_like",
+    "texts",
+    "to_arrow",
+]
 
 
 def is_frame(X: object) -> bool:
@@ -94,7 +79,9 @@ def to_arrow(X: Any, name: str = "X") -> pa.Table:
     if _is_a(X, "pandas", "DataFrame"):
         return pa.table({label: _from_pandas(X.iloc[:, i], label, name) for i, label in enumerate(X.columns)})
     try:
-        return X.to_arrow() if _is_a(X, "polars", "DataFrame") else pa.table(X)
+        return _from_polars(X, name) if _is_a(X, "polars", "DataFrame") else pa.table(X)
+    except InputError:
+        raise
     except Exception as problem:  # each library has its own, and none is of ours to import
         raise InputError(f"{name}: cannot be turned into an Arrow table ({first_line(problem)})") from None
 
@@ -134,30 +121,29 @@ def _names(X: Any) -> Sequence[object] | None:
     return None if names is None or callable(names) else list(names)
 
 
-def check_names(names: list[Any], where: str) -> None:
-    """Raise `InputError` unless there are names, all of them strings, each there once."""
-    odd = [name for name in names if not isinstance(name, str)]
-    twice = sorted({str(name) for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if not names:
-        raise InputError(f"{where}: got 0 feature(s) while a minimum of 1 is required. Give at least one column.")
-    if odd:
-        raise InputError(f"{where}: expected column names to be strings, got {listed(odd)}. Rename these columns.")
-    if twice:
-        raise InputError(f"{where}: expected each column name once, got {listed(twice)} more than once. Rename one.")
+def _from_polars(frame: Any, where: str) -> pa.Table:
+    """Return a frame of polars as Arrow; columns of Python objects, of which Arrow would get addresses, by value."""
+    objects = sys.modules["polars"].Object
+    if objects not in frame.dtypes:
+        return frame.to_arrow()
+    columns = {c.name: c.to_arrow() if c.dtype != objects else _from_objects(c, Place(where, c.name)) for c in frame}
+    return pa.table(columns)
 
 
-def listed(names: Sequence[object], limit: int = 5) -> str:
-    """Return the first of these names, for a message."""
-    return ", ".join(repr(name) for name in names[:limit]) + (", …" if len(names) > limit else "")
-
-
-def first_line(problem: Exception) -> str:
-    """Return what an error says, short enough for a message of ours."""
-    return (str(problem).splitlines() or [type(problem).__name__])[0][:200]
+def _from_objects(values: Any, place: Place) -> pa.Array:
+    known = [(row, value) for row, value in enumerate(values) if value is not None]
+    try:
+        if len({_family(value) for _, value in known}) > 1:
+            raise TypeError("its values are of different kinds")
+        return pa.array(list(values), from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as problem:
+        raise _odd_value(known, place, problem) from None
 
 
 def _from_pandas(series: Any, name: str, where: str) -> pa.Array | pa.ChunkedArray:
     """Return a column of pandas as Arrow; categories that Arrow cannot hold (intervals, mixed) go by their text."""
+    if series.dtype.kind == "c":
+        raise Place(where, name).error("got complex numbers, expected real ones. Give both parts as columns.")
     if hasattr(series, "sparse"):
         series = series.sparse.to_dense()
     try:
@@ -167,7 +153,9 @@ def _from_pandas(series: Any, name: str, where: str) -> pa.Array | pa.ChunkedArr
             series = series.cat.rename_categories(str)
         return pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as problem:
-        raise _odd_value(series, Place(where, name), problem) from None
+        values = series.tolist()
+        known = [(int(row), values[row]) for row in np.flatnonzero(~np.asarray(series.isna()))]
+        raise _odd_value(known, Place(where, name), problem) from None
 
 
 def _is_mixed(series: Any) -> bool:
@@ -185,18 +173,21 @@ def _is_plain(categories: Any) -> bool:
     return not types.is_nested(kind) and not isinstance(kind, pa.BaseExtensionType)
 
 
-def _odd_value(series: Any, place: Place, problem: Exception) -> InputError:
-    """Return the error for a column that is no Arrow column: the first value of another type than those before."""
-    rows = np.flatnonzero(~np.asarray(series.isna()))
-    first = series.iloc[rows[0]] if len(rows) else None
-    for row in rows:
-        if _family(series.iloc[row]) is not _family(first):
-            got, expected = series.iloc[row], type(first).__name__
+def _odd_value(known: Sequence[tuple[int, object]], place: Place, problem: Exception) -> InputError:
+    """Return the error for a column that is no Arrow column: the first value, with its row, of a kind that is rarer."""
+    families = Counter(_family(value) for _, value in known)
+    usual = families.most_common(1)[0][0] if known else None
+    for row, got in known:
+        if _family(got) is not usual:
+            expected = next(type(value).__name__ for _, value in known if _family(value) is usual)
             return place.error(
-                f"got {got!r:.40} ({type(got).__name__}) in a column that starts with {expected} values. "
+                f"got {got!r:.40} ({type(got).__name__}) in a column of {expected} values. "
                 "Make them all of one kind, or all text with .astype(str).",
-                int(row),
+                row,
             )
+    for row, got in known:
+        if not _is_plain([got]):
+            return place.error(f"got {got!r:.40}, which cannot be used ({first_line(problem)}). Correct it.", row)
     return place.error(f"its values cannot be used ({first_line(problem)}). Convert it, or leave it out.")
 
 
@@ -204,146 +195,7 @@ def _family(value: object) -> type:
     """Return the type of a value, one for all numbers."""
     if isinstance(value, bool | np.bool_):
         return bool
-    return float if isinstance(value, int | float | np.integer | np.floating) else type(value)
-
-
-# ---------------------------------------------------------------- columns as numpy arrays
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds strings."""
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds numbers, lengths of time included."""
-    return any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_duration))
-
-
-def is_datetime(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds dates, timestamps or times of day."""
-    return bool(types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind))
-
-
-def numbers(array: pa.Array, place: Place) -> Float[np.ndarray, " n"]:
-    """Return a column as float64, NaN where missing; text is parsed, true is 1, a length of time is in seconds."""
-    kind = array.type
-    if types.is_dictionary(kind):
-        return numbers(array.dictionary_decode(), place)
-    if types.is_duration(kind):
-        return numbers(array.cast(pa.int64()), place) / _PER_SECOND[kind.unit]
-    if is_text(kind):
-        array = parse(array, pa.float64(), place)
-    elif not (is_number(kind) or types.is_boolean(kind) or types.is_null(kind)):
-        raise place.error(f"got {kind}, expected numbers")
-    if array.type != pa.float64():
-        array = array.cast(pa.float64(), safe=False)  # integers above 2⁵³ are rounded
-    return np.asarray(array.to_numpy(zero_copy_only=False))
-
-
-def booleans(array: pa.Array, place: Place) -> Float[np.ndarray, " n"]:
-    """Return a column of true and false as 1 and 0, NaN where missing."""
-    values = numbers(parse(array, pa.bool_(), place) if is_text(array.type) else array, place)
-    odd = np.flatnonzero((values != 0) & (values != 1) & ~np.isnan(values))
-    if len(odd):
-        raise place.error(f"got {values[odd[0]]:g}, expected true or false", int(odd[0]))
-    return values
-
-
-def datetimes(array: pa.Array, place: Place) -> tuple[Int[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
-    """Return a column as microseconds since 1970 in UTC (a time of day: since midnight), and which are missing."""
-    kind = array.type
-    if types.is_dictionary(kind):
-        return datetimes(array.dictionary_decode(), place)
-    if is_text(kind):
-        array = parse_datetimes(array, place)
-    elif not (is_datetime(kind) or types.is_null(kind)):
-        raise place.error(f"got {kind}, expected dates or times")
-    return _micros(array, place), np.asarray(array.is_null().to_numpy(zero_copy_only=False))
-
-
-def texts(array: pa.Array, place: Place) -> pa.Array:
-    """Return a column as strings without space around them; null where missing or empty."""
-    kind = array.type
-    if types.is_dictionary(kind):
-        if len(array.dictionary) > len(array):
-            return texts(array.dictionary_decode(), place)
-        return texts(array.dictionary, place).take(array.indices)
-    if types.is_floating(kind):
-        array = pc.if_else(pc.is_nan(array), None, array)  # NaN is missing; 1.0 becomes "1", as the integer does
-    elif not (is_text(kind) or is_number(kind) or is_datetime(kind) or types.is_boolean(kind) or types.is_null(kind)):
-        raise place.error(f"got {kind}, expected text or another category")
-    text = pc.utf8_trim_whitespace(array.cast(pa.string()))
-    return pc.if_else(pc.equal(text, ""), None, text)
-
-
-def clean(text: pa.Array) -> pa.Array:
-    """Return strings without space around them, and null for every mark of a missing value."""
-    text = pc.utf8_trim_whitespace(text.cast(pa.string()))
-    return pc.if_else(pc.is_in(text, pa.array(MISSING)), None, text)
-
-
-def parse(text: pa.Array, kind: pa.DataType, place: Place) -> pa.Array:
-    """Return strings as values of another type.
-
-    Raises:
-        InputError: One of them does not read as such; the error names its row.
-    """
-    try:
-        return text.cast(kind)
-    except pa.ArrowInvalid:
-        text = clean(text)
-    if casts(text, kind):
-        return text.cast(kind)
-    row = first_failure(text, kind)
-    raise place.error(f"got {text[row].as_py()!r:.60}, expected {_CALLED.get(str(kind), str(kind))}", row)
-
-
-def casts(text: pa.Array, kind: pa.DataType) -> bool:
-    """Whether every one of these strings reads as this type."""
-    try:
-        text.cast(kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def first_failure(text: pa.Array, kind: pa.DataType) -> int:
-    """Return the first of these strings that does not read as this type; there must be one."""
-    good, bad = 0, len(text)  # all before `good` read, one before `bad` does not
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if casts(text[good:middle], kind) else (good, middle)
-    return good
-
-
-def datetime_readings(text: pa.Array) -> list[tuple[pa.Array, pa.DataType]]:
-    """Return the ways to read strings as dates and times: ISO 8601 with or without a zone, or a time of day."""
-    on_the_first_day = pc.binary_join_element_wise("1970-01-01", text, " ")
-    return [(text, kind) for kind in _TIMESTAMPS] + [(on_the_first_day, kind) for kind in _TIMESTAMPS[::2]]
-
-
-def parse_datetimes(text: pa.Array, place: Place) -> pa.Array:
-    """Return strings as timestamps, all read in the same way; see `datetime_readings`.
-
-    Raises:
-        InputError: No way reads them all; the error names the row where the best one ends.
-    """
-    readings = datetime_readings(clean(text))
-    for attempt, kind in readings:
-        if casts(attempt, kind):
-            return attempt.cast(kind)
-    row = max(first_failure(attempt, kind) for attempt, kind in readings)
-    raise place.error(f"got {text[row].as_py()!r:.60}, expected a date or time such as 2024-01-31 18:30:00", row)
-
-
-def _micros(array: pa.Array, place: Place) -> Int[np.ndarray, " n"]:
-    if types.is_time(array.type):
-        array = array.cast(pa.time64("us"), safe=False)
-    else:
-        nanoseconds = types.is_timestamp(array.type) and array.type.unit == "ns"  # cut, not rejected
-        try:
-            array = array.cast(pa.timestamp("us"), safe=not nanoseconds)
-        except pa.ArrowInvalid as problem:
-            raise place.error(f"a date is out of range ({first_line(problem)})") from None
-    return np.asarray(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    return (
+        float if is_number and not isinstance(value, np.timedelta64) else type(value)
+    )  # which numpy counts as integer

@@ -46,7 +46,7 @@ def fit_table(
         names: of the targets.
         **how: passed on to `dspp.training.fit`.
     """
-    encoder = train.rows.learn()
+    encoder = train.rows.learn(val.rows, held.rows)
     encoded = train.rows.encode(encoder)
     scale_X, scale_y = Standardizer.fit(encoded), _scale_of(train.y)
     if len(val):

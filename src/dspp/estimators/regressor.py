@@ -99,7 +99,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
     def _inputs(self, X: Any, reset: bool, name: str = "X") -> Inputs:
         """X as rows, its width and names noted (`reset`) or held against those noted."""
         rows = Inputs.of(X, name)
-        validate_data(self, X if is_frame(X) else rows.array, reset=reset, skip_check_array=True)
+        try:
+            validate_data(self, rows.array if rows.table is None else rows.table, reset=reset, skip_check_array=True)
+        except ValueError as problem:
+            raise InputError(str(problem)) from None
         return rows
 
     # ---------------------------------------------------------------- predicting

@@ -7,7 +7,7 @@ that it should not have are refused; any other field that is missing is an error
 
 Whatever the bytes, `load` raises nothing but ModelFileError and takes no more than twice the size of the file and
 100 MB. So no size in the header is believed: all are compared with the tensors that are there, on a model without
-memory (`model.skeleton`), before anything is made. Numbers are finite, scales positive and, where that is cheap, the
+memory (`skeleton.py`), before anything is made. Numbers are finite, scales positive and, where that is cheap, the
 kernel matrices are factorised: what cannot predict does not load. Large models are left to their first prediction,
 which raises NumericalError.
 """

@@ -12,8 +12,9 @@ from dspp.data.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.features import feature_network
 from dspp.fitted import Fitted
-from dspp.model import Model, skeleton
+from dspp.model import Model
 from dspp.modelfile.header import get, one_of
+from dspp.modelfile.skeleton import skeleton
 
 MAX_TENSORS = 5_000  # each may make a module
 MAX_SIZE = 10_000_000  # of what a config counts: no computer could have made the model of one with more

@@ -1,0 +1,158 @@
+"""The columns of an Arrow table as numpy arrays: numbers, booleans, dates; and text read as any of them."""
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool, Float, Int
+from pyarrow import types
+
+from dspp.data.messages import Place, first_line
+
+# What people write for a value they do not have; a column of text keeps "none", which may mean "no garage".
+MISSING: Final = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None")
+
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+# With and without a time zone; nanoseconds only where microseconds fail, as they end in the year 2262.
+_TIMESTAMPS = [pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC")]
+_CALLED = {"double": "a number", "bool": "true or false", "int64": "a whole number"}
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds strings."""
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds numbers, lengths of time included."""
+    return any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_duration))
+
+
+def is_datetime(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds dates, timestamps or times of day."""
+    return bool(types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind))
+
+
+def numbers(array: pa.Array, place: Place) -> Float[np.ndarray, " n"]:
+    """Return a column as float64, NaN where missing; text is parsed, true is 1, a length of time is in seconds."""
+    kind = array.type
+    if types.is_dictionary(kind):
+        return numbers(array.dictionary_decode(), place)
+    if types.is_duration(kind):
+        return numbers(array.cast(pa.int64()), place) / _PER_SECOND[kind.unit]
+    if is_text(kind):
+        array = parse(array, pa.float64(), place)
+    elif not (is_number(kind) or types.is_boolean(kind) or types.is_null(kind)):
+        raise place.error(f"got {kind}, expected numbers")
+    if array.type != pa.float64():
+        array = array.cast(pa.float64(), safe=False)  # integers above 2⁵³ are rounded
+    return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def booleans(array: pa.Array, place: Place) -> Float[np.ndarray, " n"]:
+    """Return a column of true and false as 1 and 0, NaN where missing."""
+    values = numbers(parse(array, pa.bool_(), place) if is_text(array.type) else array, place)
+    odd = np.flatnonzero((values != 0) & (values != 1) & ~np.isnan(values))
+    if len(odd):
+        raise place.error(f"got {values[odd[0]]:g}, expected true or false", int(odd[0]))
+    return values
+
+
+def datetimes(array: pa.Array, place: Place) -> tuple[Int[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
+    """Return a column as microseconds since 1970 in UTC (a time of day: since midnight), and which are missing."""
+    kind = array.type
+    if types.is_dictionary(kind):
+        return datetimes(array.dictionary_decode(), place)
+    if is_text(kind):
+        array = parse_datetimes(array, place)
+    elif not (is_datetime(kind) or types.is_null(kind)):
+        raise place.error(f"got {kind}, expected dates or times")
+    return _micros(array, place), np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+
+
+def texts(array: pa.Array, place: Place) -> pa.Array:
+    """Return a column as strings without space around them; null where missing or empty."""
+    kind = array.type
+    if types.is_dictionary(kind):
+        if len(array.dictionary) > len(array):
+            return texts(array.dictionary_decode(), place)
+        return texts(array.dictionary, place).take(array.indices)
+    if types.is_floating(kind):
+        array = pc.if_else(pc.is_nan(array), None, array)  # NaN is missing; 1.0 becomes "1", as the integer does
+    elif not (is_text(kind) or is_number(kind) or is_datetime(kind) or types.is_boolean(kind) or types.is_null(kind)):
+        raise place.error(f"got {kind}, expected text or another category")
+    text = pc.utf8_trim_whitespace(array.cast(pa.string()))
+    return pc.if_else(pc.equal(text, ""), None, text)
+
+
+def clean(text: pa.Array) -> pa.Array:
+    """Return strings without space around them, and null for every mark of a missing value."""
+    text = pc.utf8_trim_whitespace(text.cast(pa.string()))
+    return pc.if_else(pc.is_in(text, pa.array(MISSING)), None, text)
+
+
+def parse(text: pa.Array, kind: pa.DataType, place: Place) -> pa.Array:
+    """Return strings as values of another type.
+
+    Raises:
+        InputError: One of them does not read as such; the error names its row.
+    """
+    try:
+        return text.cast(kind)
+    except pa.ArrowInvalid:
+        text = clean(text)
+    if casts(text, kind):
+        return text.cast(kind)
+    row = first_failure(text, kind)
+    raise place.error(f"got {text[row].as_py()!r:.60}, expected {_CALLED.get(str(kind), str(kind))}", row)
+
+
+def casts(text: pa.Array, kind: pa.DataType) -> bool:
+    """Whether every one of these strings reads as this type."""
+    try:
+        text.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def first_failure(text: pa.Array, kind: pa.DataType) -> int:
+    """Return the first of these strings that does not read as this type; there must be one."""
+    good, bad = 0, len(text)  # all before `good` read, one before `bad` does not
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if casts(text[good:middle], kind) else (good, middle)
+    return good
+
+
+def datetime_readings(text: pa.Array) -> list[tuple[pa.Array, pa.DataType]]:
+    """Return the ways to read strings as dates and times: ISO 8601 with or without a zone, or a time of day."""
+    on_the_first_day = pc.binary_join_element_wise("1970-01-01", text, " ")
+    return [(text, kind) for kind in _TIMESTAMPS] + [(on_the_first_day, kind) for kind in _TIMESTAMPS[::2]]
+
+
+def parse_datetimes(text: pa.Array, place: Place) -> pa.Array:
+    """Return strings as timestamps, all read in the same way; see `datetime_readings`.
+
+    Raises:
+        InputError: No way reads them all; the error names the row where the best one ends.
+    """
+    readings = datetime_readings(clean(text))
+    for attempt, kind in readings:
+        if casts(attempt, kind):
+            return attempt.cast(kind)
+    row = max(first_failure(attempt, kind) for attempt, kind in readings)
+    raise place.error(f"got {text[row].as_py()!r:.60}, expected a date or time such as 2024-01-31 18:30:00", row)
+
+
+def _micros(array: pa.Array, place: Place) -> Int[np.ndarray, " n"]:
+    if types.is_time(array.type):
+        array = array.cast(pa.time64("us"), safe=False)
+    else:
+        nanoseconds = types.is_timestamp(array.type) and array.type.unit == "ns"  # cut, not rejected
+        try:
+            array = array.cast(pa.timestamp("us"), safe=not nanoseconds)
+        except pa.ArrowInvalid as problem:
+            raise place.error(f"a date is out of range ({first_line(problem)})") from None
+    return np.asarray(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))

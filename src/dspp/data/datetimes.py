@@ -1,0 +1,92 @@
+"""Columns of dates and times: days since the first training row, and the cycles of day, week and year."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Bool, Float, Int
+
+from dspp.data import arrays
+from dspp.data.columns import CHECKS, Column, Dropped, is_tuple_of_texts, marked, nothing_to_learn, write
+from dspp.data.messages import Place
+
+_DAY: Final = 86_400_000_000  # microseconds
+
+
+def _season(micros: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    date = micros.astype("datetime64[us]").astype("datetime64[D]")
+    return np.asarray((date - date.astype("datetime64[Y]")).astype(np.float64) / 365.25)
+
+
+# The share of its round, from 0 to 1, that a moment has done. 1970-01-01 was a Thursday: +3 starts weeks on Mondays.
+_CYCLES: Final = {
+    "hour": lambda micros: micros % _DAY / _DAY,
+    "weekday": lambda micros: (micros // _DAY + 3) % 7 / 7,
+    "day of year": _season,
+}
+
+_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    **CHECKS,
+    "origin": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63,
+    "cycles": lambda value: is_tuple_of_texts(value, len(_CYCLES)) and set(value) <= set(_CYCLES),
+}
+
+
+@dataclass(frozen=True)
+class Datetime(Column):
+    """A column of dates or times: days since `origin`, and the cycles in which the training rows vary."""
+
+    kind = "datetime"
+    checks = _CHECKS
+    missing: bool
+    fill: float  # days, the median
+    origin: int  # microseconds since 1970, UTC: the first training row
+    cycles: tuple[str, ...]
+
+    @classmethod
+    def fit(cls, name: str, micros: Int[np.ndarray, " N"], missing: Bool[np.ndarray, " N"]) -> Column:
+        """Learn from the training rows, in microseconds."""
+        known = micros[~missing]
+        if reason := nothing_to_learn(known, len(micros)):
+            return Dropped(name, reason)
+        days = _days(known, int(known.min()))
+        varies = {
+            "hour": bool(np.ptp(known % _DAY)),
+            "weekday": len(np.unique(known // _DAY % 7)) > 2,
+            "day of year": float(days.max()) > 60,
+        }
+        cycles = tuple(cycle for cycle in _CYCLES if varies[cycle])
+        return cls(name, bool(missing.any()), float(np.median(days)), int(known.min()), cycles)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The days, each cycle's pair, and the mark."""
+        waves = [f"{self.name}: {cycle}, {wave}" for cycle in self.cycles for wave in ("sin", "cos")]
+        return (f"{self.name} (days)", *waves, *marked(self.name, self.missing)[1:])
+
+    @property
+    def how(self) -> str:
+        """Which moment is zero, and which cycles there are."""
+        cycles = f", and the cycles of {', '.join(self.cycles)}" if self.cycles else ""
+        filled = f"; {self.fill:.6g} days where missing, and a column that marks it" if self.missing else ""
+        return f"days since {np.datetime64(self.origin, 'us').astype('datetime64[s]')} UTC{cycles}{filled}"
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """Microseconds without a zone, which are UTC here."""
+        return pa.timestamp("us")
+
+    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
+        """Write the days, the waves and the mark."""
+        micros, absent = arrays.datetimes(array, place)
+        write(np.where(absent, np.nan, _days(micros, self.origin)), self.fill, self.missing, out, place)
+        for i, cycle in enumerate(self.cycles):
+            angle = 2 * np.pi * _CYCLES[cycle](micros)
+            out[:, 1 + 2 * i] = np.where(absent, 0.0, np.sin(angle))
+            out[:, 2 + 2 * i] = np.where(absent, 0.0, np.cos(angle))
+
+
+def _days(micros: Int[np.ndarray, " n"], origin: int) -> Float[np.ndarray, " n"]:
+    return np.asarray((micros.astype(np.float64) - origin) / _DAY)

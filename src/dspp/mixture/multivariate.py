@@ -1,0 +1,130 @@
+"""The mixture of T correlated outputs; NaN in y means "not observed"."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+from torch.distributions import MixtureSameFamily, MultivariateNormal
+
+from dspp.errors import NumericalError
+from dspp.mixture import maths
+from dspp.mixture.base import Mixture
+from dspp.mixture.normal import NormalMixture
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MultivariateNormalMixture(Mixture):
+    """p(y_n) = Σ_s ω_s N(y_n | μ_sn, C_sn + diag σ²): T correlated outputs.
+
+    Attributes:
+        log_weights: log ω, with Σ_s ω_s = 1.
+        component_mean: μ, the mean of each component.
+        latent_cov: C, the covariance of the latent functions alone.
+        noise_var: σ², the variance of the observation noise of each output: T of them, or T a row.
+
+    Raises:
+        InputError: The shapes do not fit, or the weights do not sum to one.
+        NumericalError: On use, when a covariance is not positive definite. No jitter is added.
+    """
+
+    latent_cov: Float[Tensor, "S N T T"]
+    noise_var: Float[Tensor, " *N T"]
+
+    def __post_init__(self) -> None:
+        maths.check_components(self.log_weights, self.component_mean, self.latent_cov, self.noise_var, "S, N, T")
+
+    @property
+    def num_outputs(self) -> int:
+        """T, the number of outputs."""
+        return self.component_mean.shape[2]
+
+    @property
+    def latent_var(self) -> Float[Tensor, "S N T"]:
+        """The variance of each latent function: the diagonal of C."""
+        return self.latent_cov.diagonal(dim1=-2, dim2=-1)
+
+    @property
+    def component_var(self) -> Float[Tensor, "S N T"]:
+        """The variances of each component: diag C + σ²."""
+        return self.latent_var + self.noise_var
+
+    @property
+    def component_cov(self) -> Float[Tensor, "S N T T"]:
+        """The covariance of each component: C + diag σ²."""
+        return self.latent_cov + torch.diag_embed(self.noise_var)
+
+    @property
+    def cov(self) -> Float[Tensor, "N T T"]:
+        """Cov[y] = Σ_s ω_s (C_s + diag σ² + d_s d_sᵀ), where d_s = μ_s − E[y]."""
+        d = self.component_mean - self.mean
+        return maths.average(self.weights, self.component_cov + d.unsqueeze(-1) * d.unsqueeze(-2))
+
+    def component_log_prob(self, y: Float[Tensor, "N T"]) -> Float[Tensor, "S N"]:
+        """Return log N(y_n | μ_sn, C_sn + diag σ²) of the observed outputs (of none: 0), without the weights."""
+        maths.check_targets(y, self.component_mean)
+        exact = self.to(torch.float64)  # outputs that move together make the covariance nearly singular
+        log_prob = maths.multivariate_normal_log_prob(y.double(), exact.component_mean, exact.component_cov)
+        return log_prob.to(torch.result_type(y, self.component_mean))
+
+    def expected_log_lik(self, y: Float[Tensor, "N T"]) -> Float[Tensor, "S N"]:
+        """Return E[log N(y_n | f, diag σ²)] over f ~ N(μ_sn, C_sn), the ELBO's data term, of the observed outputs."""
+        maths.check_targets(y, self.component_mean)
+        y, missing = maths.fill_missing(y, self.component_mean)
+        score = maths.expected_normal_log_prob(y, self.component_mean, self.latent_var, self.noise_var)
+        return (score if missing is None else score.masked_fill(missing, 0.0)).sum(-1)
+
+    def marginal(self, t: int) -> NormalMixture:
+        """Return the distribution of output `t` alone; its cdf, quantiles and intervals are found there."""
+        maths.check_outputs([t], self.num_outputs)
+        mean, latent_var = self.component_mean[..., t], self.latent_cov[..., t, t]
+        return NormalMixture(self.log_weights, mean, latent_var, self.noise_var[..., t])
+
+    def select(self, outputs: Sequence[int]) -> "MultivariateNormalMixture":
+        """Return the joint distribution of some of the outputs, in the order asked for."""
+        maths.check_outputs(outputs, self.num_outputs)
+        t = torch.tensor(list(outputs), device=self.component_mean.device)
+        mean, cov = self.component_mean[..., t], self.latent_cov[..., t[:, None], t]
+        return MultivariateNormalMixture(self.log_weights, mean, cov, self.noise_var[..., t])
+
+    def to_torch(self) -> MixtureSameFamily:
+        """Return the same distribution for `torch.distributions`: batch (N,), event (T,), gradients included.
+
+        Raises:
+            NumericalError: A covariance is not positive definite in this dtype.
+        """
+        mean, cov = self.component_mean.movedim(0, 1), self.component_cov.movedim(0, 1)  # (N, S, T), (N, S, T, T)
+        try:
+            components = MultivariateNormal(mean, cov)
+        except (ValueError, RuntimeError):  # the first from the check of its arguments, the second from LAPACK
+            raise NumericalError(
+                f"a component covariance is not positive definite in {cov.dtype}; call .to(torch.float64) first"
+            ) from None
+        return MixtureSameFamily(self._categorical(), components)
+
+    def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N T"]:
+        """Draw `num` independent vectors for each row, reproducibly from `generator`; not differentiable."""
+        which, normal = self._draw(num, generator)
+        row = torch.arange(self.num_rows, device=which.device)
+        L = maths.cholesky(self.to(torch.float64).component_cov.detach()).to(normal.dtype)
+        deviation = L[which, row] @ normal.unsqueeze(-1)  # (num, N, T, 1)
+        return self.component_mean.detach()[which, row] + deviation.squeeze(-1)
+
+    def crps(self, y: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+        """Return the continuous ranked probability score of the marginal of each output; NaN if it was not observed."""
+        maths.check_targets(y, self.component_mean)
+        y, missing = maths.fill_missing(y, self.mean)
+        score = torch.stack([self.marginal(t).crps(y[:, t]) for t in range(self.num_outputs)], dim=-1)
+        return score if missing is None else score.masked_fill(missing, math.nan)
+
+    def affine(
+        self, shift: float | Float[Tensor, " *T"], scale: float | Float[Tensor, " *T"]
+    ) -> "MultivariateNormalMixture":
+        """Return the distribution of shift + scale·y, output by output, as `NormalMixture.affine` does."""
+        a, b = maths.shift_and_scale(shift, scale, self.component_mean)
+        mean, latent_cov = a + b * self.component_mean, torch.outer(b, b) * self.latent_cov
+        return MultivariateNormalMixture(self.log_weights, mean, latent_cov, b.square() * self.noise_var)

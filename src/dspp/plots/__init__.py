@@ -1,0 +1,42 @@
+"""Figures of predictions and models: each function draws one thing into an Axes and returns it.
+
+matplotlib is imported when a figure is drawn, without pyplot: no window, no display, no global setting changes. The
+colours are few and safe for colour-blind readers; the report swaps them for its light and dark ones.
+"""
+
+from dspp.plots.models import MAX_SITES, EpochLike, ranked_bars, relevance, sites_and_weights, training_curves
+from dspp.plots.predictions import (
+    MixtureLike,
+    central_coverage,
+    crps_by_spread,
+    density,
+    fan,
+    pit_histogram,
+    predicted_observed,
+    reliability,
+)
+from dspp.plots.style import CONTRAST, FAINT, FONT_SIZE, INK, MAIN, MUTED, PALETTE
+
+__all__ = [
+    "CONTRAST",
+    "FAINT",
+    "FONT_SIZE",
+    "INK",
+    "MAIN",
+    "MAX_SITES",
+    "MUTED",
+    "PALETTE",
+    "EpochLike",
+    "MixtureLike",
+    "central_coverage",
+    "crps_by_spread",
+    "density",
+    "fan",
+    "pit_histogram",
+    "predicted_observed",
+    "ranked_bars",
+    "relevance",
+    "reliability",
+    "sites_and_weights",
+    "training_curves",
+]

@@ -1,0 +1,225 @@
+"""Figures of predictive distributions, one row or many, and of how they fared against what was observed."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.stats import binom
+from torch import Tensor
+
+from dspp.data.checks import Table
+from dspp.errors import InputError
+from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, Vector, checked_column, dots, house_axes, labelled, to_numpy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class MixtureLike(Protocol):
+    """What the figures ask of a predictive distribution of one output; `NormalMixture` has all of it."""
+
+    @property
+    def weights(self) -> Float[Tensor, " S"]: ...  # noqa: D102 - as in NormalMixture
+    @property
+    def component_mean(self) -> Float[Tensor, "S N"]: ...  # noqa: D102
+    @property
+    def component_var(self) -> Float[Tensor, "S N"]: ...  # noqa: D102
+    @property
+    def mean(self) -> Float[Tensor, " N"]: ...  # noqa: D102
+    def __len__(self) -> int: ...
+    def rows(self, index: Sequence[int]) -> Self: ...  # noqa: D102
+    def log_prob(self, y: Float[Tensor, " N"]) -> Float[Tensor, " N"]: ...  # noqa: D102
+    def quantile(self, p: float | Float[Tensor, " K"]) -> Float[Tensor, " *K N"]: ...  # noqa: D102
+
+
+def density(mixture: MixtureLike, row: int = 0, *, y: float | None = None, ax: "Axes | None" = None) -> "Axes":
+    """Draw the predictive density of one row: 90 % interval shaded, mean and median marked, components thin.
+
+    Args:
+        mixture: The predictive distributions.
+        row: Which of its rows.
+        y: What was observed, drawn as a line.
+        ax: Where to draw; None: in a new Figure.
+    """
+    ax = house_axes(ax)
+    one = mixture.rows([row])
+    lower, median, upper = one.quantile(torch.tensor([0.05, 0.5, 0.95])).flatten().tolist()
+    x = _grid(one, y)
+    p = _density_at(one, x)
+    inside = (x >= lower) & (x <= upper)
+    ax.fill_between(x, 0.0, p, where=inside.tolist(), color=MAIN, alpha=0.22, linewidth=0, label="90 % interval")
+    _draw_components(ax, one, x)
+    ax.plot(x, p, color=MAIN, linewidth=1.8, label="density")
+    ax.axvline(float(one.mean), color=INK, linewidth=1.0, label="mean")
+    ax.axvline(median, color=INK, linewidth=1.0, linestyle=(0, (4, 2)), label="median")
+    if y is not None:
+        ax.axvline(float(y), color=CONTRAST, linewidth=1.8, label="observed")
+    ax.set_ylim(bottom=0.0)
+    return labelled(ax, "value", "density", legend_columns=3)
+
+
+def fan(
+    mixture: MixtureLike,
+    x: Table,
+    *,
+    y: Table | None = None,
+    ax: "Axes | None" = None,
+    levels: Sequence[float] = (0.5, 0.8, 0.95),
+) -> "Axes":
+    """Draw central intervals as filled bands and the median as a line, the rows sorted by `x`.
+
+    Args:
+        mixture: The predictive distributions.
+        x: Where each row stands on the horizontal axis.
+        y: What was observed in each row, drawn as points.
+        ax: Where to draw; None: in a new Figure.
+        levels: The probabilities of the intervals.
+    """
+    at = checked_column(x, "x", len(mixture))
+    observed = None if y is None else checked_column(y, "y", len(mixture))
+    bad = [level for level in levels if not 0.0 < level < 1.0]
+    if bad:
+        raise InputError(f"levels: got {bad[0]}, expected probabilities inside (0, 1), such as (0.5, 0.8, 0.95)")
+    ax, order = house_axes(ax), np.argsort(at, kind="stable")
+    for i, level in enumerate(sorted(levels, reverse=True)):
+        tails = torch.tensor([0.5 - level / 2, 0.5 + level / 2], dtype=torch.float64)
+        lower, upper = (to_numpy(edge)[order] for edge in mixture.quantile(tails))
+        ax.fill_between(
+            at[order], lower, upper, color=MAIN, alpha=min(0.12 + 0.1 * i, 0.5), linewidth=0, label=f"{100 * level:g} %"
+        )
+    ax.plot(at[order], to_numpy(mixture.quantile(0.5))[order], color=MAIN, linewidth=1.6, label="median")
+    if observed is not None:
+        ax.plot(at, observed, color=CONTRAST, alpha=0.8, label="observed", **dots())
+    return labelled(ax, "x", "value", legend_columns=5)
+
+
+def pit_histogram(pit: Table, *, ax: "Axes | None" = None, bins: int = 20) -> "Axes":
+    """Draw how the PIT values are spread, and the band that 95 % of the bars lie in if the model is calibrated.
+
+    Args:
+        pit: F(y) of each row, between 0 and 1.
+        ax: Where to draw; None: in a new Figure.
+        bins: Bars; a flat histogram has height 1.
+    """
+    values = _probabilities(pit)
+    if bins < 1:
+        raise InputError(f"got {bins} bins, expected at least 1; try 20")
+    ax, each = house_axes(ax), len(values) / bins
+    heights = np.histogram(values, bins=bins, range=(0.0, 1.0))[0] / each
+    lower, upper = binom.ppf([0.025, 0.975], len(values), 1.0 / bins) / each
+    ax.axhspan(lower, upper, color=MUTED, alpha=0.28, linewidth=0, label="95 % of bars, if calibrated")
+    ax.bar((np.arange(bins) + 0.5) / bins, heights, width=0.9 / bins, color=MAIN, alpha=0.85, label="rows")
+    ax.axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
+    ax.set_xlim(0.0, 1.0)
+    return labelled(ax, "probability given to values below the observed", "relative frequency")
+
+
+def reliability(pit: Table, *, ax: "Axes | None" = None) -> "Axes":
+    """Draw the share of rows inside their central interval against the interval's probability.
+
+    The band holds 95 % of the observed shares at each level if the model is calibrated.
+
+    Args:
+        pit: F(y) of each row, between 0 and 1.
+        ax: Where to draw; None: in a new Figure.
+    """
+    from matplotlib.ticker import PercentFormatter
+
+    values, levels = _probabilities(pit), np.linspace(0.0, 1.0, 101)
+    ax = house_axes(ax)
+    lower, upper = (binom.ppf(tail, len(values), levels) / len(values) for tail in (0.025, 0.975))
+    ax.fill_between(levels, lower, upper, color=MUTED, alpha=0.28, linewidth=0, label="95 % band, if calibrated")
+    ax.plot([0.0, 1.0], [0.0, 1.0], color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
+    ax.plot(levels, central_coverage(values, levels), color=MAIN, linewidth=1.8, label="observed")
+    ax.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol="\N{NO-BREAK SPACE}%"))
+    return labelled(ax, "probability of the interval", "rows inside it")
+
+
+def central_coverage(pit: Table, levels: Table) -> Float[np.ndarray, " L"]:
+    """Return the share of rows inside their central interval of each probability: |F(y) − ½| <= level/2."""
+    distance = np.sort(np.abs(_probabilities(pit) - 0.5))
+    inside = np.searchsorted(distance, checked_column(levels, "levels") / 2, side="right")
+    return np.asarray(inside / len(distance), dtype=np.float64)
+
+
+def predicted_observed(mean: Table, lower: Table, upper: Table, y: Table, *, ax: "Axes | None" = None) -> "Axes":
+    """Draw what happened against what was predicted, each row with its interval; rows outside theirs stand out.
+
+    Args:
+        mean: The prediction of each row.
+        lower: The lower end of its interval.
+        upper: The upper end.
+        y: What was observed.
+        ax: Where to draw; None: in a new Figure.
+    """
+    at = checked_column(mean, "mean")
+    low, high, observed = (checked_column(v, n, len(at)) for v, n in ((lower, "lower"), (upper, "upper"), (y, "y")))
+    ax, outside = house_axes(ax, height=3.6), (observed < low) | (observed > high)
+    # One path with gaps: the bars blend evenly, and a page with thousands of them stays small.
+    gaps = np.full_like(at, np.nan)
+    ax.plot(np.repeat(at, 3), np.stack([low, high, gaps], axis=1).ravel(), color=MUTED, alpha=0.3, linewidth=0.8)
+    ax.axline((at.mean(), at.mean()), slope=1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
+    ax.plot(at[~outside], observed[~outside], color=MAIN, alpha=0.6, label="inside its interval", **dots())
+    ax.plot(at[outside], observed[outside], color=CONTRAST, alpha=0.9, label="outside", **dots())
+    return labelled(ax, "predicted", "observed")
+
+
+def crps_by_spread(std: Table, crps: Table, *, ax: "Axes | None" = None) -> "Axes":
+    """Draw the mean CRPS of each tenth of the rows, from the surest to the least sure.
+
+    The dots show the CRPS that a calibrated Normal of the same standard deviation has on average, σ/√π.
+
+    Args:
+        std: The predicted standard deviation of each row.
+        crps: The score of each row.
+        ax: Where to draw; None: in a new Figure.
+    """
+    spread = checked_column(std, "std")
+    score, ax = checked_column(crps, "crps", len(spread)), house_axes(ax, height=3.6)
+    groups = np.array_split(np.argsort(spread, kind="stable"), min(10, len(spread)))
+    number = np.arange(1, len(groups) + 1)
+    ax.bar(number, [score[g].mean() for g in groups], width=0.75, color=MAIN, label="mean CRPS")
+    expected = [spread[g].mean() / math.sqrt(math.pi) for g in groups]
+    ax.plot(number, expected, color=CONTRAST, label="calibrated Normal", **dots(6.0))
+    ax.set_xticks(number)
+    return labelled(ax, "tenth of the rows, by predicted spread", "CRPS")
+
+
+def _grid(one: MixtureLike, y: float | None) -> Vector:
+    """Values at which a density is drawn: even ones, and more around each component, so that no peak is missed."""
+    low, high = one.quantile(torch.tensor([5e-4, 1.0 - 5e-4], dtype=torch.float64)).flatten().tolist()
+    if y is not None:
+        margin = 0.02 * (high - low)
+        low, high = min(low, float(y) - margin), max(high, float(y) + margin)
+    mean, std = to_numpy(one.component_mean), to_numpy(one.component_var.sqrt())  # (S, 1)
+    near = (mean + std * np.linspace(-4.0, 4.0, 41)).ravel()
+    return np.unique(np.concatenate([np.linspace(low, high, 301), near[(near > low) & (near < high)]]))
+
+
+def _density_at(one: MixtureLike, x: Vector) -> Vector:
+    with torch.no_grad():
+        return to_numpy(one.rows([0] * len(x)).log_prob(torch.from_numpy(x).to(one.mean)).exp())
+
+
+def _draw_components(ax: "Axes", one: MixtureLike, x: Vector) -> None:
+    """Draw ω_s N(x | μ_s, v_s) of every component that would be seen; a single one is the density itself."""
+    columns = zip(*(to_numpy(v).ravel() for v in (one.weights, one.component_mean, one.component_var)), strict=True)
+    heavy = [(weight, mean, var) for weight, mean, var in columns if weight > 0.005]
+    for weight, mean, var in heavy if len(heavy) > 1 else []:
+        p = weight * np.exp(-0.5 * (x - mean) ** 2 / var) / math.sqrt(2.0 * math.pi * var)
+        ax.plot(x, p, color=MUTED, linewidth=0.7, alpha=0.9)
+
+
+def _probabilities(pit: Table) -> Vector:
+    values = checked_column(pit, "pit")
+    if values.min() < 0.0 or values.max() > 1.0:
+        wrong = values[(values < 0.0) | (values > 1.0)][0]
+        raise InputError(
+            f"pit: got {wrong:g}, expected probabilities F(y) in [0, 1]; give what `mixture.pit(y)` returns"
+        )
+    return values
