@@ -1,12 +1,14 @@
 """Prediction with cached solves of ours against GPyTorch's eval mode: the same parameters, dtype, two threads.
 
-    python -m benchmarks.predict [--repeats 15]
+    python -m benchmarks.predict [--rows 4000] [--repeats 9]
 
-Prints a table and, as its last line, JSON. All components are computed: none of these weights is negligible.
+Both predict a table of so many rows, GPyTorch in batches of cases.PEER_ROWS. Prints a table and, as its last line,
+JSON. All components are computed: none of these weights is negligible.
 """
 
 import argparse
 import json
+from dataclasses import replace
 
 import torch
 
@@ -14,13 +16,15 @@ from benchmarks.cases import CASES, Case, our_prediction, peer_prediction
 from benchmarks.timing import alternate, peak_mb
 
 
-def measure(case: Case, repeats: int) -> dict[str, object]:
+def measure(case: Case, rows: int, repeats: int) -> dict[str, object]:
+    case = replace(case, N=rows)
     ours, theirs = alternate(our_prediction(case), peer_prediction(case), repeats)
     return {
         "model": case.model,
         "depth": case.depth,
         "D": case.D,
         "W": case.W,
+        "rows": case.N,
         "dspp_ms": round(ours, 1),
         "gpytorch_ms": round(theirs, 1),
         "ratio": round(theirs / ours, 2),
@@ -33,13 +37,14 @@ def measure(case: Case, repeats: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
     torch.set_num_threads(2)
     print(f"{'model':6} depth   D  W  dspp rows/s  gpytorch rows/s  ratio")
     rows = []
     for case in CASES:
-        row = measure(case, options.repeats)
+        row = measure(case, options.rows, options.repeats)
         rows.append(row)
         print(
             f"{row['model']:6} {row['depth']:5} {row['D']:3} {row['W']:2} {row['dspp_rows_s']:12,} "

@@ -11,7 +11,6 @@ from typing import Self
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy import stats
 from torch import Tensor
 
 from dspp.data.checks import Table, check_y
@@ -59,6 +58,8 @@ class Calibration:
         """
         if complaint := self._complaint(_STANDARD_ERRORS):
             return f"Intervals are {complaint}: {self._finding()}."
+        from scipy import stats  # here: predictions do not wait for it
+
         parts = self.per_output or (self,)
         # Many outputs get more room each, so that a good model is blamed as seldom as for one.
         errors = float(stats.norm.isf(stats.norm.sf(_STANDARD_ERRORS) / len(parts)))
@@ -112,6 +113,8 @@ def _measured(u: Float[Tensor, " n"], widths: Float[Tensor, "levels n"], num_row
     """Summarise the PIT and the interval widths of n values from `num_rows` rows."""
     coverage = {level: ((u - 0.5).abs() <= level / 2).double().mean().item() for level in LEVELS}
     width = dict(zip(LEVELS, widths.mean(1).tolist(), strict=True))
+    from scipy import stats
+
     test = stats.kstest(u.numpy(), "uniform")
     return Calibration(num_rows, len(u), coverage, width, float(test.statistic), float(test.pvalue))
 

@@ -64,10 +64,10 @@ def run(options: PredictOptions, session: Session) -> None:
         probabilities(str(options.interval), "--interval")
     if options.out != STDOUT:
         check_output(options.out, options.overwrite, options.model, options.new)
+    from dspp import modelfile
     from dspp.data.files import open_table
-    from dspp.estimators import load
 
-    fitted = load(options.model).fitted_
+    fitted = modelfile.load(options.model)
     file = open_table(options.new)
     check_columns(options.new, file.names, options.keep or (), "--keep")
     unseen = Unseen(fitted.encoder)

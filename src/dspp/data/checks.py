@@ -3,6 +3,7 @@
 What comes out is always a fresh float64 array, so nothing later can change what the caller holds.
 """
 
+import sys
 from collections import Counter
 from typing import NoReturn
 
@@ -10,7 +11,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import issparse
 
 from dspp.errors import InputError
 
@@ -86,7 +86,7 @@ def check_width(
 
 def _to_numpy(data: Table, name: str) -> NDArray[np.generic]:
     """Return `data` as an array of whatever dtype it has; it may share the caller's memory."""
-    if issparse(data) or (isinstance(data, torch.Tensor) and data.layout != torch.strided):
+    if _is_sparse(data) or (isinstance(data, torch.Tensor) and data.layout != torch.strided):
         raise InputError(f"{name}: expected a dense table, got a sparse one. Make it dense first.")
     if data is None:
         raise InputError(f"{name}: expected numbers, got None. Pass {name}: it is required here.")
@@ -120,6 +120,12 @@ def _length(thing: object) -> int | None:
         return len(thing)  # type: ignore[arg-type]  # whether it has one is the question
     except TypeError:
         return None
+
+
+def _is_sparse(data: object) -> bool:
+    """Whether it is a sparse table of SciPy, which whoever has one has imported."""
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and bool(sparse.issparse(data))
 
 
 def _tensor_to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:

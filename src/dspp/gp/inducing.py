@@ -2,8 +2,6 @@
 
 import torch
 from jaxtyping import Float
-from sklearn.cluster import KMeans, MiniBatchKMeans
-from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from dspp.errors import InputError
@@ -67,6 +65,9 @@ def kmeans_points(x: Float[Tensor, "N D"], num_points: int, generator: torch.Gen
     distinct: Tensor = torch.unique(rows, dim=0)
     if len(distinct) <= num_points:
         return distinct.to(x)
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # here: predictions do not wait for it
+    from threadpoolctl import threadpool_limits
+
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
     fit = MiniBatchKMeans if len(rows) > 10 * num_points else KMeans
     with threadpool_limits(

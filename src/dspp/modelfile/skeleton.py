@@ -81,9 +81,16 @@ def _num_features(features: nn.Module, row: Float[Tensor, "1 D"]) -> int:
 
 
 class _NumbersHaveValues(TorchFunctionMode):
-    """Inside `torch.device("meta")`, `torch.tensor(...)` still holds what it is given: starting values need numbers."""
+    """Inside `torch.device("meta")`, `torch.tensor(...)` still holds what it is given: starting values need numbers.
+
+    Draws and copies do not: on the meta device they would import torch's compiler and sympy, which takes 2 seconds.
+    """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        """Send `torch.tensor` to the CPU."""
+        """Send `torch.tensor` to the CPU; draw and copy nothing."""
         kwargs = kwargs or {}
+        if func is torch.randn:
+            return torch.empty(*args, **{name: value for name, value in kwargs.items() if name != "generator"})
+        if func is Tensor.clone and args[0].is_meta:
+            return torch.empty(args[0].shape, dtype=args[0].dtype)
         return func(*args, **({"device": "cpu", **kwargs} if func is torch.tensor else kwargs))
