@@ -9,8 +9,11 @@ from pathlib import Path
 
 def alternate(
     first: Callable[[], object], second: Callable[[], object], repeats: int, warm_up: int = 2
-) -> tuple[float, float]:
-    """Median milliseconds of two functions, called in turn so that noise of the machine hits both."""
+) -> tuple[float, float, float]:
+    """Median milliseconds of two functions called in turn, and the median over turns of second / first.
+
+    The machine has slow spells of seconds, which hit both calls of a turn alike: the ratio is taken turn by turn.
+    """
     times: tuple[list[float], list[float]] = ([], [])
     for i in range(warm_up + repeats):
         for function, record in zip((first, second), times, strict=True):
@@ -18,7 +21,8 @@ def alternate(
             function()
             if i >= warm_up:
                 record.append((time.perf_counter() - begin) * 1e3)
-    return statistics.median(times[0]), statistics.median(times[1])
+    ratios = [b / a for a, b in zip(*times, strict=True)]
+    return statistics.median(times[0]), statistics.median(times[1]), statistics.median(ratios)
 
 
 def peak_mb(make: Callable[..., Callable[[], object]], *arguments: object) -> float:
