@@ -907,3 +907,22 @@ def test_the_limits_of_the_header_leave_room():
     text = json.dumps({"encoder": columns, "feature_names": ["c" * 40] * 5000})
     assert len(json.dumps(text)) < container.MAX_HEADER_BYTES / 2
     assert container._count_values(text.encode()) < container.MAX_HEADER_VALUES / 2
+
+
+def test_loading_does_not_wait_for_torch_s_compiler(tmp_path):
+    paths = []
+    for name, outputs in (("dspp", None), ("svgp", 2), ("dgp", None), ("od-svgp", None)):
+        spec = preset(name, inducing=4)
+        model = build(spec.model, torch.randn(20, 2, generator=torch.Generator().manual_seed(0)), outputs)
+        scale_X, scale_y = (
+            Standardizer(np.zeros(2), np.ones(2)),
+            Standardizer(*(np.full(outputs or (), v) for v in (0.0, 1.0))),
+        )
+        changes = {"spec": spec, "model": model, "scale_X": scale_X, "scale_y": scale_y, "feature_names": None}
+        names = ("y",) if outputs is None else ("a", "b")
+        fitted = replace(fitted_of(spec_of()), **changes, one_output=outputs is None, target_names=names)
+        paths.append(str(tmp_path / name))
+        save(fitted, paths[-1])
+    code = "import sys\nfrom dspp.modelfile import load\nfor p in sys.argv[1:]: load(p)\nprint('sympy' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True)
+    assert run.stdout == "False\n", run.stderr

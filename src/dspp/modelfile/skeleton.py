@@ -1,7 +1,8 @@
 """The structure of a model without values: what a file's weights must fit, made before any of them is read."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -80,17 +81,28 @@ def _num_features(features: nn.Module, row: Float[Tensor, "1 D"]) -> int:
         ) from problem
 
 
-class _NumbersHaveValues(TorchFunctionMode):
-    """Inside `torch.device("meta")`, `torch.tensor(...)` still holds what it is given: starting values need numbers.
+# What makes starting values, and the shape of what it makes. On the meta device these would import torch's compiler and
+# sympy: 2 seconds and 90 MB.
+_MAKERS: dict[Callable[..., Any], Callable[..., Sequence[int]]] = {
+    torch.randn: lambda *size, **_: size[0] if isinstance(size[0], Sequence) else size,
+    torch.eye: lambda size, **_: (size, size),
+    torch.diag_embed: lambda tensor: (*tensor.shape, tensor.shape[-1]),
+    Tensor.clone: lambda tensor: tensor.shape,
+}
 
-    Draws and copies do not: on the meta device they would import torch's compiler and sympy, which takes 2 seconds.
-    """
+
+class _NumbersHaveValues(TorchFunctionMode):
+    """Inside `torch.device("meta")`, `torch.tensor(...)` still holds what it is given: starting values need numbers."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        """Send `torch.tensor` to the CPU; draw and copy nothing."""
+        """Send `torch.tensor` to the CPU; make nothing but shapes otherwise."""
         kwargs = kwargs or {}
-        if func is torch.randn:
-            return torch.empty(*args, **{name: value for name, value in kwargs.items() if name != "generator"})
-        if func is Tensor.clone and args[0].is_meta:
-            return torch.empty(args[0].shape, dtype=args[0].dtype)
-        return func(*args, **({"device": "cpu", **kwargs} if func is torch.tensor else kwargs))
+        if func is torch.tensor:
+            return func(*args, **{"device": "cpu", **kwargs})
+        on_cpu = any(isinstance(arg, Tensor) and not arg.is_meta for arg in args)
+        if func in _MAKERS and not on_cpu:
+            like = args[0] if isinstance(args[0], Tensor) else None
+            return torch.empty(
+                _MAKERS[func](*args, **kwargs), dtype=kwargs.get("dtype") if like is None else like.dtype
+            )
+        return func(*args, **kwargs)
