@@ -74,7 +74,10 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
     path = Path(path)
     try:
         if path.is_file():  # if not, `storage.read` says what it is
-            _check_header_size(*_measure_header(path))
+            length, values = _measure_header(path)
+            if length > path.stat().st_size:  # what the first letters of a text come to, read as a number
+                raise ModelFileError(f"{path} is not a model that dspp wrote, or its end is missing; check the path")
+            _check_header_size(length, values)
         tensors, header = storage.read(path, ModelFileError)
         _check_format(path, header)
         _check_features(path, header.get("features") == "custom", features)
