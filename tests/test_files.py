@@ -393,3 +393,16 @@ def test_any_column_a_frame_can_have(tmp_path: Path) -> None:
     for suffix in SUFFIXES:
         assert write_table(tmp_path / f"t{suffix}", table.to_batches(), table.schema) == 2
         assert open_table(tmp_path / f"t{suffix}").read().column("c").to_pylist() == ["a", "b"]
+
+
+def test_streaming_parquet_keeps_one_row_group_in_memory(tmp_path: Path) -> None:
+    table = pa.table({f"x{d}": np.random.default_rng(d).normal(size=400_000) for d in range(5)})  # 16 MB
+    pa.parquet.write_table(table, tmp_path / "t.parquet", row_group_size=20_000)
+    del table
+    before = pa.total_allocated_bytes()
+    most = rows = 0
+    for batch in open_table(tmp_path / "t.parquet").batches(5000):
+        rows += len(batch)
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert rows == 400_000
+    assert most < 4_000_000

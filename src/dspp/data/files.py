@@ -65,8 +65,9 @@ class ParquetFile(TableFile):
             return _sound(file.read())
 
     def _stream(self, rows: int, column_types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        with problems_with(self.path), pa.parquet.ParquetFile(self.path) as file:
-            yield from map(_sound, file.iter_batches(batch_size=rows))
+        with problems_with(self.path), pa.parquet.ParquetFile(self.path, pre_buffer=False) as file:
+            for group in range(file.num_row_groups):  # all groups at once would keep what has been read of each
+                yield from map(_sound, file.iter_batches(batch_size=rows, row_groups=[group]))
 
 
 @dataclass(frozen=True)
