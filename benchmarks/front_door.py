@@ -13,7 +13,6 @@ Prints a table and, as its last line, JSON:
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,13 @@ from dspp import DSPPRegressor, load
 
 COLUMNS = 20
 DSPP = [sys.executable, "-m", "dspp"]
+PEAK = """
+import atexit, sys
+status = lambda: [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+atexit.register(lambda: print(*status(), file=sys.stderr))
+from dspp.cli import main
+main()
+"""  # the command line, which says at its end how much memory it took
 
 
 def table(rows: int, seed: int) -> tuple[pa.Table, np.ndarray]:
@@ -67,9 +73,20 @@ def predictions(rows: int, folder: Path) -> dict[str, float]:
     del new
     part = X[: rows // 5]
     bare = len(part) / seconds(lambda: fitted.predictor(part))
-    command = [*DSPP, "predict", folder / "model.dspp", folder / "new.parquet", "--out", folder / "out.parquet"]
-    taken = seconds(lambda: subprocess.run(list(map(str, command)), check=True, capture_output=True))
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    command = [
+        sys.executable,
+        "-c",
+        PEAK,
+        "predict",
+        folder / "model.dspp",
+        folder / "new.parquet",
+        "--out",
+        folder / "out.parquet",
+    ]
+    begin = time.perf_counter()
+    run = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
+    taken = time.perf_counter() - begin
+    peak = int(run.stderr.split("VmHWM:")[1].split()[0]) / 1024
     bare = (bare + len(part) / seconds(lambda: fitted.predictor(part))) / 2  # before and after: the machine is noisy
     assert pq.read_metadata(folder / "out.parquet").num_rows == rows
     return {
