@@ -351,6 +351,15 @@ def test_a_file_with_a_model_of_no_known_name(plain: Regressor, tmp_path) -> Non
         dspp.load(tmp_path / "model.dspp")
 
 
+def test_a_loaded_estimator_has_the_settings_it_was_fitted_with(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    settings = {"model_settings": {"jitter": 1e-6, "dtype": "float64"}, "train_settings": {"warmup": 0.1}}
+    estimator = DSPPRegressor(**QUICK, **settings, features=(5, 3), beta=0.3, kernel="rbf").fit(X, Y)
+    estimator.save(tmp_path / "model.dspp")
+    again = dspp.load(tmp_path / "model.dspp")
+    assert again.spec() == estimator.spec()
+    assert again.train_config(N, 0) == estimator.train_config(N, 0)
+
+
 def test_a_module_of_the_user_s(tmp_path) -> None:  # type: ignore[no-untyped-def]
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
     estimator = PPGPRRegressor(**QUICK, features=module).fit(X, Y)

@@ -17,6 +17,7 @@ def test_the_ten_lines_run(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"size": rng.normal(size=60), "town": rng.choice(["Ghent", "Namur"], 60)})
     table.assign(price=2 * table["size"] + rng.normal(size=60)).to_csv("train.csv", index=False)
+    pd.read_csv("train.csv")[:20].to_csv("test.csv", index=False)
     table[:9].to_csv("new.csv", index=False)
     (block,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     names = {}

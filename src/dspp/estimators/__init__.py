@@ -4,17 +4,19 @@ One class does the work (`regressor.py`); each model of the paper is a subclass 
 (pandas, polars, Arrow) may hold numbers, booleans, strings, dates and missing values; arrays hold numbers.
 """
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import nn
 
 from dspp import modelfile
+from dspp.config import TrainConfig
 from dspp.errors import ModelFileError
 from dspp.estimators.regressor import Regressor
-from dspp.estimators.settings import MODEL_SETTINGS
 from dspp.fitted import Fitted
-from dspp.presets import Spec
+from dspp.presets import Spec, preset
 
 
 class DSPPRegressor(Regressor):
@@ -88,18 +90,22 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
 
 
 def from_fitted(fitted: Fitted) -> Regressor:
-    """The estimator of the right class for a fitted model, with its settings."""
+    """The estimator of the right class for a fitted model, with the settings of its model and of its training."""
     spec, train = fitted.spec, fitted.train
-    model = {name: getattr(spec.model, name) for name in MODEL_SETTINGS if name != "beta"}
-    estimator = ESTIMATORS[_plain_name(spec)](
-        **model,
+    usual = preset(spec.name)
+    model = _changed(spec.model, usual.model) | _changed(spec.objective, usual.objective)
+    kind = ESTIMATORS[_plain_name(spec)]
+    known = kind().get_params()
+    estimator = kind(
+        **{name: value for name, value in model.items() if name in known},
+        model_settings={name: value for name, value in model.items() if name not in known} or None,
         features=spec.model.features or None,
-        beta=spec.objective.beta,
         epochs=train.epochs,
         batch_size=train.batch_size,
         learning_rate=train.learning_rate,
         restarts=train.restarts,
         patience=train.patience,
+        train_settings={k: v for k, v in _changed(train, TrainConfig()).items() if k not in (*known, "seed")} or None,
         conformal=fitted.conformal is not None,
         random_state=train.seed,
     )
@@ -109,6 +115,12 @@ def from_fitted(fitted: Fitted) -> Regressor:
         estimator.feature_names_in_ = np.array([column.name for column in fitted.encoder.columns], dtype=object)
         estimator.n_features_in_ = len(fitted.encoder.columns)
     return estimator
+
+
+def _changed(settings: Any, usual: Any) -> dict[str, Any]:
+    """The fields that differ from the usual ones, but for a network's sizes, which are a parameter of their own."""
+    pairs = zip(asdict(settings).items(), asdict(usual).values(), strict=True)
+    return {name: value for (name, value), other in pairs if value != other and name != "features"}
 
 
 def _plain_name(spec: Spec) -> str:
