@@ -1,0 +1,182 @@
+"""The command line: `python -m experiments run NAME`, `report`, `list`."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from dspp.errors import DsppError, InputError
+from experiments import data as datasets
+from experiments.catalogue import EXPERIMENTS, ROWS, Experiment, experiment
+from experiments.protocol import SETTINGS, Protocol, Rule, read_protocol
+from experiments.results import REPOSITORY, cores
+from experiments.run import Outcome, Plan, plan, run
+from experiments.units import Unit, list_units
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+RESULTS = REPOSITORY / "results"
+
+Names = Annotated[list[str], typer.Argument(help="Experiments, or 'all'.")]
+DataFolder = Annotated[Path | None, typer.Option("--data", help="Where the data sets are looked for first.")]
+ResultsFolder = Annotated[Path, typer.Option("--results", help="Where results are kept.")]
+
+
+@app.command("run")
+def run_command(
+    names: Names,
+    protocol: Annotated[str, typer.Option(help="'paper', 'quick', or the path of a .toml file.")] = "quick",
+    splits: Annotated[int | None, typer.Option(min=1, help="Splits of the rows, instead of the protocol's.")] = None,
+    data_sets: Annotated[str | None, typer.Option("--datasets", help="Only these, with commas.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these, with commas.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Instead of the protocol's.")] = None,
+    grid: Annotated[list[str], typer.Option(help="NAME=V1,V2: the values to choose from; one fixes it.")] = [],  # noqa: B006
+    data: DataFolder = None,
+    results: ResultsFolder = RESULTS,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")] = cores(),
+    max_rows: Annotated[int | None, typer.Option(help="Leave out data sets with more rows.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only list what would be run.")] = False,
+) -> None:
+    """Run experiments; what is in the results already is not run again. Stop it any time and call it again."""
+    console = Console(stderr=True)
+    chosen = list(EXPERIMENTS.values()) if names == ["all"] else [experiment(name) for name in names]
+    rules = _flags(read_protocol(protocol), epochs, grid)
+    wanted = [u for e in chosen for u in _units(e, rules, _list(data_sets), _list(methods), splits)]
+    units = _with_data(wanted, data, max_rows, console)
+    todo = plan(units, results)
+    console.print(f"{len(units)} units, {todo.done} done before, {len(todo.fits)} fits to run")
+    if dry_run:
+        for unit in todo.fits:
+            print(f"{unit.label}: {json.dumps(unit.setting)}")
+        return
+    failed = _run_with_bar(todo, results, data, jobs, console)
+    for outcome in failed:
+        console.print(f"[red]failed[/red] {outcome.unit.label}: {outcome.problem}", highlight=False)
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("report")
+def report_command(
+    results: ResultsFolder = RESULTS,
+    paper: Annotated[Path | None, typer.Option(help="Folder with the paper's results.csv and summary.csv.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the report goes; RESULTS/report if not given.")] = None,
+) -> None:
+    """Write tables and figures, ours beside the paper's."""
+    from experiments.report import write_report  # matplotlib and pages are not needed to run
+
+    page = write_report(results, paper or paper_folder(), out)
+    print(page)
+
+
+@app.command("list")
+def list_command() -> None:
+    """Show every experiment: its methods and data sets."""
+    table = Table("name", "what", "methods", "data sets")
+    for e in EXPERIMENTS.values():
+        table.add_row(e.name, f"{e.title} (paper: {e.section})", ", ".join(e.methods), ", ".join(e.datasets))
+    Console().print(table)
+
+
+def paper_folder() -> Path | None:
+    """Where the paper's figures are, if anywhere."""
+    given = os.environ.get("DSPP_PAPER")
+    folder = Path(given) if given else REPOSITORY.parent / "shared" / "paper"
+    return folder if folder.is_dir() else None
+
+
+def _list(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _flags(protocol: Protocol, epochs: int | None, grid: list[str]) -> Protocol:
+    """The protocol with what the command line says instead."""
+    if epochs is not None:
+        protocol = protocol.with_rule(Rule(set={"epochs": epochs}))
+    given = dict(_grid(entry) for entry in grid)
+    return protocol.with_rule(Rule(grid=given)) if given else protocol
+
+
+def _grid(entry: str) -> tuple[str, list[Any]]:
+    name, _, text = entry.partition("=")
+    if name not in SETTINGS or not text:
+        raise InputError(f"--grid {entry}: expected NAME=V1,V2 with one of: {', '.join(sorted(SETTINGS))}")
+    return name, [_value(part) for part in text.split(",")]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _units(
+    chosen: Experiment, protocol: Protocol, names: list[str] | None, methods: list[str] | None, splits: int | None
+) -> list[Unit]:
+    """The units of one experiment; a name it does not have is an error."""
+    known = {"datasets": chosen.datasets, "methods": chosen.methods}
+    for kind, given in (("datasets", names), ("methods", methods)):
+        for name in given or []:
+            if name not in known[kind]:
+                raise InputError(f"--{kind}: {chosen.name} has no {name!r}; choose from: {', '.join(known[kind])}")
+    return list_units(chosen, protocol, names, methods, splits)
+
+
+def _with_data(units: list[Unit], folder: Path | None, max_rows: int | None, console: Console) -> list[Unit]:
+    """The units whose data are there, or can be had; a line for each data set that is not."""
+    usable = {"simulated"}
+    for name in dict.fromkeys(u.dataset for u in units):
+        if name in usable or (max_rows is not None and ROWS.get(name, 0) > max_rows):
+            continue
+        try:
+            datasets.load(name, folder, download=True)
+            usable.add(name)
+        except InputError as problem:
+            console.print(f"left out: {problem}", highlight=False)
+    return [u for u in units if u.dataset in usable]
+
+
+def _cost(unit: Unit) -> float:
+    """A rough size of the work, for the time left."""
+    return ROWS.get(unit.dataset, 10_000) * float(unit.setting.get("epochs", 5))
+
+
+def _run_with_bar(todo: Plan, folder: Path, data: Path | None, jobs: int, console: Console) -> list[Outcome]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    total, done, begin = sum(map(_cost, todo.fits)), 0.0, time.monotonic()
+    with Progress(*columns, TextColumn("{task.fields[left]}"), console=console) as bar:
+        task = bar.add_task("running", total=len(todo.fits), left="")
+
+        def report(outcome: Outcome) -> None:
+            nonlocal done
+            done += _cost(outcome.unit)
+            left = (time.monotonic() - begin) * (total / done - 1)
+            bar.update(task, advance=1, left=f"{left / 60:.0f} min left")
+            nll = (
+                "failed" if outcome.record is None else f"NLL {outcome.record['metrics'].get('nll', float('nan')):.3f}"
+            )
+            bar.console.print(f"{outcome.unit.label}: {nll}", highlight=False)
+
+        return run(todo, folder, data, jobs, report)
+
+
+def _summary(outcome: Outcome) -> str:
+    if outcome.record is None:
+        return "failed"
+    name, value = next(iter(outcome.record["metrics"].items()))
+    return f"{name} {value:.3f}"
+
+
+def main() -> None:
+    """Run a command; a problem is one line and exit code 2."""
+    try:
+        app()
+    except DsppError as problem:
+        Console(stderr=True).print(f"error: {problem}", highlight=False, markup=False)
+        raise SystemExit(2) from None

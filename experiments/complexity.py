@@ -1,0 +1,73 @@
+"""The time and the memory of a training step against N, M, S and W (appendix B): each is varied on its own."""
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from dspp.model import build
+from dspp.objectives import OBJECTIVES
+from experiments.catalogue import METHODS
+from experiments.protocol import Setting
+
+BASE = {"batch_size": 1000, "inducing": 200, "sites": 8, "width": 4}
+SWEEPS = {
+    "batch_size": (500, 1000, 2000, 4000),
+    "inducing": (100, 200, 400, 800),
+    "sites": (4, 8, 16, 32),
+    "width": (2, 4, 8, 16),
+}
+INPUTS = 8
+REPEATS = 5
+
+
+def settings() -> list[Setting]:
+    """The base, and each size varied on its own."""
+    swept = [{**BASE, name: size} for name, sizes in SWEEPS.items() for size in sizes]
+    return list({tuple(s.items()): s for s in swept}.values())
+
+
+def measure(method: str, setting: Setting) -> dict[str, float]:
+    """The median time of a step and how far memory rises in it, on one thread of a fresh process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_measure, (method, setting))
+
+
+def _measure(method: str, setting: Setting) -> dict[str, float]:
+    torch.set_num_threads(1)
+    step = _make_step(method, setting)
+    before = _status_kb("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew here
+    times = []
+    for _ in range(1 + REPEATS):
+        begin = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - begin)
+    milliseconds = statistics.median(times[1:]) * 1e3  # the first allocates
+    return {"step_ms": round(milliseconds, 2), "peak_mb": round((_status_kb("VmHWM") - before) / 1024, 1)}
+
+
+def _make_step(method: str, setting: Setting) -> Callable[[], None]:
+    spec = METHODS[method].spec({k: v for k, v in setting.items() if k != "batch_size"})
+    rows = torch.randn(max(setting["batch_size"], 4000), INPUTS, generator=torch.Generator().manual_seed(0))
+    model = build(spec.model, rows)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    score, x = OBJECTIVES[spec.objective.name], rows[: setting["batch_size"]]
+    y = torch.sin(x).sum(-1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        value = score(model(x, noise_seed=1), y, model.kl(), len(rows), beta=spec.objective.beta)
+        (-value).backward()
+        optimizer.step()
+
+    return step
+
+
+def _status_kb(field: str) -> int:
+    """A field of this process's status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1])

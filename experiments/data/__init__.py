@@ -1,0 +1,178 @@
+"""The data sets of the paper: finding, checking, downloading and loading them.
+
+A set is a file NAME.npz with the arrays X, y (or Y, several outputs) and, of robots, traj. It is looked for in the folder
+given (`--data`), in $DSPP_DATA, in ../shared/data beside the repository and in the cache ($DSPP_CACHE, or else
+~/.cache/dspp/data), in this order, and hashed before numpy opens it. `python -m experiments.data` lists all sets.
+"""
+
+import io
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dspp.errors import InputError
+from experiments.data.download import STALL_SECONDS, DataMissing, download
+from experiments.data.files import checked_bytes
+from experiments.data.sources import QUADRATURE, ROBOTICS, SOURCES, UNIVARIATE, Source, how_to_get
+
+__all__ = ["QUADRATURE", "ROBOTICS", "UNIVARIATE", "DataMissing", "DataSet", "available", "find", "load", "places"]
+
+CACHE = "the cache"  # what reports call that place
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A table as it was published: nothing standardised, nothing left out."""
+
+    name: str
+    X: np.ndarray  # (N, D)
+    y: np.ndarray  # (N,) or (N, T)
+    groups: np.ndarray | None  # (N,) the trajectory of each row, where there is one
+    sha256: str  # of the file it was read from
+    origin: str  # where it came from, one phrase
+
+
+def load(
+    name: str,
+    folder: Path | None = None,
+    download: bool = False,
+    *,
+    url: str | None = None,
+    timeout: float = STALL_SECONDS,
+) -> DataSet:
+    """One data set, its file verified before it is opened.
+
+    Args:
+        name: Of the set: one of `UNIVARIATE` or `ROBOTICS`, or of a file NAME.npz of your own.
+        folder: Where to look first.
+        download: Whether a public set that is nowhere may be fetched into the cache.
+        url: The mirror to fetch it from; else $DSPP_DATA_URL, else the public repository.
+        timeout: Seconds a server may keep still.
+
+    Raises:
+        DataMissing: It is not on this machine and was not downloaded.
+        InputError: Its file is not what a checksum says, or does not hold a table of finite numbers.
+    """
+    found = find(name, folder)
+    if found is None and download and name in SOURCES and SOURCES[name].blobs:
+        found = CACHE, _fetch(name, cache_folder(), url, timeout)
+    if found is None:
+        raise DataMissing(_missing(name, folder))
+    label, path = found
+    source = SOURCES.get(name)
+    content, sha256 = checked_bytes(path, source.sha256 if source else None)
+    X, y, groups = _arrays(path, content)
+    if source:
+        _check_width(path, X, y, source)
+    return DataSet(name, X, y, groups, sha256, _origin(source, sha256, label))
+
+
+def available(names: Iterable[str], folder: Path | None = None) -> list[str]:
+    """Those of `names` whose files are here, so that they need no download."""
+    return [name for name in names if find(name, folder) is not None]
+
+
+def find(name: str, folder: Path | None = None) -> tuple[str, Path] | None:
+    """The place where a set is, as a report would call it, and its file; None if it is nowhere."""
+    if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
+        raise InputError(f"{name!r} is no name of a data set; choose from: {', '.join(SOURCES)}")
+    for label, place in places(folder).items():
+        if (path := place / f"{name}.npz").is_file():
+            return label, path
+    return None
+
+
+def places(folder: Path | None = None) -> dict[str, Path]:
+    """The folders that are searched, in this order, by what reports call them.
+
+    Raises:
+        InputError: `folder` or $DSPP_DATA is no folder: looking elsewhere without a word would hide a slip.
+    """
+    asked = {"--data": folder, "$DSPP_DATA": os.environ.get("DSPP_DATA") or None}
+    chosen = {label: Path(place).expanduser() for label, place in asked.items() if place is not None}
+    for label, place in chosen.items():
+        if not place.is_dir():
+            raise InputError(f"{label}: {place} is no folder; check the path")
+    shared = Path(__file__).resolve().parents[3] / "shared" / "data"
+    return {**chosen, "../shared/data": shared, CACHE: cache_folder()}
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept."""
+    if own := os.environ.get("DSPP_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dspp" / "data"
+
+
+_fetch = download  # `load` has an argument of that name
+
+
+def _missing(name: str, folder: Path | None) -> str:
+    looked = ", ".join(f"{label} ({place})" for label, place in places(folder).items())
+    return f"{name}: no {name}.npz in {looked}; {how_to_get(name)}"
+
+
+def _origin(source: Source | None, sha256: str, label: str) -> str:
+    if source and sha256 == source.sha256:
+        return source.origin
+    if source and source.blobs and label == CACHE:
+        return source.public_origin
+    return f"a file of {label} that SHA256SUMS there vouches for"
+
+
+def _arrays(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """X, y and traj of an .npz file, checked; nothing else in it is read."""
+    from dspp.data.checks import check_Xy  # waits for torch, which a list of the sets need not
+
+    members = _members(path, content)
+    targets = [key for key in ("y", "Y") if key in members]
+    if "X" not in members or len(targets) != 1:
+        got = ", ".join(members) or "none of these"
+        raise InputError(f"{path}: expected the arrays X and either y or Y, got {got}; save it anew with these names")
+    try:
+        X, y = check_Xy(members["X"], members[targets[0]])
+    except InputError as problem:
+        raise InputError(f"{path}: {problem}") from None
+    return X, y, _groups(path, members.get("traj"), len(X))
+
+
+def _members(path: Path, content: bytes) -> dict[str, np.ndarray]:
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return {key: file[key] for key in ("X", "y", "Y", "traj") if key in file}
+    except (
+        ValueError,
+        TypeError,
+        OSError,
+        EOFError,
+        KeyError,
+        AttributeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as problem:
+        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise InputError(f"{path}: is no .npz file of plain arrays ({reason:.150}); get it anew") from None
+
+
+def _groups(path: Path, traj: np.ndarray | None, rows: int) -> np.ndarray | None:
+    if traj is None:
+        return None
+    if traj.shape != (rows,) or traj.dtype.kind not in "iu":
+        raise InputError(f"{path}: traj: expected {rows} whole numbers, got {traj.dtype} of shape {traj.shape}")
+    return traj.astype(np.int64)
+
+
+def _check_width(path: Path, X: np.ndarray, y: np.ndarray, source: Source) -> None:
+    """A set that is known has its columns; its rows may be others, as of houseelectric or of a simulator run anew."""
+    outputs = (source.outputs,) if source.outputs > 1 else ()
+    if X.shape[1] != source.inputs or y.shape[1:] != outputs:
+        raise InputError(
+            f"{path}: expected {source.inputs} inputs and {source.outputs} output(s), got X of shape {X.shape} "
+            f"and y of shape {y.shape}; give another name to another set"
+        )

@@ -1,0 +1,134 @@
+"""The three MuJoCo sets made anew: a simulated robot under smooth random actions, one row a step.
+
+    pip install gymnasium mujoco imageio packaging
+    python -m experiments.data.mujoco mujoco_reacher --rows 30000 --out FILE
+
+X is observation and action, Y the change that one step brings, traj the episode. Another version of the simulator, or
+another seed, gives other rows: the file gets its own line in SHA256SUMS beside it.
+"""
+
+import importlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import numpy as np
+import typer
+
+from dspp.errors import InputError
+from experiments.data import cache_folder
+from experiments.data.files import locked, store
+from experiments.data.sources import SOURCES
+
+MEMORY = (0.5, 0.95)  # φ of an episode is drawn from here: from nearly white to slow actions
+SCALE = (0.1, 0.55)  # and so is s, the standard deviation of its actions, whose bounds are ±1
+
+
+@dataclass(frozen=True)
+class Robot:
+    """One environment of gymnasium."""
+
+    environment: str
+    steps: int  # of an episode
+    targets: tuple[int, ...]  # the entries of the observation whose change is to be predicted
+
+
+ROBOTS = {
+    "mujoco_reacher": Robot("Reacher-v5", 100, (0, 1, 2, 3, 6, 7, 8, 9)),  # 4 and 5: the goal, which stays
+    "mujoco_swimmer": Robot("Swimmer-v5", 200, tuple(range(8))),
+    "mujoco_halfcheetah": Robot("HalfCheetah-v5", 200, tuple(range(8, 17))),  # the velocities
+}
+
+
+class Environment(Protocol):
+    """What is used of a gymnasium environment."""
+
+    action_space: Any
+
+    def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, Any]:
+        """Start an episode; the first observation."""
+
+    def step(self, action: np.ndarray) -> tuple[Any, ...]:
+        """Act; the next observation comes first."""
+
+
+def smooth_actions(rng: np.random.Generator, steps: int, size: int) -> np.ndarray:
+    """Actions of one episode in [-1, 1]: an Ornstein-Uhlenbeck process, a ← φ a + s √(1 − φ²) ε, that starts at rest."""
+    memory, scale = rng.uniform(*MEMORY), rng.uniform(*SCALE)
+    noise = scale * rng.standard_normal((steps, size))  # (steps, A)
+    noise[1:] *= np.sqrt(1 - memory**2)
+    for i in range(1, steps):
+        noise[i] += memory * noise[i - 1]
+    return np.clip(noise, -1, 1)
+
+
+def simulate(environment: Environment, robot: Robot, rows: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """X, Y and traj of so many steps; the last episode may be cut short."""
+    rng = np.random.default_rng(seed)
+    size = int(environment.action_space.shape[0])
+    X, Y, traj = [], [], np.arange(rows, dtype=np.int32) // robot.steps
+    targets = list(robot.targets)
+    while len(X) < rows:
+        before, _ = environment.reset(seed=None if X else seed)
+        for action in smooth_actions(rng, min(robot.steps, rows - len(X)), size).astype(np.float32):
+            after = environment.step(action)[0]
+            X.append(np.concatenate([before, action]))
+            Y.append((after - before)[targets])
+            before = after
+    return {"X": np.array(X, np.float32), "Y": np.array(Y, np.float32), "traj": traj}
+
+
+def open_environment(robot: Robot) -> Any:
+    """The environment, or one clear line if the simulator is not installed."""
+    os.environ.setdefault("MUJOCO_GL", "disable")  # no pictures, so no graphics driver
+    try:
+        importlib.import_module("mujoco")
+        gymnasium = importlib.import_module("gymnasium")
+    except ImportError as problem:
+        raise InputError(
+            f"the simulator is not installed ({problem}); pip install gymnasium mujoco imageio packaging"
+        ) from None
+    return gymnasium.make(robot.environment, max_episode_steps=robot.steps + 1)  # no cut before ours
+
+
+def make(name: str, rows: int | None = None, out: Path | None = None, seed: int = 0) -> Path:
+    """Simulate a set and write it, by default as long as the original and into the cache; return its file.
+
+    Raises:
+        InputError: There is no such set, or no simulator, or the file cannot be written.
+    """
+    if name not in ROBOTS:
+        raise InputError(f"no simulated set {name!r}; choose from: {', '.join(ROBOTS)}")
+    rows = SOURCES[name].rows if rows is None else rows
+    path = cache_folder() / f"{name}.npz" if out is None else Path(out)
+    if rows < 1 or path.suffix != ".npz":
+        raise InputError(f"got --rows {rows} and --out {path}; expected at least one row and a file FILE.npz")
+    environment = open_environment(ROBOTS[name])
+    try:
+        arrays = simulate(environment, ROBOTS[name], rows, seed)
+    finally:
+        environment.close()
+    with locked(path.parent):
+        store(path, arrays)
+    return path
+
+
+def main(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(ROBOTS)}.")],
+    rows: Annotated[
+        int | None, typer.Option(help="Steps to simulate; as many as the original has, if not given.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File NAME.npz to write; in the cache, if not given.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the random actions and starts.")] = 0,
+) -> None:
+    """Make one of the MuJoCo data sets anew."""
+    try:
+        typer.echo(f"wrote {make(name, rows, out, seed)}")
+    except InputError as problem:
+        typer.echo(f"Error: {problem}", err=True)
+        raise typer.Exit(2) from None
+
+
+if __name__ == "__main__":
+    typer.run(main)

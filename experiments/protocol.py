@@ -1,0 +1,116 @@
+"""Protocols as data: a TOML file of rules, each of which sets something for the units it matches.
+
+A rule may name `experiments`, `datasets` and `methods` (patterns such as "DSPP-*"); it applies where all that it names
+match. Rules are read from the top, and a later one wins. A rule can give
+
+- `splits`: how many splits of the rows to run,
+- `set`: settings of the model, the objective or the training, by the names of `dspp.config`,
+- `grid`: lists of settings; every combination is run, and the validation rows choose.
+"""
+
+import itertools
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from dspp.config import ModelConfig, ObjectiveConfig, TrainConfig
+from dspp.errors import InputError
+
+FOLDER = Path(__file__).parent / "protocols"
+MODEL = {f.name for f in fields(ModelConfig)}
+OBJECTIVE = {f.name for f in fields(ObjectiveConfig)} - {"name"}
+TRAIN = {f.name for f in fields(TrainConfig)} - {"seed", "threads"}  # the runner gives these
+PEER = {"rounds", "rate", "leaves"}  # of the boosted trees
+OTHER = {"split_by"}  # "rows": any row anywhere; "groups": whole trajectories
+SETTINGS = MODEL | OBJECTIVE | TRAIN | PEER | OTHER
+MATCHERS = ("experiments", "datasets", "methods")
+
+Setting = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a protocol says of the units that match."""
+
+    experiments: tuple[str, ...] = ("*",)
+    datasets: tuple[str, ...] = ("*",)
+    methods: tuple[str, ...] = ("*",)
+    splits: int | None = None
+    set: Mapping[str, Any] | None = None
+    grid: Mapping[str, Sequence[Any]] | None = None
+
+    def applies(self, experiment: str, dataset: str, method: str) -> bool:
+        """Whether a unit is among those this rule is about."""
+        named = zip((experiment, dataset, method), (self.experiments, self.datasets, self.methods), strict=True)
+        return all(any(fnmatchcase(value, pattern) for pattern in patterns) for value, patterns in named)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Rules and the name they are reported under."""
+
+    name: str
+    rules: tuple[Rule, ...]
+    parts: tuple[int, ...] = (15, 3, 2)  # rows for training, test, validation
+
+    def splits(self, experiment: str, dataset: str, method: str) -> int:
+        """How many splits of the rows are run."""
+        given = [r.splits for r in self._rules(experiment, dataset, method) if r.splits is not None]
+        return given[-1] if given else 1
+
+    def settings(self, experiment: str, dataset: str, method: str) -> list[Setting]:
+        """Every setting to run: the fixed ones with each combination of the grid."""
+        fixed: Setting = {}
+        grid: dict[str, list[Any]] = {}
+        for rule in self._rules(experiment, dataset, method):
+            for name, value in (rule.set or {}).items():
+                fixed[name] = value
+                grid.pop(name, None)
+            for name, values in (rule.grid or {}).items():
+                grid[name] = list(values)
+                fixed.pop(name, None)
+        combinations = itertools.product(*grid.values())
+        return [{**fixed, **dict(zip(grid, values, strict=True))} for values in combinations]
+
+    def with_rule(self, rule: Rule) -> "Protocol":
+        """The same with one more rule, which wins over the others."""
+        return Protocol(self.name, (*self.rules, rule), self.parts)
+
+    def _rules(self, experiment: str, dataset: str, method: str) -> list[Rule]:
+        return [rule for rule in self.rules if rule.applies(experiment, dataset, method)]
+
+
+def read_protocol(name: str) -> Protocol:
+    """A protocol of ours by name (paper, quick), or one of yours by the path of its TOML file.
+
+    Raises:
+        InputError: There is none, or it has an entry that nothing reads.
+    """
+    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+    if not path.is_file():
+        ours = ", ".join(sorted(p.stem for p in FOLDER.glob("*.toml")))
+        raise InputError(f"no protocol {name!r}; choose from: {ours}, or give the path of a .toml file")
+    try:
+        content = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as problem:
+        raise InputError(f"{path}: {problem}") from None
+    _only(content, {"parts", "rules"}, f"{path}")
+    rules = tuple(_rule(entry, f"{path}, rule {i}") for i, entry in enumerate(content.get("rules", []), start=1))
+    return Protocol(path.stem, rules, tuple(content.get("parts", (15, 3, 2))))
+
+
+def _rule(entry: dict[str, Any], place: str) -> Rule:
+    _only(entry, {*MATCHERS, "splits", "set", "grid"}, place)
+    for part in ("set", "grid"):
+        _only(entry.get(part, {}), SETTINGS, f"{place}, {part}")
+    matchers = {name: tuple(entry[name]) for name in MATCHERS if name in entry}
+    return Rule(**matchers, splits=entry.get("splits"), set=entry.get("set"), grid=entry.get("grid"))
+
+
+def _only(entry: Mapping[str, Any], known: set[str], place: str) -> None:
+    for name in entry:
+        if name not in known:
+            raise InputError(f"{place}: nothing reads {name!r}; choose from: {', '.join(sorted(known))}")

@@ -1,0 +1,108 @@
+"""The results file of an experiment: a line a unit. Written whole or not at all, so that no kill loses or tears one."""
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from dspp import storage
+from dspp.errors import CheckpointError
+from experiments.units import fit_key
+
+KEYS = (
+    *("experiment", "dataset", "split", "method", "protocol", "selected"),
+    *("setting", "metrics", "seconds", "versions", "commit", "details"),
+)
+REPOSITORY = Path(__file__).resolve().parents[1]
+Record = dict[str, Any]
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a file; none when it is not there. A line that is no record is left out."""
+    if not path.is_file():
+        return []
+    records = []
+    for line in path.read_text().splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(record, dict) and record.keys() >= set(KEYS[:-1]):
+            records.append(record)
+    return records
+
+
+def add(path: Path, record: Record) -> None:
+    """Add one record, and mark anew which settings the validation rows choose.
+
+    A fit that is there already is not added twice, whoever made it.
+    """
+    with _locked(path):
+        records = read(path)
+        if fit_key(record) in {fit_key(r) for r in records}:
+            return
+        marked = select([*records, record])
+        lines = "".join(json.dumps({k: r[k] for k in KEYS if k in r}) + "\n" for r in marked)
+        storage.replace(path, lines.encode(), CheckpointError)
+
+
+def select(records: list[Record]) -> list[Record]:
+    """The same records, `selected` where no other setting of the same method on the same rows validates better."""
+    rivals: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
+    for record in records:
+        rivals[_group(record)].append(record)
+    best = {group: min(map(_validation, those)) for group, those in rivals.items()}
+    return [{**r, "selected": _validation(r) == best[_group(r)]} for r in records]
+
+
+def _group(record: Record) -> tuple[Any, ...]:
+    if record["experiment"] in ("weights", "complexity"):  # each setting is a result of its own
+        return (fit_key(record),)
+    return tuple(record[name] for name in ("dataset", "split", "method", "protocol"))
+
+
+def _validation(record: Record) -> float:
+    value = record.get("details", {}).get("validation_nll")
+    return float("inf") if value is None else float(value)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One writer at a time, over processes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (path.parent / f".{path.stem}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def provenance() -> dict[str, Any]:
+    """Which versions and which commit a record comes from."""
+    packages = {name: metadata.version(name) for name in ("dspp", "torch", "numpy")}
+    return {"versions": {**packages, "python": platform.python_version()}, "commit": _commit()}
+
+
+def _commit() -> str | None:
+    """The commit, with a + when the code that makes the numbers has been changed since; None outside git."""
+    head = _git("rev-parse", "HEAD")
+    changed = _git("status", "--porcelain", "--", "src", "experiments")
+    return None if head is None else head + ("+" if changed else "")
+
+
+def _git(*command: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *command], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,92 @@
+"""Running units on a pool of processes: what is there already is not run again, and every result is kept at once."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import joblib
+
+from dspp.errors import DsppError
+from experiments import results
+from experiments.fitting import Record, run_unit
+from experiments.units import Unit, fit_key
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one fit: a record, or why there is none."""
+
+    unit: Unit
+    record: Record | None
+    problem: str = ""
+
+
+@dataclass
+class Plan:
+    """What there is to do."""
+
+    wanted: dict[str, list[Unit]]  # by fit: the units, one an experiment, that it answers
+    done: int  # units that were there already
+
+    @property
+    def fits(self) -> list[Unit]:
+        """One unit of each fit still to run."""
+        return [units[0] for units in self.wanted.values()]
+
+
+def plan(units: Sequence[Unit], folder: Path) -> Plan:
+    """Which fits are missing. One that another experiment has made is copied, not repeated."""
+    known = {fit_key(r): r for path in sorted(folder.glob("*.jsonl")) for r in results.read(path)}
+    there = {
+        name: {fit_key(r) for r in results.read(folder / f"{name}.jsonl")} for name in {u.experiment for u in units}
+    }
+    wanted: dict[str, list[Unit]] = defaultdict(list)
+    done = 0
+    for unit in units:
+        key = unit.fit_key
+        if key in known and key not in there[unit.experiment]:
+            results.add(folder / f"{unit.experiment}.jsonl", {**known[key], "experiment": unit.experiment})
+            done += 1
+        elif key in known:
+            done += 1
+        else:
+            wanted[key].append(unit)
+    return Plan(dict(wanted), done)
+
+
+def run(
+    todo: Plan, folder: Path, data_folder: Path | None, jobs: int, report: Callable[[Outcome], None]
+) -> list[Outcome]:
+    """Run what is missing and keep each result as it comes; return what failed.
+
+    The pool is joblib's: under `joblib.parallel_config` another backend takes the units elsewhere.
+    """
+    work = folder / ".work"
+    work.mkdir(parents=True, exist_ok=True)
+    shared = (data_folder, work.resolve(), results.provenance(), os.getpid())
+    pool = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
+    failed = []
+    for outcome in pool(joblib.delayed(attempt)(unit, *shared) for unit in todo.fits):
+        if outcome.record is None:
+            failed.append(outcome)
+        else:
+            _keep(outcome.record, todo.wanted[outcome.unit.fit_key], folder)
+            (work / f"{outcome.unit.fit_key}.checkpoint").unlink(missing_ok=True)
+        report(outcome)
+    return failed
+
+
+def attempt(unit: Unit, *arguments: Any) -> Outcome:
+    """Run one unit; a problem of its own does not end the others."""
+    try:
+        return Outcome(unit, run_unit(unit, *arguments))
+    except DsppError as problem:
+        return Outcome(unit, None, str(problem))
+
+
+def _keep(record: Record, units: Sequence[Unit], folder: Path) -> None:
+    for unit in units:
+        results.add(folder / f"{unit.experiment}.jsonl", {**record, "experiment": unit.experiment})

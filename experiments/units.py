@@ -1,0 +1,73 @@
+"""A unit of work: one method at one setting on one split of one data set, for one experiment."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from experiments import complexity
+from experiments.catalogue import Experiment
+from experiments.peers import PEERS
+from experiments.protocol import OTHER, PEER, Protocol, Setting
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one line of a results file is about."""
+
+    experiment: str
+    dataset: str
+    split: int
+    method: str
+    protocol: str
+    parts: tuple[int, ...]  # rows for training, test, validation
+    setting: Setting
+
+    @property
+    def fit_key(self) -> str:
+        """Equal for units that are the same fit, whichever experiment asks for it."""
+        return fit_key({**vars(self)})
+
+    @property
+    def label(self) -> str:
+        """For the progress bar."""
+        return f"{self.method} on {self.dataset}, split {self.split}"
+
+
+def fit_key(record: dict[str, Any]) -> str:
+    """Names the fit of a unit or a record: data set, split, method, protocol and setting."""
+    named = [record[name] for name in ("dataset", "split", "method", "protocol", "setting")]
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def list_units(
+    experiment: Experiment,
+    protocol: Protocol,
+    datasets: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    splits: int | None = None,
+) -> list[Unit]:
+    """Every unit of an experiment, the first split of every data set before the second of any."""
+    units = [
+        Unit(experiment.name, dataset, split, method, protocol.name, protocol.parts, setting)
+        for dataset in datasets or experiment.datasets
+        for method in methods or experiment.methods
+        for split in range(splits or protocol.splits(experiment.name, dataset, method))
+        for setting in _settings(experiment.name, protocol, dataset, method)
+    ]
+    distinct = {unit.fit_key: unit for unit in units}
+    return sorted(distinct.values(), key=lambda unit: unit.split)
+
+
+def _settings(experiment: str, protocol: Protocol, dataset: str, method: str) -> list[Setting]:
+    if experiment == "complexity":  # each size on its own, not every combination
+        return complexity.settings()
+    return [_own(setting, method) for setting in protocol.settings(experiment, dataset, method)]
+
+
+def _own(setting: Setting, method: str) -> Setting:
+    """The part of a setting that this method reads, so that records say nothing that had no effect."""
+    trees = method in PEERS
+    common = {"noise_floor", *OTHER}
+    return {k: v for k, v in setting.items() if k in common or (k in PEER) == trees}
