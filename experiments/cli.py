@@ -39,7 +39,8 @@ def run_command(
     data: DataFolder = None,
     results: ResultsFolder = RESULTS,
     jobs: Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")] = cores(),
-    max_rows: Annotated[int | None, typer.Option(help="Leave out data sets with more rows.")] = None,
+    max_rows: Annotated[float, typer.Option(help="Leave out data sets with more rows.")] = float("inf"),
+    download: Annotated[bool, typer.Option(help="Fetch data sets that are not on this machine.")] = True,
     dry_run: Annotated[bool, typer.Option(help="Only list what would be run.")] = False,
 ) -> None:
     """Run experiments; what is in the results already is not run again. Stop it any time and call it again."""
@@ -47,7 +48,7 @@ def run_command(
     chosen = list(EXPERIMENTS.values()) if names == ["all"] else [experiment(name) for name in names]
     rules = _flags(read_protocol(protocol), epochs, grid)
     wanted = [u for e in chosen for u in _units(e, rules, _list(data_sets), _list(methods), splits)]
-    units = _with_data(wanted, data, max_rows, console)
+    units = _with_data([u for u in wanted if ROWS.get(u.dataset, 0) <= max_rows], data, download, console)
     todo = plan(units, results)
     console.print(f"{len(units)} units, {todo.done} done before, {len(todo.fits)} fits to run")
     if dry_run:
@@ -128,17 +129,15 @@ def _units(
     return list_units(chosen, protocol, names, methods, splits)
 
 
-def _with_data(units: list[Unit], folder: Path | None, max_rows: int | None, console: Console) -> list[Unit]:
+def _with_data(units: list[Unit], folder: Path | None, download: bool, console: Console) -> list[Unit]:
     """The units whose data are there, or can be had; a line for each data set that is not."""
     usable = {"simulated"}
-    for name in dict.fromkeys(u.dataset for u in units):
-        if name in usable or (max_rows is not None and ROWS.get(name, 0) > max_rows):
-            continue
+    for name in dict.fromkeys(u.dataset for u in units if u.dataset not in usable):
         try:
-            datasets.load(name, folder, download=True)
+            datasets.load(name, folder, download=download)
             usable.add(name)
         except InputError as problem:
-            console.print(f"left out: {problem}", highlight=False)
+            console.print(f"left out: {problem}", highlight=False, soft_wrap=True)
     return [u for u in units if u.dataset in usable]
 
 

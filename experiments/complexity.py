@@ -13,21 +13,9 @@ from dspp.objectives import OBJECTIVES
 from experiments.catalogue import METHODS
 from experiments.protocol import Setting
 
-BASE = {"batch_size": 1000, "inducing": 200, "sites": 8, "width": 4}
-SWEEPS = {
-    "batch_size": (500, 1000, 2000, 4000),
-    "inducing": (100, 200, 400, 800),
-    "sites": (4, 8, 16, 32),
-    "width": (2, 4, 8, 16),
-}
+SIZES = ("batch_size", "inducing", "sites", "width")  # the settings that are read
 INPUTS = 8
 REPEATS = 5
-
-
-def settings() -> list[Setting]:
-    """The base, and each size varied on its own."""
-    swept = [{**BASE, name: size} for name, sizes in SWEEPS.items() for size in sizes]
-    return list({tuple(s.items()): s for s in swept}.values())
 
 
 def measure(method: str, setting: Setting) -> dict[str, float]:
@@ -51,7 +39,7 @@ def _measure(method: str, setting: Setting) -> dict[str, float]:
 
 
 def _make_step(method: str, setting: Setting) -> Callable[[], None]:
-    spec = METHODS[method].spec({k: v for k, v in setting.items() if k != "batch_size"})
+    spec = METHODS[method].spec({name: setting[name] for name in SIZES[1:]})
     rows = torch.randn(max(setting["batch_size"], 4000), INPUTS, generator=torch.Generator().manual_seed(0))
     model = build(spec.model, rows)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)

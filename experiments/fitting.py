@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from dspp.config import TrainConfig
 from dspp.heads import Mixture
 from dspp.metrics import evaluate
 from dspp.model import Model
+from dspp.presets import Spec
 from dspp.training import FitResult, fit
 from experiments import data as datasets
 from experiments.catalogue import METHODS
@@ -79,21 +79,19 @@ def _record(
 
 def scores(test: Mixture, parts: Parts) -> dict[str, float | None]:
     """Every score of the test rows, and the NLL of those whose inputs were not among the training rows."""
-    new = np.flatnonzero(~parts.seen)
+    new = np.flatnonzero(~parts.seen).tolist()
     nll_new = evaluate(test.rows(new), parts.y_test[new])["nll"] if len(new) else None
     return {**evaluate(test, parts.y_test), "seen_share": float(parts.seen.mean()), "nll_new": nll_new}
 
 
 def _fit_model(unit: Unit, parts: Parts, work: Path, stop: Callable[[], bool]) -> Fitted:
-    spec = METHODS[unit.method].spec(_pick(unit.setting, MODEL | OBJECTIVE))
-    config = TrainConfig(**_tuples(_pick(unit.setting, TRAIN)), seed=unit.split, threads=1)
     result = fit(
-        spec,
+        model_spec(unit),
         parts.X,
         parts.y,
         X_val=parts.X_val,
         y_val=parts.y_val,
-        config=config,
+        config=train_config(unit),
         progress=False,
         checkpoint=work / f"{unit.fit_key}.checkpoint",
         resume=True,
@@ -101,6 +99,16 @@ def _fit_model(unit: Unit, parts: Parts, work: Path, stop: Callable[[], bool]) -
     )
     predict = result.model.predictor()
     return predict(parts.X_test), predict(parts.X_val), result.seconds, _details(result)
+
+
+def model_spec(unit: Unit) -> Spec:
+    """The model and the objective of a unit."""
+    return METHODS[unit.method].spec(_pick(unit.setting, MODEL | OBJECTIVE))
+
+
+def train_config(unit: Unit) -> TrainConfig:
+    """How a unit is trained: its split is its seed too."""
+    return TrainConfig(**_pick(unit.setting, TRAIN), seed=unit.split, threads=1)
 
 
 def _details(result: FitResult) -> dict[str, Any]:
@@ -134,13 +142,8 @@ def _fit_trees(unit: Unit, parts: Parts) -> Fitted:
 
 
 def _pick(setting: Setting, names: set[str]) -> Setting:
-    return {name: value for name, value in setting.items() if name in names}
-
-
-def _tuples(setting: Setting) -> Setting:
-    """Lists as the tuples that a configuration has in their place."""
-    assert {f.name for f in fields(TrainConfig)} >= setting.keys()
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in setting.items()}
+    """The settings among `names`; lists become the tuples that a configuration has in their place."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in setting.items() if k in names}
 
 
 def _orphaned(parent: int) -> Callable[[], bool]:

@@ -5,10 +5,12 @@ match. Rules are read from the top, and a later one wins. A rule can give
 
 - `splits`: how many splits of the rows to run,
 - `set`: settings of the model, the objective or the training, by the names of `dspp.config`,
-- `grid`: lists of settings; every combination is run, and the validation rows choose.
+- `grid`: lists of settings; every combination is run, and the validation rows choose,
+- `sweep`: lists of settings; each is varied on its own around what is set, and every run is a result.
 """
 
 import itertools
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -41,6 +43,7 @@ class Rule:
     splits: int | None = None
     set: Mapping[str, Any] | None = None
     grid: Mapping[str, Sequence[Any]] | None = None
+    sweep: Mapping[str, Sequence[Any]] | None = None
 
     def applies(self, experiment: str, dataset: str, method: str) -> bool:
         """Whether a unit is among those this rule is about."""
@@ -62,9 +65,10 @@ class Protocol:
         return given[-1] if given else 1
 
     def settings(self, experiment: str, dataset: str, method: str) -> list[Setting]:
-        """Every setting to run: the fixed ones with each combination of the grid."""
+        """Every setting to run, each once."""
         fixed: Setting = {}
         grid: dict[str, list[Any]] = {}
+        sweep: dict[str, list[Any]] = {}
         for rule in self._rules(experiment, dataset, method):
             for name, value in (rule.set or {}).items():
                 fixed[name] = value
@@ -72,8 +76,10 @@ class Protocol:
             for name, values in (rule.grid or {}).items():
                 grid[name] = list(values)
                 fixed.pop(name, None)
-        combinations = itertools.product(*grid.values())
-        return [{**fixed, **dict(zip(grid, values, strict=True))} for values in combinations]
+            sweep.update({name: list(values) for name, values in (rule.sweep or {}).items()})
+        combined = [{**fixed, **dict(zip(grid, values, strict=True))} for values in itertools.product(*grid.values())]
+        swept = [{**one, name: value} for one in combined for name, values in sweep.items() for value in values]
+        return _distinct(swept or combined)
 
     def with_rule(self, rule: Rule) -> "Protocol":
         """The same with one more rule, which wins over the others."""
@@ -103,11 +109,15 @@ def read_protocol(name: str) -> Protocol:
 
 
 def _rule(entry: dict[str, Any], place: str) -> Rule:
-    _only(entry, {*MATCHERS, "splits", "set", "grid"}, place)
-    for part in ("set", "grid"):
+    parts = ("set", "grid", "sweep")
+    _only(entry, {*MATCHERS, "splits", *parts}, place)
+    for part in parts:
         _only(entry.get(part, {}), SETTINGS, f"{place}, {part}")
-    matchers = {name: tuple(entry[name]) for name in MATCHERS if name in entry}
-    return Rule(**matchers, splits=entry.get("splits"), set=entry.get("set"), grid=entry.get("grid"))
+    return Rule(**{name: tuple(value) if name in MATCHERS else value for name, value in entry.items()})
+
+
+def _distinct(settings: list[Setting]) -> list[Setting]:
+    return list({json.dumps(setting, sort_keys=True): setting for setting in settings}.values())
 
 
 def _only(entry: Mapping[str, Any], known: set[str], place: str) -> None:

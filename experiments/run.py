@@ -74,7 +74,8 @@ def run(
             failed.append(outcome)
         else:
             _keep(outcome.record, todo.wanted[outcome.unit.fit_key], folder)
-            (work / f"{outcome.unit.fit_key}.checkpoint").unlink(missing_ok=True)
+            for left in work.glob(f"{outcome.unit.fit_key}.*"):
+                left.unlink(missing_ok=True)
         report(outcome)
     return failed
 

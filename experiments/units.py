@@ -49,25 +49,22 @@ def list_units(
     splits: int | None = None,
 ) -> list[Unit]:
     """Every unit of an experiment, the first split of every data set before the second of any."""
+    name = experiment.name
     units = [
-        Unit(experiment.name, dataset, split, method, protocol.name, protocol.parts, setting)
+        Unit(name, dataset, split, method, protocol.name, protocol.parts, _own(name, method, setting))
         for dataset in datasets or experiment.datasets
         for method in methods or experiment.methods
-        for split in range(splits or protocol.splits(experiment.name, dataset, method))
-        for setting in _settings(experiment.name, protocol, dataset, method)
+        for split in range(splits or protocol.splits(name, dataset, method))
+        for setting in protocol.settings(name, dataset, method)
     ]
     distinct = {unit.fit_key: unit for unit in units}
     return sorted(distinct.values(), key=lambda unit: unit.split)
 
 
-def _settings(experiment: str, protocol: Protocol, dataset: str, method: str) -> list[Setting]:
-    if experiment == "complexity":  # each size on its own, not every combination
-        return complexity.settings()
-    return [_own(setting, method) for setting in protocol.settings(experiment, dataset, method)]
-
-
-def _own(setting: Setting, method: str) -> Setting:
-    """The part of a setting that this method reads, so that records say nothing that had no effect."""
+def _own(experiment: str, method: str, setting: Setting) -> Setting:
+    """The part of a setting that is read, so that records say nothing that had no effect."""
+    if experiment == "complexity":
+        return {name: setting[name] for name in complexity.SIZES}
     trees = method in PEERS
     common = {"noise_floor", *OTHER}
     return {k: v for k, v in setting.items() if k in common or (k in PEER) == trees}

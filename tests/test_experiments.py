@@ -1,0 +1,305 @@
+"""Every experiment, through every method, on small simulated data: killed in the middle, resumed, nothing lost."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dspp.data.robot_arm import robot_arm, robot_arm_motion
+from dspp.errors import InputError
+from dspp.mixture import NormalMixture
+from experiments import results
+from experiments.catalogue import EXPERIMENTS, METHODS, experiment
+from experiments.data import DataSet
+from experiments.fitting import model_spec, scores, train_config
+from experiments.parts import cut
+from experiments.peers import PEERS
+from experiments.protocol import Protocol, Rule, read_protocol
+from experiments.units import Unit, fit_key, list_units
+
+ROOT = Path(__file__).parents[1]
+TINY = ROOT / "tests" / "tiny.toml"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DSPP_CACHE": os.devnull}
+
+
+@pytest.fixture(scope="module")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One set of each kind, under names of the paper."""
+    folder = tmp_path_factory.mktemp("data")
+    arm, motion = robot_arm(120), robot_arm_motion(120)
+    np.savez(folder / "kin40k.npz", X=arm.X, y=arm.y)
+    np.savez(folder / "sarcos_testset.npz", X=motion.X, Y=motion.y[:, :2])
+    sums = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in sorted(folder.glob("*.npz"))]
+    (folder / "SHA256SUMS").write_text("".join(sums))
+    return folder
+
+
+def command(results_folder: Path, data: Path, *more: str) -> list[str]:
+    fixed = ["--protocol", str(TINY), "--data", str(data), "--results", str(results_folder), "--no-download"]
+    return [sys.executable, "-m", "experiments", "run", "all", *fixed, *more]
+
+
+def lines(folder: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in folder.glob("*.jsonl"))
+
+
+def expected_units() -> list[Unit]:
+    protocol = read_protocol(str(TINY))
+    units = [u for e in EXPERIMENTS.values() for u in list_units(e, protocol)]
+    return [u for u in units if u.dataset in ("kin40k", "sarcos_testset", "simulated")]
+
+
+def test_all_experiments_survive_kills_and_do_nothing_twice(data_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    begun = time.monotonic()
+    for target in (3, 12):  # kill the whole group without warning, twice
+        process = subprocess.Popen(
+            command(folder, data_folder, "--jobs", "2"),
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+            start_new_session=True,
+            stderr=subprocess.DEVNULL,
+        )
+        while lines(folder) < target and process.poll() is None and time.monotonic() < begun + 100:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    before = {path.name: {fit_key(r): r["metrics"] for r in results.read(path)} for path in folder.glob("*.jsonl")}
+    assert sum(map(len, before.values())) >= 12
+    done = subprocess.run(
+        command(folder, data_folder, "--jobs", "2"), cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+    units = expected_units()
+    found = [r for name in EXPERIMENTS for r in results.read(folder / f"{name}.jsonl")]
+    assert Counter((r["experiment"], fit_key(r)) for r in found) == Counter((u.experiment, u.fit_key) for u in units)
+    assert {r["method"] for r in found} == {*METHODS, *PEERS}
+    for name, kept in before.items():  # what was there before the kill was not run again
+        after = {fit_key(r): r["metrics"] for r in results.read(folder / name)}
+        assert {key: after[key] for key in kept} == kept
+    check_records(found)
+    assert not [p for p in (folder / ".work").iterdir() if p.suffix == ".checkpoint"]
+
+    again = subprocess.run(
+        command(folder, data_folder), cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert f"{len(units)} done before, 0 fits to run" in again.stderr
+
+
+def check_records(found: list[dict]) -> None:
+    for record in found:
+        assert tuple(record) == results.KEYS
+        if record["experiment"] == "complexity":
+            assert record["metrics"]["step_ms"] > 0
+            continue
+        names = {"nll", "rmse", "crps", "coverage90", "seen_share", "nll_new"}
+        assert record["metrics"].keys() == (names | {"mrmse"} if record["details"]["outputs"] > 1 else names)
+        assert np.isfinite([record["metrics"]["nll"], record["details"]["validation_nll"]]).all()
+    grids = [r for r in found if r["method"] == "DSPP-QR3-2L" and r["experiment"] == "univariate"]
+    assert len(grids) == 2
+    chosen = min(grids, key=lambda r: r["details"]["validation_nll"])
+    assert [r["selected"] for r in grids] == [r is chosen for r in grids]
+    shared = {r["experiment"]: r["metrics"] for r in found if r["method"] == "PPGPR" and r["dataset"] == "kin40k"}
+    assert shared.keys() >= {"univariate", "multilayer", "dkl", "biased"}
+    assert len({json.dumps(m) for m in shared.values()}) == 1  # one fit answers all of them
+
+
+def test_a_worker_stops_when_the_command_is_killed(data_folder: Path, tmp_path: Path) -> None:
+    """Only the parent is killed: its workers notice, and leave a checkpoint that the next command goes on from."""
+    folder = tmp_path / "results"
+    long = ("--epochs", "100000", "--methods", "PPGPR", "--datasets", "kin40k", "--jobs", "2")
+    words = [w if w != "all" else "biased" for w in command(folder, data_folder, *long)]
+    process = subprocess.Popen(words, env=ENVIRONMENT, cwd=tmp_path, start_new_session=True, stderr=subprocess.DEVNULL)
+    wait_for(lambda: any(folder.glob(".work/*.checkpoint")))
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_for(lambda: not group_alive(process.pid))
+    assert any(folder.glob(".work/*.checkpoint"))
+
+
+def wait_for(condition, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.1)
+
+
+def group_alive(group: int) -> bool:
+    """Whether a process of that group is still running (a zombie is not)."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(pgrp) == group and state != "Z":
+            return True
+    return False
+
+
+def test_scores_are_what_an_independent_computation_gives() -> None:
+    rng = np.random.default_rng(0)
+    mean, var, y = rng.normal(size=(3, 50)), rng.uniform(0.1, 1, (3, 50)), rng.normal(size=50)
+    weights = np.array([0.5, 0.3, 0.2])
+    seen = rng.uniform(size=50) < 0.4
+    mixture = NormalMixture(*map(torch.tensor, (np.log(weights), mean, var)), torch.tensor(0.01, dtype=torch.float64))
+    parts = cut(table(200), 0, (15, 3, 2))
+    got = scores(mixture, parts.__class__(**{**vars(parts), "y_test": y, "seen": seen}))
+
+    std = np.sqrt(var + 0.01)
+    density = weights @ stats.norm.pdf(y, mean, std)
+    grid = np.linspace(-12, 12, 200_001)
+    cdf = np.stack([weights @ stats.norm.cdf(grid, mean[:, [i]], std[:, [i]]) for i in range(50)])
+    crps = np.trapezoid((cdf - (grid >= y[:, None])) ** 2, grid).mean()
+    inside = np.abs(weights @ stats.norm.cdf(y, mean, std) - 0.5) <= 0.45
+    assert got["nll"] == pytest.approx(-np.log(density).mean(), rel=1e-12)
+    assert got["nll_new"] == pytest.approx(-np.log(density[~seen]).mean(), rel=1e-12)
+    assert got["rmse"] == pytest.approx(np.sqrt(((weights @ mean - y) ** 2).mean()), rel=1e-12)
+    assert got["crps"] == pytest.approx(crps, abs=2e-4)
+    assert got["coverage90"] == inside.mean()
+    assert got["seen_share"] == seen.mean()
+
+
+def table(rows: int, groups: np.ndarray | None = None) -> DataSet:
+    rng = np.random.default_rng(1)
+    X = np.column_stack([rng.normal(3, 5, rows), np.full(rows, 7.0), rng.integers(0, 3, rows)])
+    return DataSet("made", X, rng.normal(-2, 9, rows), groups, "0" * 64, "made here")
+
+
+def test_parts_are_disjoint_standardised_and_know_what_was_seen() -> None:
+    data = table(400)
+    data.X[:40] = data.X[40:80]
+    parts = cut(data, 0, (15, 3, 2))
+    assert [len(parts.X), len(parts.X_test), len(parts.X_val)] == [300, 60, 40]
+    assert parts.X.shape[1] == 2  # the constant column is gone
+    np.testing.assert_allclose(parts.X.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose([parts.X.std(), parts.y.std()], 1, atol=1e-3)
+    by_hand = [any(np.array_equal(row, other) for other in parts.X) for row in parts.X_test]
+    assert parts.seen.tolist() == by_hand
+    assert 0 < parts.seen.mean() < 1
+    assert not np.array_equal(parts.y, cut(data, 1, (15, 3, 2)).y)
+    assert np.array_equal(parts.y, cut(data, 0, (15, 3, 2)).y)
+
+
+def test_a_split_by_groups_keeps_trajectories_together() -> None:
+    groups = np.repeat(np.arange(40), 10)
+    data = table(400, groups)
+    data = DataSet(data.name, np.column_stack([data.X, groups]), data.y, groups, data.sha256, data.origin)
+    parts = cut(data, 3, (15, 3, 2), by="groups")
+    names = [set(part[:, -1].round(9)) for part in (parts.X, parts.X_test, parts.X_val)]
+    assert [len(n) for n in names] == [30, 6, 4]
+    assert not names[0] & names[1]
+    assert not (names[0] | names[1]) & names[2]
+    with pytest.raises(InputError, match="cannot split by 'groups'"):
+        cut(table(400), 0, (15, 3, 2), by="groups")
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "method", "splits", "count", "some"),
+    [
+        ("univariate", "kin40k", "DSPP-QR3-2L", 10, 8, {"epochs": 400, "batch_size": 1000, "sites": 10}),
+        ("univariate", "kin40k", "gamma-DGP-2L", 10, 8, {"beta": 1.0, "test_sites": 32}),
+        ("univariate", "houseelectric", "DGP-2L", 10, 8, {"epochs": 150, "batch_size": 2000}),
+        ("univariate", "song", "DGP-2L", 10, 8, {"epochs": 250, "batch_size": 2000}),
+        ("quadrature", "bike", "DSPP-QR1-2L", 10, 8, {"sites": 3}),
+        ("multivariate", "sarcos_testset", "DSPP-QR3-2L", 5, 8, {"sites": 8, "inducing": 150, "epochs": 300}),
+        ("multivariate", "sarcos_testset", "DGP-2L", 5, 8, {"test_sites": 16, "batch_size": 400}),
+        ("multivariate", "sarcos_testset", "SVGP", 5, 1, {"inducing": 300}),
+        ("multilayer", "protein", "DSPP-QR3-3L", 5, 32, {"inducing": 300}),
+        ("dkl", "protein", "NN+DSPP-QR3-2L", 10, 8, {"width": 5}),
+        ("biased", "pol", "BPDGP-2L", 5, 8, {"sites": 32}),
+        ("weights", "pol", "DSPP-QR3-2L", 3, 4, {"width": 3}),
+    ],
+)
+def test_the_papers_protocol(name: str, dataset: str, method: str, splits: int, count: int, some: dict) -> None:
+    protocol = read_protocol("paper")
+    settings = protocol.settings(name, dataset, method)
+    assert protocol.splits(name, dataset, method) == splits
+    assert len(settings) == count
+    assert all(setting.items() >= some.items() for setting in settings)
+
+
+def test_the_histogram_of_weights_is_over_96_models() -> None:
+    assert len(list_units(experiment("weights"), read_protocol("paper"))) == 96
+
+
+@pytest.mark.parametrize("name", ["paper", "quick"])
+def test_every_setting_of_a_protocol_makes_a_model(name: str) -> None:
+    protocol = read_protocol(name)
+    for one in EXPERIMENTS.values():
+        for unit in list_units(one, protocol, splits=1):
+            if unit.method not in PEERS and one.name != "complexity":
+                spec, config = model_spec(unit), train_config(unit)
+                assert (spec.model.noise_floor, config.epochs) == (1e-4, unit.setting["epochs"])
+
+
+def test_later_rules_win_and_a_grid_of_one_is_a_setting() -> None:
+    protocol = Protocol("p", (Rule(set={"epochs": 5}, grid={"beta": [1, 2], "width": [3, 5]}),))
+    assert len(protocol.settings("e", "d", "m")) == 4
+    narrowed = protocol.with_rule(Rule(methods=("m*",), grid={"beta": [7]})).with_rule(Rule(set={"width": 4}))
+    assert narrowed.settings("e", "d", "m") == [{"epochs": 5, "beta": 7, "width": 4}]
+    assert len(narrowed.settings("e", "d", "other")) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[rules]]\nset = { epoch = 3 }", "nothing reads 'epoch'"),
+        ("[[rules]]\nmethod = ['x']", "nothing reads 'method'"),
+        ("splits = 3", "nothing reads 'splits'"),
+        ("parts = [", "Invalid"),
+    ],
+)
+def test_a_wrong_protocol_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_protocol(str(tmp_path / "mine.toml"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "univariat"], "no experiment 'univariat'; choose from: quadrature"),
+        (["run", "univariate", "--methods", "DSPP"], "univariate has no 'DSPP'; choose from: OD-SVGP"),
+        (["run", "univariate", "--datasets", "boston"], "univariate has no 'boston'"),
+        (["run", "univariate", "--protocol", "long"], "no protocol 'long'; choose from: paper, quick"),
+        (["run", "univariate", "--grid", "betta=1"], "expected NAME=V1,V2"),
+    ],
+)
+def test_a_wrong_command_is_one_line(words: list[str], message: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments", *words], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def record(**changes: object) -> dict:
+    plain = {"experiment": "e", "dataset": "d", "split": 0, "method": "m", "protocol": "p", "selected": True}
+    facts = {"setting": {}, "metrics": {"nll": 1.0}, "seconds": 1, "versions": {}, "commit": None}
+    return {**plain, **facts, "details": {"validation_nll": 1.0}, **changes}
+
+
+def test_a_results_file_mends_a_torn_line_and_keeps_each_fit_once(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    results.add(path, record())
+    with path.open("a") as file:
+        file.write('{"experiment": "e", "data')  # another program died here
+    better = record(setting={"beta": 2}, details={"validation_nll": 0.5})
+    results.add(path, better)
+    results.add(path, {**better, "metrics": {"nll": 9.0}})
+    kept = results.read(path)
+    assert [r["selected"] for r in kept] == [False, True]
+    assert kept[1]["metrics"] == {"nll": 1.0}
+    assert path.read_text().count("\n") == 2
