@@ -113,7 +113,8 @@ def _rule(entry: dict[str, Any], place: str) -> Rule:
     _only(entry, {*MATCHERS, "splits", *parts}, place)
     for part in parts:
         _only(entry.get(part, {}), SETTINGS, f"{place}, {part}")
-    return Rule(**{name: tuple(value) if name in MATCHERS else value for name, value in entry.items()})
+    values: dict[str, Any] = {name: tuple(value) if name in MATCHERS else value for name, value in entry.items()}
+    return Rule(**values)
 
 
 def _distinct(settings: list[Setting]) -> list[Setting]:

@@ -1,15 +1,13 @@
 """The data sets of the paper: finding, checking, downloading and loading them.
 
-A set is a file NAME.npz with the arrays X, y (or Y, several outputs) and, of robots, traj. It is looked for in the folder
-given (`--data`), in $DSPP_DATA, in ../shared/data beside the repository and in the cache ($DSPP_CACHE, or else
+A set is a file NAME.npz with the arrays X, y (or Y, several outputs) and, of robots, traj. It is looked for in the
+folder given (`--data`), in $DSPP_DATA, in ../shared/data beside the repository and in the cache ($DSPP_CACHE, or else
 ~/.cache/dspp/data), in this order, and hashed before numpy opens it. `python -m experiments.data` lists all sets.
 """
 
 import io
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dspp.errors import InputError
-from experiments.data.download import STALL_SECONDS, DataMissing, download
+from experiments.data.download import STALL_SECONDS, DataMissing, fetch
 from experiments.data.files import checked_bytes
 from experiments.data.sources import QUADRATURE, ROBOTICS, SOURCES, UNIVARIATE, Source, how_to_get
 
@@ -61,7 +59,7 @@ def load(
     """
     found = find(name, folder)
     if found is None and download and name in SOURCES and SOURCES[name].blobs:
-        found = CACHE, _fetch(name, cache_folder(), url, timeout)
+        found = CACHE, fetch(name, cache_folder(), url, timeout)
     if found is None:
         raise DataMissing(_missing(name, folder))
     label, path = found
@@ -110,9 +108,6 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dspp" / "data"
 
 
-_fetch = download  # `load` has an argument of that name
-
-
 def _missing(name: str, folder: Path | None) -> str:
     looked = ", ".join(f"{label} ({place})" for label, place in places(folder).items())
     return f"{name}: no {name}.npz in {looked}; {how_to_get(name)}"
@@ -146,16 +141,7 @@ def _members(path: Path, content: bytes) -> dict[str, np.ndarray]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return {key: file[key] for key in ("X", "y", "Y", "traj") if key in file}
-    except (
-        ValueError,
-        TypeError,
-        OSError,
-        EOFError,
-        KeyError,
-        AttributeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as problem:
+    except Exception as problem:  # whatever numpy and zipfile make of a file that is none of theirs
         reason = (str(problem).splitlines() or [type(problem).__name__])[0]
         raise InputError(f"{path}: is no .npz file of plain arrays ({reason:.150}); get it anew") from None
 

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from dspp.errors import InputError
-from experiments.data import CACHE, cache_folder, find, load
-from experiments.data.sources import SOURCES, Source, how_to_get
+from experiments.data import find, load, places
+from experiments.data.sources import SOURCES, how_to_get
 
 
 def main(
@@ -28,19 +29,13 @@ def main(
 
 def table(folder: Path | None = None) -> Table:
     """One row a data set."""
-    result = Table("set", "rows × inputs → outputs", "where, or how to get it", title="Data sets of the experiments")
+    searched = Text("\n".join(f"{label}: {place}" for label, place in places(folder).items()))  # Text: no markup in it
+    result = Table("set", "rows × inputs → outputs", "where, or how to get it", caption=searched)
     for name, source in SOURCES.items():
         found = find(name, folder)
-        result.add_row(name, _shape(source), _where(*found) if found else f"[yellow]{how_to_get(name)}[/]")
+        shape = f"{source.rows} × {source.inputs} → {source.outputs}"
+        result.add_row(name, shape, found[0] if found else Text(how_to_get(name), style="yellow"))
     return result
-
-
-def _shape(source: Source) -> str:
-    return f"{source.rows} × {source.inputs} → {source.outputs}"
-
-
-def _where(label: str, path: Path) -> str:
-    return f"{label} ({cache_folder()})" if label == CACHE else f"{label} ({path.parent})"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The public files: streamed, held against their git blob ids before anything parses them, kept as .npz in the cache."""
+"""The public files: streamed, held against their git blob ids before they are parsed, kept as .npz in the cache."""
 
 import gzip
 import hashlib
@@ -25,11 +25,11 @@ TOTAL_SECONDS = 3600.0  # a server that drips must end too
 _CHUNK = 2**18
 
 
-class DataMissing(InputError):
+class DataMissing(InputError):  # noqa: N818 - the name says what happened
     """A data set that is not on this machine and was not, or could not be, downloaded: the others can still run."""
 
 
-def download(name: str, cache: Path, url: str | None = None, timeout: float = STALL_SECONDS) -> Path:
+def fetch(name: str, cache: Path, url: str | None = None, timeout: float = STALL_SECONDS) -> Path:
     """Fetch a public data set into the cache, unless another process has just done it; return its file.
 
     Args:
@@ -46,8 +46,13 @@ def download(name: str, cache: Path, url: str | None = None, timeout: float = ST
     with locked(cache):
         path = cache / f"{name}.npz"
         if not path.is_file():
-            parts = [_part(f"{base}/{name}/{file}", blob, cache, timeout) for file, blob in source.blobs.items()]
-            store(path, _arrays(name, source, np.concatenate(parts)))
+            files = ((f"{base}/{name}/{file}", blob) for file, blob in source.blobs.items())
+            try:
+                parts = [_part(address, blob, source.inputs + 1, cache, timeout) for address, blob in files]
+                arrays = _arrays(source, np.concatenate(parts))
+            except DataMissing as problem:
+                raise DataMissing(f"{name}: {problem}") from None
+            store(path, arrays)
     return path
 
 
@@ -69,55 +74,64 @@ def _base(url: str | None) -> str:
     return base
 
 
-def _part(address: str, blob: str, folder: Path, timeout: float) -> np.ndarray:
+def _part(address: str, blob: str, width: int, folder: Path, timeout: float) -> np.ndarray:
     """The numbers of one public file, parsed only if it is the file that was meant."""
     with tempfile.TemporaryFile(dir=folder) as file:  # nameless: nothing is left, even of a process that is killed
-        _fetch(address, file, timeout)
+        _stream(address, file, timeout)
         found = blob_id(file)
         if found != blob:
             raise DataMissing(
                 f"{address}: git blob {found[:12]}, expected {blob[:12]}; it is not the file of SOURCES.md, "
                 "nothing was kept; try again or use another mirror ($DSPP_DATA_URL)"
             )
-        return _parse(address, file)
+        return _parse(address, file, width)
 
 
-def _fetch(address: str, file: BinaryIO, timeout: float) -> None:
-    """Copy what the server gives to `file`."""
-    end = time.monotonic() + TOTAL_SECONDS
-    advice = "try again, or put the set into a folder named by --data"
+def _stream(address: str, file: BinaryIO, timeout: float) -> None:
+    """Copy what the server gives to `file`, all of it or an error."""
     try:
         with urllib.request.urlopen(address, timeout=timeout) as answer:
             expected = answer.headers.get("Content-Length")
-            while chunk := answer.read1(_CHUNK) if hasattr(answer, "read1") else answer.read(_CHUNK):
-                file.write(chunk)
-                if file.tell() > MAX_BYTES:
-                    raise DataMissing(f"{address}: more than {MAX_BYTES} bytes, so not the file of SOURCES.md")
-                if time.monotonic() > end:
-                    raise DataMissing(f"{address}: not done after {TOTAL_SECONDS:g} s; {advice}")
-    except urllib.error.HTTPError as problem:
-        problem.close()
-        raise DataMissing(f"{address}: the server answers {problem.code} {problem.reason}; {advice}") from None
-    except (OSError, http.client.HTTPException, ValueError) as problem:
-        reason = getattr(problem, "reason", None) or str(problem) or type(problem).__name__
-        raise DataMissing(f"{address}: cannot be fetched ({reason}); {advice}") from None
-    if expected is not None and file.tell() != int(expected):
-        raise DataMissing(f"{address}: ended after {file.tell()} of {expected} bytes; {advice}")
+            problem = _copy(answer, file)
+    except urllib.error.HTTPError as error:
+        error.close()
+        problem = f"the server answers {error.code} {error.reason}"
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        problem = f"cannot be fetched ({getattr(error, 'reason', None) or str(error) or type(error).__name__})"
+    if problem is None and expected not in (None, str(file.tell())):
+        problem = f"ended after {file.tell()} of {expected} bytes"
+    if problem is not None:
+        raise DataMissing(f"{address}: {problem}; try again, or put the set into a folder named by --data")
 
 
-def _parse(address: str, file: BinaryIO) -> np.ndarray:
+def _copy(answer: BinaryIO, file: BinaryIO) -> str | None:
+    """Copy until the answer ends, or return why it was cut off."""
+    end = time.monotonic() + TOTAL_SECONDS
+    while chunk := answer.read1(_CHUNK):  # type: ignore[attr-defined]  # what there is, not a full chunk
+        file.write(chunk)
+        if file.tell() > MAX_BYTES:
+            return f"more than {MAX_BYTES} bytes, so not the file of SOURCES.md"
+        if time.monotonic() > end:
+            return f"not done after {TOTAL_SECONDS:g} s"
+    return None
+
+
+def _parse(address: str, file: BinaryIO, width: int) -> np.ndarray:
     try:
         with gzip.open(file, "rt", encoding="ascii") as text:
             table: np.ndarray = np.loadtxt(text, delimiter=",", ndmin=2, comments=None)
     except (OSError, EOFError, ValueError, zlib.error) as problem:
         raise DataMissing(f"{address}: no gzip file of comma-separated numbers ({problem})") from None
+    if table.shape[1] != width:
+        raise DataMissing(f"{address}: {table.shape[1]} columns, expected {width}: the inputs, then the target")
     return table
 
 
-def _arrays(name: str, source: Source, table: np.ndarray) -> dict[str, np.ndarray]:
+def _arrays(source: Source, table: np.ndarray) -> dict[str, np.ndarray]:
     """X and y, in single precision as in the files that are handed round: the same numbers wherever they come from."""
-    expected = (source.public_rows or source.rows, source.width)
-    if table.shape != expected:
-        raise DataMissing(f"{name}: the public file has {table.shape} numbers, expected {expected}")
-    table = table.astype(np.float32)
+    rows = source.public_rows or source.rows
+    with np.errstate(over="ignore"):
+        table = table.astype(np.float32)
+    if len(table) != rows or not np.isfinite(table).all():
+        raise DataMissing(f"the public file has {len(table)} rows, expected {rows} of finite numbers")
     return {"X": table[:, :-1], "y": table[:, -1]}

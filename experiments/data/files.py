@@ -1,7 +1,7 @@
 """Files that are checked before they are opened and written whole or not at all, with `SHA256SUMS` to vouch for them.
 
-The lines of `SHA256SUMS` are those of sha256sum, `HEX  NAME.npz`; where a name stands twice, the last line counts, so that
-`sha256sum NAME.npz >> SHA256SUMS` always helps.
+The lines of `SHA256SUMS` are those of sha256sum, `HEX  NAME.npz`; where a name stands twice, the last line counts, so
+that `sha256sum NAME.npz >> SHA256SUMS` always helps.
 """
 
 import contextlib
@@ -9,10 +9,11 @@ import fcntl
 import hashlib
 import os
 import re
-import tempfile
+import shlex
 from collections.abc import Iterator, Mapping
+from io import BufferedRandom
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def checked_bytes(path: Path, known: str | None = None) -> tuple[bytes, str]:
     found = hashlib.sha256(content).hexdigest()
     line = read_sums(path.parent).get(path.name)
     expected = line or known
-    trust = f"`cd {path.parent} && sha256sum {path.name} >> {SUMS}`"
+    trust = f"`cd {shlex.quote(str(path.parent))} && sha256sum {path.name} >> {SUMS}`"
     if expected is None:
         raise InputError(f"{path}: no checksum vouches for it (found sha256 {found}); if you trust it: {trust}")
     if found != expected:
@@ -70,8 +71,6 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / ".lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for left in folder.glob(".*.tmp"):  # of a process that was killed: whoever writes holds the lock
-                left.unlink(missing_ok=True)
             yield
     except OSError as problem:
         raise InputError(f"cannot write to {folder}: {problem.strerror or problem}; choose another folder") from None
@@ -82,37 +81,25 @@ def store(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
     The line comes first: a process that dies in between leaves a line too many, never a file that nobody vouches for.
     """
-    with _temporary(path) as temporary:
-        with open(temporary, "wb") as file:
-            members: dict[str, Any] = dict(arrays)  # numpy's own keyword has a type, ours are all arrays
-            np.savez_compressed(file, **members)
-            _to_disk(file)
-        with open(temporary, "rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        _write_sums(path.parent, {**read_sums(path.parent), path.name: sha256})
-        os.replace(temporary, path)
-
-
-def _write_sums(folder: Path, sums: Mapping[str, str]) -> None:
-    with _temporary(folder / SUMS) as temporary:
-        with open(temporary, "wb") as file:
-            file.writelines(f"{sums[name]}  {name}\n".encode() for name in sorted(sums))
-            _to_disk(file)
-        os.replace(temporary, folder / SUMS)
+    members: dict[str, Any] = dict(arrays)  # numpy has a keyword of another type
+    with _replacing(path) as file:
+        np.savez_compressed(file, **members)
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        sums = {**read_sums(path.parent), path.name: sha256}
+        with _replacing(path.parent / SUMS) as lines:
+            lines.writelines(f"{sums[name]}  {name}\n".encode() for name in sorted(sums))
 
 
 @contextlib.contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
-    """The path of a new file beside `path` that is gone afterwards, unless it took another name."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    os.chmod(name, 0o644)  # a cache may be shared; mkstemp lets nobody else read
+def _replacing(path: Path) -> Iterator[BufferedRandom]:
+    """A file that takes the name of `path` when the block ends well and is gone when it does not."""
+    temporary = path.with_name(f".dspp-{path.name}.tmp")  # one name is enough: whoever writes holds the lock
     try:
-        yield Path(name)
+        with open(temporary, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
     finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _to_disk(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+        temporary.unlink(missing_ok=True)

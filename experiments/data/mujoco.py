@@ -7,8 +7,10 @@ X is observation and action, Y the change that one step brings, traj the episode
 another seed, gives other rows: the file gets its own line in SHA256SUMS beside it.
 """
 
+import contextlib
 import importlib
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -54,7 +56,7 @@ class Environment(Protocol):
 
 
 def smooth_actions(rng: np.random.Generator, steps: int, size: int) -> np.ndarray:
-    """Actions of one episode in [-1, 1]: an Ornstein-Uhlenbeck process, a ← φ a + s √(1 − φ²) ε, that starts at rest."""
+    """Actions of one episode, in [-1, 1]: an Ornstein-Uhlenbeck process a ← φ a + s √(1 − φ²) ε, stationary at once."""
     memory, scale = rng.uniform(*MEMORY), rng.uniform(*SCALE)
     noise = scale * rng.standard_normal((steps, size))  # (steps, A)
     noise[1:] *= np.sqrt(1 - memory**2)
@@ -67,7 +69,8 @@ def simulate(environment: Environment, robot: Robot, rows: int, seed: int = 0) -
     """X, Y and traj of so many steps; the last episode may be cut short."""
     rng = np.random.default_rng(seed)
     size = int(environment.action_space.shape[0])
-    X, Y, traj = [], [], np.arange(rows, dtype=np.int32) // robot.steps
+    X: list[np.ndarray] = []
+    Y: list[np.ndarray] = []
     targets = list(robot.targets)
     while len(X) < rows:
         before, _ = environment.reset(seed=None if X else seed)
@@ -76,7 +79,8 @@ def simulate(environment: Environment, robot: Robot, rows: int, seed: int = 0) -
             X.append(np.concatenate([before, action]))
             Y.append((after - before)[targets])
             before = after
-    return {"X": np.array(X, np.float32), "Y": np.array(Y, np.float32), "traj": traj}
+    episode = np.arange(rows, dtype=np.int32) // robot.steps
+    return {"X": np.array(X, np.float32), "Y": np.array(Y, np.float32), "traj": episode}
 
 
 def open_environment(robot: Robot) -> Any:
@@ -101,14 +105,15 @@ def make(name: str, rows: int | None = None, out: Path | None = None, seed: int 
     if name not in ROBOTS:
         raise InputError(f"no simulated set {name!r}; choose from: {', '.join(ROBOTS)}")
     rows = SOURCES[name].rows if rows is None else rows
-    path = cache_folder() / f"{name}.npz" if out is None else Path(out)
+    path = (cache_folder() / f"{name}.npz" if out is None else Path(out)).absolute()
     if rows < 1 or path.suffix != ".npz":
         raise InputError(f"got --rows {rows} and --out {path}; expected at least one row and a file FILE.npz")
-    environment = open_environment(ROBOTS[name])
-    try:
+    with (
+        tempfile.TemporaryDirectory() as aside,
+        contextlib.chdir(aside),  # where MuJoCo leaves its MUJOCO_LOG.TXT
+        contextlib.closing(open_environment(ROBOTS[name])) as environment,
+    ):
         arrays = simulate(environment, ROBOTS[name], rows, seed)
-    finally:
-        environment.close()
     with locked(path.parent):
         store(path, arrays)
     return path

@@ -36,11 +36,6 @@ class Source:
     public_rows: int | None = None  # of the public file, where it has other rows than `rows`
     public_origin: str = _UCI  # of the public file
 
-    @property
-    def width(self) -> int:
-        """The columns of the public file: the inputs, then the target."""
-        return self.inputs + 1
-
 
 def _uci(rows: int, inputs: int, blob: str, sha256: str | None = None) -> Source:
     return Source(rows, inputs, sha256=sha256, blobs={"data.csv.gz": blob})
