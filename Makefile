@@ -5,7 +5,9 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint types format bench chromium clean
+.PHONY: help demo test test-long lint types format bench experiments reproduce chromium clean
+PROTOCOL ?= quick
+RESULTS ?= runs/$(PROTOCOL)
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,6 +23,10 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.run
 	$(PIP) -e '.[dev]'
+	touch $@
+
+$(VENV)/.experiments: $(VENV)/.run
+	$(PIP) -e '.[experiments]'
 	touch $@
 
 demo: $(VENV)/.run ## simulated rows to CSV, then dspp fit, predict, evaluate: a report in demo/ (about a minute)
@@ -51,6 +57,13 @@ bench: $(VENV)/.dev ## speed and memory against GPyTorch, and growth exponents
 	$(PY) -m benchmarks.step
 	$(PY) -m benchmarks.predict
 	$(PY) -m benchmarks.scaling
+
+experiments: $(VENV)/.experiments ## what the paper's experiments need: boosted trees to compare with
+
+# quick leaves out the data sets of over 100,000 rows; what is in results/ is not touched
+reproduce: $(VENV)/.experiments ## every experiment of the paper, in runs/: PROTOCOL=quick (hours) or paper (months)
+	$(PY) -m experiments run all --protocol $(PROTOCOL) --results $(RESULTS) $(if $(filter quick,$(PROTOCOL)),--max-rows 1e5)
+	$(PY) -m experiments report --results $(RESULTS)
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

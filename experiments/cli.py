@@ -47,7 +47,8 @@ def run_command(
     console = Console(stderr=True)
     chosen = list(EXPERIMENTS.values()) if names == ["all"] else [experiment(name) for name in names]
     rules = _flags(read_protocol(protocol), epochs, grid)
-    wanted = [u for e in chosen for u in _units(e, rules, _list(data_sets), _list(methods), splits)]
+    only = (_chosen("datasets", _list(data_sets), chosen), _chosen("methods", _list(methods), chosen))
+    wanted = [u for e in chosen for u in list_units(e, rules, *only, splits)]
     units = _with_data([u for u in wanted if ROWS.get(u.dataset, 0) <= max_rows], data, download, console)
     todo = plan(units, results)
     console.print(f"{len(units)} units, {todo.done} done before, {len(todo.fits)} fits to run")
@@ -117,16 +118,14 @@ def _value(text: str) -> Any:
         return text
 
 
-def _units(
-    chosen: Experiment, protocol: Protocol, names: list[str] | None, methods: list[str] | None, splits: int | None
-) -> list[Unit]:
-    """The units of one experiment; a name it does not have is an error."""
-    known = {"datasets": chosen.datasets, "methods": chosen.methods}
-    for kind, given in (("datasets", names), ("methods", methods)):
-        for name in given or []:
-            if name not in known[kind]:
-                raise InputError(f"--{kind}: {chosen.name} has no {name!r}; choose from: {', '.join(known[kind])}")
-    return list_units(chosen, protocol, names, methods, splits)
+def _chosen(kind: str, given: list[str] | None, experiments: list[Experiment]) -> list[str] | None:
+    """The names given, all of which some experiment must have."""
+    known = list(dict.fromkeys(name for e in experiments for name in getattr(e, kind)))
+    for name in given or []:
+        if name not in known:
+            those = ", ".join(e.name for e in experiments)
+            raise InputError(f"--{kind}: {those} has no {name!r}; choose from: {', '.join(known)}")
+    return given
 
 
 def _with_data(units: list[Unit], folder: Path | None, download: bool, console: Console) -> list[Unit]:

@@ -48,17 +48,29 @@ def list_units(
     methods: Sequence[str] | None = None,
     splits: int | None = None,
 ) -> list[Unit]:
-    """Every unit of an experiment, the first split of every data set before the second of any."""
+    """Every unit of an experiment, the first split of every data set before the second of any.
+
+    Args:
+        experiment: which one.
+        protocol: its settings.
+        datasets: only these, in this order; None: all.
+        methods: only these, in this order; None: all.
+        splits: how many, instead of what the protocol says.
+    """
     name = experiment.name
     units = [
         Unit(name, dataset, split, method, protocol.name, protocol.parts, _own(name, method, setting))
-        for dataset in datasets or experiment.datasets
-        for method in methods or experiment.methods
+        for dataset in _common(datasets, experiment.datasets)
+        for method in _common(methods, experiment.methods)
         for split in range(splits or protocol.splits(name, dataset, method))
         for setting in protocol.settings(name, dataset, method)
     ]
     distinct = {unit.fit_key: unit for unit in units}
     return sorted(distinct.values(), key=lambda unit: unit.split)
+
+
+def _common(given: Sequence[str] | None, known: Sequence[str]) -> Sequence[str]:
+    return known if given is None else [name for name in given if name in known]
 
 
 def _own(experiment: str, method: str, setting: Setting) -> Setting:

@@ -29,6 +29,7 @@ from experiments.units import Unit, fit_key, list_units
 
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "tests" / "tiny.toml"
+SETS = ("kin40k", "ur10_pickplace", "simulated")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DSPP_CACHE": os.devnull}
 
 
@@ -38,7 +39,7 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     arm, motion = robot_arm(120), robot_arm_motion(120)
     np.savez(folder / "kin40k.npz", X=arm.X, y=arm.y)
-    np.savez(folder / "sarcos_testset.npz", X=motion.X, Y=motion.y[:, :2])
+    np.savez(folder / "ur10_pickplace.npz", X=np.column_stack([motion.X, arm.X[:, :2]]), Y=motion.y)
     sums = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in sorted(folder.glob("*.npz"))]
     (folder / "SHA256SUMS").write_text("".join(sums))
     return folder
@@ -46,7 +47,7 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(results_folder: Path, data: Path, *more: str) -> list[str]:
     fixed = ["--protocol", str(TINY), "--data", str(data), "--results", str(results_folder), "--no-download"]
-    return [sys.executable, "-m", "experiments", "run", "all", *fixed, *more]
+    return [sys.executable, "-m", "experiments", "run", "all", *fixed, "--datasets", ",".join(SETS), *more]
 
 
 def lines(folder: Path) -> int:
@@ -55,8 +56,7 @@ def lines(folder: Path) -> int:
 
 def expected_units() -> list[Unit]:
     protocol = read_protocol(str(TINY))
-    units = [u for e in EXPERIMENTS.values() for u in list_units(e, protocol)]
-    return [u for u in units if u.dataset in ("kin40k", "sarcos_testset", "simulated")]
+    return [u for e in EXPERIMENTS.values() for u in list_units(e, protocol, SETS)]
 
 
 def test_all_experiments_survive_kills_and_do_nothing_twice(data_folder: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def check_records(found: list[dict]) -> None:
 def test_a_worker_stops_when_the_command_is_killed(data_folder: Path, tmp_path: Path) -> None:
     """Only the parent is killed: its workers notice, and leave a checkpoint that the next command goes on from."""
     folder = tmp_path / "results"
-    long = ("--epochs", "100000", "--methods", "PPGPR", "--datasets", "kin40k", "--jobs", "2")
+    long = ("--epochs", "100000", "--methods", "PPGPR", "--jobs", "2")
     words = [w if w != "all" else "biased" for w in command(folder, data_folder, *long)]
     process = subprocess.Popen(words, env=ENVIRONMENT, cwd=tmp_path, start_new_session=True, stderr=subprocess.DEVNULL)
     wait_for(lambda: any(folder.glob(".work/*.checkpoint")))
