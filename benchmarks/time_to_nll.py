@@ -1,0 +1,299 @@
+"""Seconds of training until the validation NLL reaches the paper's test NLL plus 0.1 nat: ours against GPyTorch's DSPP.
+
+    python -m benchmarks.time_to_nll bike protein kin40k --data ../shared/data [--threads 2] [--limit 1200] [--json]
+
+Ours is the library's default: `preset("dspp")` under `TrainConfig()`, trial starts included. A schedule that ends
+without getting there is followed by one with twice the epochs, and the time of both counts. GPyTorch's is the recipe of
+its own notebook, examples/05_Deep_Gaussian_Processes/Deep_Sigma_Point_Processes.ipynb (read at commit 2080e738):
+batches of 1000, Adam at 0.01, a tenth of it from each of epochs 20, 150 and 300 on, 400 epochs, 300 inducing points
+(those of the hidden layer by SciPy's k-means and 0.01 of noise for each GP, the others Normal), 3 hidden GPs with a
+linear mean, 8 sites, beta 0.05, Matern-5/2, noise floor 1e-4. The notebook maps inputs to [-1, 1] by the range of all
+rows; here both see the same rows, standardised by the training part.
+
+The clock runs from the first k-means on and stands still while validation rows are scored, at the end of each epoch.
+The trial starts of ours are scored too, where nothing can be seen from outside: that stays on our clock. What has not
+got there at `--limit` seconds or at the end of its schedule counts as "more than", and its ratio as "at least".
+
+Prints a table and, as its last line, JSON.
+"""
+
+import argparse
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import gpytorch
+import numpy as np
+import torch
+from linear_operator.utils.errors import NanError, NotPSDError
+from scipy.cluster.vq import kmeans2
+from torch import Tensor
+
+from benchmarks.peers import PeerDSPP
+from benchmarks.uci import load, paper_row
+from dspp.config import TrainConfig
+from dspp.data import Standardizer, split
+from dspp.errors import InputError, TrainingInterrupted
+from dspp.presets import Spec, preset
+from dspp.training import Epoch, fit
+
+PAPER_NLL = {"bike": -1.763, "protein": 0.382, "kin40k": -2.016}  # DSPP-QR3-2L, where results.csv is not at hand
+MARGIN = 0.1
+PEER_ROWS = 1000  # scored at a time, as in the notebook
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Training and validation rows, standardised by the training part."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_val: np.ndarray
+    y_val: np.ndarray
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """The settings of GPyTorch's notebook."""
+
+    batch_size: int = 1000
+    learning_rate: float = 0.01
+    milestones: tuple[int, ...] = (20, 150, 300)
+    decay: float = 0.1
+    epochs: int = 400
+    inducing: int = 300
+    width: int = 3
+    sites: int = 8
+    beta: float = 0.05
+
+
+@dataclass(frozen=True)
+class Timing:
+    seconds: float  # of training
+    reached: bool
+    best: float | None  # validation NLL; None: never scored
+    note: str = ""
+
+
+class Stopwatch:
+    """Seconds since it was made, without those that were left out."""
+
+    def __init__(self) -> None:
+        self._begin, self._left_out = time.perf_counter(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._begin - self._left_out
+
+    def leave_out(self, since: float) -> None:
+        self._left_out += time.perf_counter() - since
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        since = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.leave_out(since)
+
+
+class _Reached(Exception):  # noqa: N818 - no error
+    """The target is reached: the way out of training."""
+
+
+def time_ours(
+    rows: Rows, target: float, limit: float, *, config: TrainConfig | None = None, spec: Spec | None = None
+) -> Timing:
+    config, spec = config or TrainConfig(), spec or preset("dspp")
+    watch, best, last_step = Stopwatch(), math.inf, 0.0
+
+    def after_step() -> bool:
+        nonlocal last_step
+        last_step = time.perf_counter()
+        return watch.seconds >= limit
+
+    def after_epoch(epoch: Epoch) -> None:
+        nonlocal best
+        watch.leave_out(last_step)  # between the last step and here the validation rows were scored
+        best = min(best, epoch.val_nll)
+        if best <= target:
+            raise _Reached
+
+    while True:
+        try:
+            validation = {"X_val": rows.X_val, "y_val": rows.y_val}
+            hooks = {"on_epoch": after_epoch, "should_stop": after_step}
+            fit(spec, rows.X, rows.y, config=config, progress=False, **validation, **hooks)
+        except _Reached:
+            return Timing(watch.seconds, True, best)
+        except TrainingInterrupted:
+            return Timing(watch.seconds, False, best if math.isfinite(best) else None, "cut off")
+        config = config.change(epochs=2 * config.epochs)
+
+
+def time_gpytorch(rows: Rows, target: float, limit: float, *, recipe: Notebook | None = None, seed: int = 0) -> Timing:
+    recipe = recipe or Notebook()
+    X, y, X_val, y_val = (torch.as_tensor(part, dtype=torch.float32) for part in vars(rows).values())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        watch = Stopwatch()
+        return _train_peer(notebook_model(X, recipe), recipe, (X, y), (X_val, y_val), watch, target, limit)
+
+
+def notebook_model(X: Tensor, recipe: Notebook) -> PeerDSPP:
+    """The notebook's model at its start."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an empty cluster: its point stays where it began
+        start = X[torch.randperm(len(X))[: recipe.inducing]].numpy()
+        points = torch.from_numpy(kmeans2(X.numpy(), start, minit="matrix")[0]).float()
+    model = PeerDSPP([points, torch.randn(recipe.inducing, recipe.width)], recipe.width, recipe.sites, "matern52")
+    hidden = model.stack[0].variational_strategy.inducing_points
+    hidden.data.add_(0.01 * torch.randn_like(hidden))
+    return model
+
+
+def _train_peer(
+    model: PeerDSPP,
+    recipe: Notebook,
+    train: tuple[Tensor, Tensor],
+    val: tuple[Tensor, Tensor],
+    watch: Stopwatch,
+    target: float,
+    limit: float,
+) -> Timing:
+    step, end_epoch = _peer_training(model, recipe, len(train[0]))
+    best: float | None = None
+    for _ in range(recipe.epochs):
+        for batch in torch.randperm(len(train[0])).split(recipe.batch_size):
+            try:
+                step(train[0][batch], train[1][batch])
+            except (NanError, NotPSDError) as problem:
+                return Timing(watch.seconds, False, best, f"failed: {problem!s:.80}")
+            if watch.seconds >= limit:
+                return Timing(watch.seconds, False, best, "cut off")
+        end_epoch()
+        with watch.paused():
+            score = peer_nll(model, *val)
+        if math.isfinite(score) and (best is None or score < best):
+            best = score
+        if score <= target:
+            return Timing(watch.seconds, True, best)
+    return Timing(watch.seconds, False, best, f"its {recipe.epochs} epochs are over")
+
+
+def _peer_training(
+    model: PeerDSPP, recipe: Notebook, num_rows: int
+) -> tuple[Callable[[Tensor, Tensor], None], Callable[[], None]]:
+    """A step on one batch, and what the schedule does after each epoch."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, list(recipe.milestones), gamma=recipe.decay)
+    objective = gpytorch.mlls.DeepPredictiveLogLikelihood(model.likelihood, model, num_data=num_rows, beta=recipe.beta)
+    model.train()
+
+    def step(x: Tensor, y: Tensor) -> None:
+        optimizer.zero_grad()
+        (-objective(model(x), y)).backward()
+        optimizer.step()
+
+    return step, schedule.step
+
+
+@torch.no_grad()
+def peer_nll(model: PeerDSPP, X: Tensor, y: Tensor) -> float:
+    """Of the mixture: -log Σ_s ω_s N(y | μ_s, v_s + σ²), the mean over rows; `quad_weights` are logarithms."""
+    model.eval()
+    total = 0.0
+    for x, target in zip(X.split(PEER_ROWS), y.split(PEER_ROWS), strict=True):
+        components = model.likelihood.log_marginal(target, model(x))  # (S, N)
+        total -= torch.logsumexp(model.quad_weights.unsqueeze(-1) + components, dim=0).double().sum().item()
+    model.train()
+    return total / len(y)
+
+
+def rows_of(name: str, folder: Path) -> Rows:
+    """The training and validation rows of the first split; the test rows are not looked at."""
+    X, y = load(folder, name)
+    train, _, val = split(len(X), (15, 3, 2), seed=0)
+    sx, sy = Standardizer.fit(X[train]), Standardizer.fit(y[train])
+    return Rows(sx.transform(X[train]), sy.transform(y[train]), sx.transform(X[val]), sy.transform(y[val]))
+
+
+def target_of(name: str, folder: Path) -> float:
+    paper = paper_row(folder, name).get("nll", PAPER_NLL.get(name))
+    if paper is None:
+        raise InputError(f"the paper has no NLL of DSPP-QR3-2L on {name!r}; choose from: {', '.join(PAPER_NLL)}")
+    return float(paper) + MARGIN
+
+
+def measure(name: str, folder: Path, limit: float) -> dict[str, object]:
+    target, rows = target_of(name, folder), rows_of(name, folder)
+    ours = time_ours(rows, target, limit)
+    theirs = time_gpytorch(rows, target, limit)
+    return as_row(name, target, ours, theirs)
+
+
+def as_row(name: str, target: float, ours: Timing, theirs: Timing) -> dict[str, object]:
+    """One row of the JSON; without a time of ours there is no ratio."""
+    return {
+        "dataset": name,
+        "target": round(target, 4),
+        "dspp_s": round(ours.seconds, 2),
+        "dspp_reached": ours.reached,
+        "dspp_best": ours.best,
+        "gpytorch_s": round(theirs.seconds, 2),
+        "gpytorch_reached": theirs.reached,
+        "gpytorch_best": theirs.best,
+        "gpytorch_note": theirs.note,
+        "ratio": round(theirs.seconds / ours.seconds, 2) if ours.reached else None,
+    }
+
+
+def _line(row: dict[str, object]) -> str:
+    def shown(who: str) -> str:
+        return f"{'' if row[f'{who}_reached'] else '>'}{row[f'{who}_s']:.1f}"
+
+    def best(who: str) -> str:
+        return "-" if row[f"{who}_best"] is None else f"{row[f'{who}_best']:+.3f}"
+
+    ratio = "-" if row["ratio"] is None else f"{'' if row['gpytorch_reached'] else '>'}{row['ratio']:.1f}"
+    return (
+        f"{row['dataset']:16} {row['target']:+7.3f} {shown('dspp'):>9} {best('dspp'):>8} {shown('gpytorch'):>11} "
+        f"{best('gpytorch'):>8} {ratio:>7}  {row['gpytorch_note']}"
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("datasets", nargs="+")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--limit", type=float, default=1200.0, help="seconds of training, of each")
+    parser.add_argument("--json", action="store_true", help="the JSON alone")
+    options = parser.parse_args(arguments)
+    before = torch.get_num_threads()
+    torch.set_num_threads(options.threads)
+    try:
+        rows = list(_measured(options))
+    finally:
+        torch.set_num_threads(before)
+    ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
+    print(json.dumps({"rows": rows, "min_ratio": min(ratios, default=None), "threads": options.threads}))
+
+
+def _measured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    if not options.json:
+        print(f"{'':16} {'target':>7} {'dspp s':>9} {'best':>8} {'gpytorch s':>11} {'best':>8} {'ratio':>7}")
+    for name in options.datasets:
+        row = measure(name, options.data, options.limit)
+        if not options.json:
+            print(_line(row), flush=True)
+        yield row
+
+
+if __name__ == "__main__":
+    main()
