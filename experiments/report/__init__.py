@@ -1,0 +1,6 @@
+"""The report on the experiments: our tables and figures beside the paper's, as Markdown, CSV, PNG, SVG and one page."""
+
+from experiments.report.page import write_report
+from experiments.report.paper import find_paper
+
+__all__ = ["find_paper", "write_report"]

@@ -1,0 +1,175 @@
+"""What a reader expects to find where: experiments, their data sets and methods in the paper's order, and metrics."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+HEADLINE = "DSPP-QR3-2L"
+PEERS = ("NGBoost", "CatBoost", "LightGBM")
+PROTOCOLS = ("paper", "quick")
+SMALL = ("pol", "elevators", "bike", "kin40k", "protein", "keggdirected", "slice", "keggundirected")
+LARGE = ("3droad", "song", "buzz", "houseelectric")
+FOUR = ("kin40k", "protein", "keggdirected", "slice")
+ROBOTICS = (
+    "sarcos_testset",
+    "ur10_pickplace",
+    "baxter_rand",
+    "mujoco_reacher",
+    "mujoco_swimmer",
+    "mujoco_halfcheetah",
+    "baxter_rhythmic_ugr",
+)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One score of a test part. Lower is better, unless there is a target: then nearer is better."""
+
+    key: str  # in the records
+    name: str  # as the paper spells it
+    unit: str
+    target: float | None = None
+
+    def loss(self, value: float) -> float:
+        """What ranks compare: the value, or its distance from the target."""
+        return value if self.target is None else abs(value - self.target)
+
+
+METRICS = (
+    Metric("nll", "NLL", "nats, standardised y"),
+    Metric("crps", "CRPS", "standardised y"),
+    Metric("rmse", "RMSE", "standardised y"),
+    Metric("mrmse", "MRMSE", "standardised y"),
+    Metric("coverage90", "90 % coverage", "share of test rows", target=0.9),
+)
+NLL = METRICS[0]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One experiment: what it asks, what is compared, and where the paper's figures for it are."""
+
+    name: str
+    title: str
+    question: str
+    datasets: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    label: str = "DSPP"  # what the verdicts call the headline methods
+    headlines: tuple[str, ...] = (HEADLINE,)
+    paper_cells: str | None = None  # the experiment of results.csv whose cells are comparable
+    paper_ranks: str | None = None  # the table of summary.csv
+    without_paper: str = ""  # why there are no cells of the paper
+    nats_over: tuple[str, ...] = ("DGP-2L", "PPGPR")
+    steps: tuple[tuple[str, str, str], ...] = ()  # (from, to, what the step is)
+    rows: dict[str, tuple[str, int]] = field(default_factory=dict)  # method: (row, variant) of the dot plots
+    variants: tuple[str, ...] = ()  # what the variants are called
+
+    def row(self, method: str) -> tuple[str, int]:
+        """Return the row of a method in the dot plots, and which mark it has there."""
+        return self.rows.get(method, (method, 0))
+
+
+EXPERIMENTS = (
+    Layout(
+        "univariate",
+        "Univariate regression",
+        "Twelve UCI data sets: is DSPP the better predictor, and by how much?",
+        SMALL + LARGE,
+        ("OD-SVGP", "PPGPR", "DGP-2L", "gamma-DGP-2L", HEADLINE, *PEERS),
+        paper_cells="uci",
+        paper_ranks="average_rank_uci_12",
+    ),
+    Layout(
+        "quadrature",
+        "Quadrature rules",
+        "The eight smallest UCI sets: which rule carries uncertainty across a layer best?",
+        SMALL,
+        ("DSPP-QR1-2L", "DSPP-QR2-2L", HEADLINE, "DSPP-GH-2L"),
+        label="QR3",
+        paper_cells="uci",
+        paper_ranks="average_rank_quadrature_8",
+        nats_over=("DSPP-QR1-2L", "DSPP-QR2-2L", "DSPP-GH-2L"),
+    ),
+    Layout(
+        "multivariate",
+        "Multivariate regression",
+        "Robotics data with several outputs. NLL is divided by the number of outputs.",
+        ROBOTICS,
+        ("SVGP", "PPGPR", "DGP-2L", "gamma-DGP-2L", HEADLINE),
+        paper_ranks="average_rank_multivariate_5",
+        without_paper="These data sets are substitutes for the paper's five, which are not public in a stable place: "
+        "the paper's cells are not comparable, so only its average ranks stand beside ours.",
+    ),
+    Layout(
+        "multilayer",
+        "More layers",
+        "Four UCI sets: what does a third layer give?",
+        FOUR,
+        ("PPGPR", "DGP-2L", "DGP-3L", HEADLINE, "DSPP-QR3-3L"),
+        label="DSPP (2 or 3 layers)",
+        headlines=(HEADLINE, "DSPP-QR3-3L"),
+        paper_cells="uci",
+        steps=(("DGP-2L", "DGP-3L", "A third layer of the DGP"), (HEADLINE, "DSPP-QR3-3L", "A third layer of DSPP")),
+        rows={
+            "DGP-2L": ("DGP", 0),
+            "DGP-3L": ("DGP", 1),
+            HEADLINE: ("DSPP-QR3", 0),
+            "DSPP-QR3-3L": ("DSPP-QR3", 1),
+        },
+        variants=("1 or 2 layers", "3 layers"),
+    ),
+    Layout(
+        "dkl",
+        "Deep kernel learning",
+        "Four UCI sets: what does a neural network in front give?",
+        FOUR,
+        ("SVGP", "NN+SVGP", "PPGPR", "NN+PPGPR", "DGP-2L", "NN+DGP-2L", HEADLINE, f"NN+{HEADLINE}"),
+        label="DSPP (with or without a network)",
+        headlines=(HEADLINE, f"NN+{HEADLINE}"),
+        paper_cells="dkl",
+        steps=tuple((m, f"NN+{m}", f"A network before {m}") for m in ("SVGP", "PPGPR", "DGP-2L", HEADLINE)),
+        rows={f"NN+{m}": (m, 1) for m in ("SVGP", "PPGPR", "DGP-2L", HEADLINE)},
+        variants=("without a network", "with a network"),
+    ),
+    Layout(
+        "biased",
+        "Biased Monte Carlo",
+        "BPDGP: Monte Carlo samples under the predictive objective, in place of learned quadrature.",
+        SMALL,
+        ("SVGP", "PPGPR", "BPDGP-2L", HEADLINE),
+        nats_over=("BPDGP-2L", "PPGPR"),
+        without_paper="The paper shows this comparison as a figure only, without numbers: its text says that DSPP "
+        "tends to be better than BPDGP on NLL and RMSE, and that BPDGP has a worse RMSE than SVGP and PPGPR.",
+    ),
+    Layout(
+        "weights",
+        "Quadrature weights",
+        "Do the learned weights of QR3 collapse onto one site? The paper: 96 DSPPs, no degenerate weights.",
+        SMALL,
+        (HEADLINE,),
+    ),
+    Layout(
+        "complexity",
+        "Time and memory",
+        "How a training step grows with the batch N, inducing points M, sites S and width W.",
+        ("simulated",),
+        (HEADLINE, "DGP-2L"),
+    ),
+)
+_BY_NAME = {layout.name: layout for layout in EXPERIMENTS}
+
+
+def layout_of(name: str) -> Layout:
+    """Return the layout of an experiment; one that is not the paper's gets a plain one."""
+    return _BY_NAME.get(name) or Layout(name, name, "Not an experiment of the paper.")
+
+
+def ordered(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
+    """Return the known names in their order, then all others by alphabet."""
+    first = tuple(known)
+    return first + tuple(sorted(set(found) - set(first)))
+
+
+def protocols_in_order(found: Iterable[str]) -> list[str]:
+    """Return the protocols that occur: paper, quick, then others."""
+    present = set(found)
+    return [name for name in ordered(PROTOCOLS, present) if name in present]

@@ -1,0 +1,137 @@
+"""The report on disk: one page, Markdown, CSV and figures; the same records give the same bytes."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup, escape
+
+import dspp.report
+from dspp import storage
+from dspp.errors import InputError, ModelFileError
+from experiments.report import markdown
+from experiments.report.blocks import Section, Table, listed, plural
+from experiments.report.layout import EXPERIMENTS
+from experiments.report.paper import Paper, read_paper
+from experiments.report.records import Loaded, read_records
+from experiments.report.sections import headline, sections
+from experiments.report.tables import CSV_HEADER
+
+FOLDER = Path(__file__).parent
+HOUSE_STYLE = Path(dspp.report.__file__).parent / "page.css"
+MADE = "files.txt"  # what the last report wrote, so that the next can clear away what it does not write again
+
+
+def write_report(results: Path, paper: Path | None, out: Path | None = None) -> Path:
+    """Write the report on all records of a folder, and return its page.
+
+    Args:
+        results: The folder with the *.jsonl of the experiments.
+        paper: The folder with the paper's results.csv and summary.csv; None: dashes in their place.
+        out: Where to write; None: the folder `report` in `results`.
+
+    Raises:
+        InputError: A folder is not there, or a file of the paper's is not what it should be.
+    """
+    loaded, figures_of_paper = read_records(results), read_paper(paper)
+    files = report_files(loaded, figures_of_paper)
+    out = results / "report" if out is None else out
+    try:
+        _write(files, out)
+    except OSError as problem:  # ModelFileError is one too
+        raise InputError(f"cannot write the report to {out}: {problem}") from None
+    return out / "index.html"
+
+
+def report_files(loaded: Loaded, paper: Paper) -> dict[str, bytes]:
+    """Return all files of the report by their path in its folder."""
+    found, table = sections(loaded.records, paper), headline(loaded.records, paper)
+    notes = _notes(loaded, paper, found)
+    files = {
+        "index.html": render(found, table, notes),
+        "index.md": markdown.index_text(found, table, notes),
+        "headline.md": markdown.headline_text(table),
+    }
+    for section in found:
+        files[f"{section.name}.md"] = markdown.section_text(section)
+        files[f"{section.name}.csv"] = _csv(section)
+    content = {name: text.encode("utf-8") for name, text in files.items()}
+    for section in found:
+        for picture in (p for part in section.parts for block in part.blocks for p in block.pictures):
+            content[f"figures/{picture.name}.png"] = picture.png
+            content[f"figures/{picture.name}.svg"] = picture.svg
+    return content
+
+
+def render(found: Sequence[Section], table: Table, notes: Sequence[str]) -> str:
+    """Return the page: one HTML file that needs nothing else."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["code"] = _code
+    style = Markup(HOUSE_STYLE.read_text(encoding="utf-8") + (FOLDER / "page.css").read_text(encoding="utf-8"))
+    template = environment.get_template("page.html.jinja")
+    return template.render(sections=found, headline=table, notes=notes, style=style)
+
+
+def _code(text: str) -> Markup:
+    """The text, escaped, with what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _notes(loaded: Loaded, paper: Paper, found: Sequence[Section]) -> list[str]:
+    """What a reader must know before the numbers."""
+    notes = [
+        "`paper` is the paper's protocol and `quick` one that fits a small machine; no table mixes them. Only runs "
+        "that the validation part selected count. All scores are of the test part, in standardised units."
+    ]
+    if not paper.cells:
+        notes.append("The paper's figures were not given to this report: dashes stand in their place.")
+    if not loaded.records:
+        notes.append("There are no records yet: `python -m experiments run NAME` makes them.")
+    missing = [layout.name for layout in EXPERIMENTS if layout.name not in {section.name for section in found}]
+    if missing and loaded.records:
+        notes.append(f"Not run: {listed(missing)}.")
+    if loaded.left_out:
+        files = [f"{name} ({num})" for name, num in loaded.left_out.items()]
+        total = plural(sum(loaded.left_out.values()), "line")
+        notes.append(f"Left out: {total} that could not be read as records: {listed(files)}.")
+    return notes
+
+
+def _csv(section: Section) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(CSV_HEADER)
+    writer.writerows(section.csv)
+    return file.getvalue()
+
+
+def _write(files: Mapping[str, bytes], out: Path) -> None:
+    """Write what changed, and remove what an earlier report wrote and this one does not."""
+    listing = out / MADE
+    before = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    files = {**files, MADE: "".join(f"{name}\n" for name in sorted(files)).encode("utf-8")}
+    for name, content in files.items():
+        path = out / name
+        if not path.is_file() or path.read_bytes() != content:
+            storage.replace(path, content, ModelFileError)
+    for name in set(before) - set(files):
+        path = out / name
+        if _is_ours(name) and path.is_file():
+            path.unlink()
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a line of the listing names a file that a report can have written: nothing outside its folder."""
+    path = Path(name)
+    folders = path.parent in (Path(), Path("figures"))
+    return folders and not path.is_absolute() and path.suffix in (".md", ".csv", ".png", ".svg")

@@ -1,0 +1,237 @@
+"""The records of the runs: reading results/*.jsonl, and one metric of them as a grid of data sets by methods."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from dspp.errors import InputError
+from experiments.report.layout import PEERS, Layout, Metric, ordered
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")  # names that become file names
+_TAKEN = ("index", "headline")  # files of the report itself
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run."""
+
+    experiment: str
+    dataset: str
+    split: int
+    method: str
+    protocol: str
+    selected: bool
+    setting: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    commit: str | None
+    details: Mapping[str, Any]
+
+    def metric(self, key: str) -> float | None:
+        """Return a finite number, or None: not measured, or it diverged."""
+        value = self.metrics.get(key)
+        return float(value) if is_number(value) and math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """All records that could be read, and how many lines could not, by file."""
+
+    records: tuple[Record, ...]
+    left_out: Mapping[str, int]
+
+
+def read_records(folder: Path) -> Loaded:
+    """Read every *.jsonl of a folder; a torn or foreign line is left out and counted.
+
+    Raises:
+        InputError: There is no such folder, or a file of it cannot be read.
+    """
+    if not folder.is_dir():
+        raise InputError(f"results: {folder} is no folder; give the one that `python -m experiments run` writes to")
+    records: list[Record] = []
+    left_out = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        read = [_record(line) for line in _lines(path)]
+        records += [record for record in read if record is not None]
+        if read.count(None):
+            left_out[path.name] = read.count(None)
+    return Loaded(tuple(records), left_out)
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return [line for line in path.read_bytes().split(b"\n") if line.strip()]
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror or problem}; check its permissions") from None
+
+
+def _record(line: bytes) -> Record | None:
+    """The record of a line, or None where it is torn, or lacks what every record has; unknown keys do not matter."""
+    try:
+        found = json.loads(line)
+        record = Record(
+            _plain(found["experiment"]),
+            _text(found["dataset"]),
+            _whole(found["split"]),
+            _text(found["method"]),
+            _plain(found["protocol"]),
+            found["selected"] is True,
+            _mapping(found["setting"]),
+            _mapping(found["metrics"]),
+            found.get("commit") if isinstance(found.get("commit"), str) else None,
+            _mapping(found.get("details") or {}),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return record
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    value.encode("utf-8")  # half a surrogate pair could be read but not written
+    return value
+
+
+def _plain(value: object) -> str:
+    text = _text(value)
+    if not _PLAIN.fullmatch(text) or text in _TAKEN:
+        raise ValueError
+    return text
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return value
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether this is a number; JSON's true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the numbers of a table or figure come from, said under each."""
+
+    protocol: str
+    splits: tuple[int, int]  # fewest and most in a cell
+    commits: tuple[str, ...]
+    floors: tuple[str, ...]
+    records: int
+
+    def __str__(self) -> str:
+        low, high = self.splits
+        splits = f"{low} split{'s' if high != 1 else ''}" if low == high else f"{low}–{high} splits"
+        commits = f"commit{'s' if len(self.commits) != 1 else ''} {', '.join(self.commits)}"
+        floor = f"noise floor {', '.join(self.floors)}"
+        records = f"{self.records} record{'s' if self.records != 1 else ''}"
+        return " · ".join((f"protocol {self.protocol}", splits, commits, floor, records))
+
+
+def source_of(protocol: str, records: Sequence[Record]) -> Source:
+    """Gather where these records come from."""
+    cells: dict[tuple[str, str], set[int]] = {}
+    for record in records:
+        cells.setdefault((record.dataset, record.method), set()).add(record.split)
+    sizes = [len(splits) for splits in cells.values()] or [0]
+    commits = sorted({_short(record.commit) for record in records}) or ["none"]
+    floors = {record.setting.get("noise_floor") for record in records}
+    numbers = sorted(float(floor) for floor in floors if is_number(floor))
+    texts = [f"{floor:g}" for floor in numbers] + ["not stated"] * (len(numbers) < len(floors) or not floors)
+    return Source(protocol, (min(sizes), max(sizes)), tuple(commits), tuple(texts), len(records))
+
+
+def _short(commit: str | None) -> str:
+    """The first seven digits, with the plus that says that there were uncommitted changes."""
+    return "unknown" if not commit else commit[:7] + ("+" if commit.endswith("+") and len(commit) > 7 else "")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The mean over splits, and its standard error where there are two or more."""
+
+    mean: float
+    error: float | None
+    splits: int
+
+
+def summary(values: Iterable[float]) -> Cell | None:
+    """Return mean and standard error of the mean (n - 1 below the root); None of nothing."""
+    numbers = list(values)
+    if not numbers:
+        return None
+    num, mean = len(numbers), math.fsum(numbers) / len(numbers)
+    if num == 1:
+        return Cell(mean, None, 1)
+    variance = math.fsum((value - mean) ** 2 for value in numbers) / (num - 1)
+    return Cell(mean, math.sqrt(variance / num), num)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One metric of one experiment under one protocol: selected runs only, one value a data set, method and split."""
+
+    metric: Metric
+    datasets: tuple[str, ...]
+    methods: tuple[str, ...]
+    values: Mapping[tuple[str, str], Mapping[int, float]]  # (data set, method): split: value
+    source: Source
+    failed: int  # selected runs without a finite value
+
+    def cell(self, dataset: str, method: str) -> Cell | None:
+        """Return the mean over splits, or None where nothing was run."""
+        return summary(self.values.get((dataset, method), {}).values())
+
+    def present(self, methods: Iterable[str] | None = None) -> tuple[str, ...]:
+        """Return those of the methods that have a value anywhere."""
+        found = {method for _, method in self.values}
+        return tuple(m for m in (self.methods if methods is None else methods) if m in found)
+
+    def losses(self, methods: Sequence[str]) -> tuple[list[tuple[str, int]], list[list[float]]]:
+        """Return the (data set, split) pairs where each of the methods has a value, and its loss there."""
+        pairs, rows = [], []
+        for dataset in self.datasets:
+            found = [self.values.get((dataset, method), {}) for method in methods]
+            for split in sorted(set.intersection(*map(set, found)) if found else ()):
+                pairs.append((dataset, split))
+                rows.append([self.metric.loss(values[split]) for values in found])
+        return pairs, rows
+
+
+def latest(records: Iterable[Record], experiment: str, protocol: str) -> list[Record]:
+    """Return the selected records of one experiment and protocol; of two of the same run, the later line."""
+    kept: dict[tuple[str, str, int], Record] = {}
+    for record in records:
+        if record.selected and (record.experiment, record.protocol) == (experiment, protocol):
+            kept[record.dataset, record.method, record.split] = record
+    return list(kept.values())
+
+
+def grid_of(records: Sequence[Record], layout: Layout, protocol: str, metric: Metric) -> Grid | None:
+    """Lay out one metric of `latest` records, or None where no run has it."""
+    values: dict[tuple[str, str], dict[int, float]] = {}
+    used, failed = [], 0
+    for record in records:
+        value = record.metric(metric.key)
+        failed += value is None and metric.key in record.metrics
+        if value is not None:
+            values.setdefault((record.dataset, record.method), {})[record.split] = value
+            used.append(record)
+    if not used:
+        return None
+    datasets = ordered(layout.datasets, (dataset for dataset, _ in values))
+    found = {method for _, method in values}
+    methods = tuple(m for m in ordered(layout.methods, found) if m not in PEERS or m in found)
+    return Grid(metric, datasets, methods, values, source_of(protocol, used), failed)

@@ -1,0 +1,148 @@
+"""The experiments one after the other: each a section, in it a part for every protocol, never two in one table."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from experiments.report import figures, tables, verdicts
+from experiments.report.blocks import DASH, Block, Entry, Part, Section, Table, with_error
+from experiments.report.complexity import complexity_section
+from experiments.report.layout import (
+    EXPERIMENTS,
+    HEADLINE,
+    METRICS,
+    NLL,
+    PEERS,
+    Layout,
+    Metric,
+    layout_of,
+    ordered,
+    protocols_in_order,
+)
+from experiments.report.paper import Paper
+from experiments.report.ranks import Ranking, ranking
+from experiments.report.records import Cell, Grid, Record, grid_of, latest
+from experiments.report.weights import weights_section
+
+
+def sections(records: Sequence[Record], paper: Paper) -> list[Section]:
+    """Return a section for every experiment that has something to show, the paper's first."""
+    found = []
+    for name in ordered((layout.name for layout in EXPERIMENTS), (record.experiment for record in records)):
+        section = _section(records, layout_of(name), paper)
+        if section is not None:
+            found.append(section)
+    return found
+
+
+def _section(records: Sequence[Record], layout: Layout, paper: Paper) -> Section | None:
+    if layout.name == "weights":
+        return weights_section(records, layout)
+    if layout.name == "complexity":
+        return complexity_section(records, layout)
+    parts: list[Part] = []
+    rows: list[tuple[str, ...]] = []
+    for protocol in protocols_in_order(r.protocol for r in records if r.experiment == layout.name and r.selected):
+        grids = comparisons(records, layout, protocol)
+        if grids:
+            parts.append(_part(records, grids, paper, layout))
+            rows += [row for grid in grids for row in tables.csv_rows(grid, paper, layout)]
+    remarks = (layout.without_paper,) if layout.without_paper else ()
+    if layout.paper_cells and not paper.cells:
+        remarks = ("The paper's figures were not given to this report: dashes stand in their place.",)
+    return Section(layout.name, layout.title, layout.question, remarks, tuple(parts), tuple(rows)) if parts else None
+
+
+def comparisons(records: Sequence[Record], layout: Layout, protocol: str) -> list[Grid]:
+    """Return one grid for each metric that the selected runs of this experiment and protocol have."""
+    mine = latest(records, layout.name, protocol)
+    grids = [grid_of(mine, layout, protocol, _metric(metric, layout)) for metric in METRICS]
+    return [grid for grid in grids if grid is not None]
+
+
+def _metric(metric: Metric, layout: Layout) -> Metric:
+    per_output = metric.key == "nll" and layout.name == "multivariate"
+    return dataclasses.replace(metric, unit="nats an output, standardised y") if per_output else metric
+
+
+def _part(records: Sequence[Record], grids: Sequence[Grid], paper: Paper, layout: Layout) -> Part:
+    protocol = grids[0].source.protocol
+    rankings = [ranking(grid, tables.own_methods(grid.methods)) for grid in grids]
+    blocks = []
+    for grid, own in zip(grids, rankings, strict=True):
+        seen = [r for r in latest(records, layout.name, protocol) if r.method == HEADLINE] if _is_nll(grid) else []
+        blocks.append(_block(grid, own, paper, layout, [r for r in seen if "seen_share" in r.metrics]))
+    diagram = figures.critical_differences(list(zip(grids, rankings, strict=True)), layout)
+    if diagram is not None:
+        blocks.insert(1, Block("Average ranks", pictures=(diagram,)))
+    nll = next((grid for grid in grids if _is_nll(grid)), None)
+    verdict: list[str] = []
+    if nll is not None:
+        if protocol == "paper":
+            blocks = _check(nll, paper, layout) + blocks
+            verdict += verdicts.check(tables.checked(nll, paper, layout))
+        verdict += verdicts.first_place(nll, paper, layout)
+        verdict += verdicts.same_order(nll, paper, layout)
+        verdict += verdicts.steps(nll, paper, layout)
+        verdict += verdicts.nats(nll, paper, layout)
+    return Part(protocol, tuple(verdict), tuple(blocks))
+
+
+def _is_nll(grid: Grid) -> bool:
+    return grid.metric.key == NLL.key
+
+
+def _check(grid: Grid, paper: Paper, layout: Layout) -> list[Block]:
+    table = tables.check_table(grid, paper, layout)
+    return [Block("Against the paper's row", tables=(table,))] if table else []
+
+
+def _block(grid: Grid, own: Ranking, paper: Paper, layout: Layout, seen: Sequence[Record]) -> Block:
+    everyone = ranking(grid, grid.methods) if grid.present(PEERS) else None
+    lines = [] if _is_nll(grid) else verdicts.first_place(grid, paper, layout)  # the NLL's stand at the top
+    lines += [] if _is_nll(grid) else verdicts.same_order(grid, paper, layout)
+    lines += verdicts.rank_order(own, paper, layout, grid.metric)
+    found = [tables.main_table(grid, paper, layout, seen)]
+    if len(everyone.methods if everyone else own.methods) > 1:
+        found.append(tables.rank_table(grid, own, everyone, paper, layout))
+    nats = tables.nats_table(grid, paper, layout) if _is_nll(grid) else None
+    found += [nats] if nats else []
+    shown = figures.dot_plot(grid, paper, layout)
+    return Block(grid.metric.name, tuple(lines), tuple(found), (shown,), folded=not _is_nll(grid))
+
+
+def headline(records: Sequence[Record], paper: Paper) -> Table:
+    """Return the README's table: the headline method's test NLL on each data set, beside the paper's and the best peer.
+
+    The protocols have columns of their own here; peers are those of `quick` where it has any.
+    """
+    layout = layout_of("univariate")
+    grids = {
+        protocol: grid_of(latest(records, layout.name, protocol), layout, protocol, NLL)
+        for protocol in ("paper", "quick")
+    }
+    with_peers = [protocol for protocol in ("quick", "paper") if (g := grids[protocol]) and g.present(PEERS)]
+    peers = with_peers[0] if with_peers else "quick"
+    found = {dataset for grid in grids.values() if grid for dataset in grid.datasets}
+    rows = []
+    for dataset in ordered(layout.datasets, found):
+        theirs = paper.cell(layout, NLL, dataset, HEADLINE)
+        ours = [grid.cell(dataset, HEADLINE) if grid else None for grid in grids.values()]
+        texts = (with_error(theirs.mean, theirs.error) if theirs else DASH, *map(_shown, ours))
+        rows.append((Entry(dataset), *map(Entry, texts), Entry(_best_peer(grids[peers], dataset))))
+    header = ("data set", "paper", "ours, `paper` protocol", "ours, `quick`", f"best peer, `{peers}`")
+    sources = [str(grid.source) for grid in grids.values() if grid] or ["nothing was run yet"]
+    how = "Mean ± standard error over splits; one split has no ±; a dash: not run."
+    title = f"Test NLL of {HEADLINE} ({NLL.unit}; lower is better)"
+    return Table(title, header, tuple(rows), f"{how} Univariate experiment: {'; '.join(sources)}.", frozenset({4}))
+
+
+def _shown(cell: Cell | None) -> str:
+    return with_error(cell.mean, cell.error) if cell else DASH
+
+
+def _best_peer(grid: Grid | None, dataset: str) -> str:
+    losses = tables.our_losses(grid, dataset, PEERS) if grid else {}
+    if not grid or not losses:
+        return DASH
+    name = min(losses, key=lambda peer: losses[peer])
+    return f"{_shown(grid.cell(dataset, name))} ({name})"
