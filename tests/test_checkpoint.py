@@ -39,7 +39,8 @@ GENERATOR = np.random.default_rng(3)
 X, X_VAL = GENERATOR.normal(size=(200, 2)), GENERATOR.normal(size=(40, 2))
 Y, Y_VAL = np.sin(2 * X[:, 0]) + 0.1 * X[:, 1], np.sin(2 * X_VAL[:, 0]) + 0.1 * X_VAL[:, 1]
 SPEC = preset("dspp", inducing=10, width=2, sites=3)
-CONFIG = TrainConfig(epochs=4, batch_size=40, restarts=2, threads=1, seed=7)  # 5 steps an epoch, 25 in all
+# 5 steps an epoch, 25 in all
+CONFIG = TrainConfig(epochs=4, batch_size=40, learning_rate=0.02, restarts=2, threads=1, seed=7)
 ONE_START = CONFIG.change(restarts=1, epochs=2)
 
 

@@ -80,7 +80,7 @@ class ModelConfig(_Config):
     """What a model is. The defaults are the paper's 2-layer DSPP."""
 
     layers: int = _at_least(2, 1)  # GP layers, the top one included
-    width: int = _at_least(3, 1)  # W, GPs in each hidden layer
+    width: int = _at_least(5, 1)  # W, GPs in each hidden layer
     inducing: int = _at_least(300, 1)  # M, inducing points of each GP
     mean_inducing: int = _at_least(0, 0)  # points of a separate basis for the mean (OD-SVGP); 0: none
     covariance: str = _one_of("diagonal", "diagonal", "full")  # of q(u), in the whitened basis
@@ -115,7 +115,7 @@ class TrainConfig(_Config):
 
     epochs: int = _at_least(40, 1)  # passes over the training rows
     batch_size: int = _at_least(500, 1)  # rows a step
-    learning_rate: float = _at_least(0.02, 0.0)  # of Adam, at the start
+    learning_rate: float = _at_least(0.05, 0.0)  # of Adam, at the start
     schedule: str = "cosine"  # how the rate falls: see training.schedules.SCHEDULES
     warmup: float = _at_least(0.02, 0.0)  # cosine: share of the steps over which the rate rises
     milestones: tuple[float, ...] = (0.5, 0.75, 0.9)  # step: shares of the steps at which the rate falls

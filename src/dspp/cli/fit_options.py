@@ -73,7 +73,7 @@ class FitOptions:
     ] = False
     epochs: Annotated[int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING)] = None
     batch_size: Annotated[int, option("Rows a step.", "N", TRAINING)] = 500
-    learning_rate: Annotated[float, option("Of Adam, at the start.", "NUMBER", TRAINING)] = 0.02
+    learning_rate: Annotated[float, option("Of Adam, at the start.", "NUMBER", TRAINING)] = 0.05
     restarts: Annotated[int, option("Short trials from different starts; the best is trained on.", "N", TRAINING)] = 3
     patience: Annotated[
         int | None, option("Stop after so many epochs without a better validation NLL.", "N", TRAINING)

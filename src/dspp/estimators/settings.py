@@ -77,7 +77,7 @@ class Settings(BaseEstimator):  # type: ignore[misc]
         beta: float | None = None,
         epochs: int | None = None,
         batch_size: int = 500,
-        learning_rate: float = 0.02,
+        learning_rate: float = 0.05,
         restarts: int = 3,
         patience: int | None = None,
         validation_fraction: float = 0.1,
