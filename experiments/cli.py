@@ -1,7 +1,6 @@
 """The command line: `python -m experiments run NAME`, `report`, `list`."""
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from dspp.errors import DsppError, InputError
 from experiments import data as datasets
 from experiments.catalogue import EXPERIMENTS, ROWS, Experiment, experiment
 from experiments.protocol import SETTINGS, Protocol, Rule, read_protocol
-from experiments.results import REPOSITORY, cores
+from experiments.results import REPOSITORY, add, cores, read
 from experiments.run import Outcome, Plan, plan, run
 from experiments.units import Unit, list_units
 
@@ -70,10 +69,21 @@ def report_command(
     out: Annotated[Path | None, typer.Option(help="Where the report goes; RESULTS/report if not given.")] = None,
 ) -> None:
     """Write tables and figures, ours beside the paper's."""
-    from experiments.report import write_report  # matplotlib and pages are not needed to run
+    from experiments.report import find_paper, write_report  # matplotlib and pages are not needed to run
 
-    page = write_report(results, paper or paper_folder(), out)
-    print(page)
+    print(write_report(results, find_paper(paper), out))
+
+
+@app.command("merge")
+def merge_command(
+    folders: Annotated[list[Path], typer.Argument(help="Results folders of other machines or runs.")],
+    results: ResultsFolder = RESULTS,
+) -> None:
+    """Add the results of other folders; a fit that is there already is not added twice."""
+    for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
+        for record in read(path):
+            add(results / path.name, record)
+        print(f"{path.name}: {len(read(results / path.name))} records")
 
 
 @app.command("list")
@@ -83,13 +93,6 @@ def list_command() -> None:
     for e in EXPERIMENTS.values():
         table.add_row(e.name, f"{e.title} (paper: {e.section})", ", ".join(e.methods), ", ".join(e.datasets))
     Console().print(table)
-
-
-def paper_folder() -> Path | None:
-    """Where the paper's figures are, if anywhere."""
-    given = os.environ.get("DSPP_PAPER")
-    folder = Path(given) if given else REPOSITORY.parent / "shared" / "paper"
-    return folder if folder.is_dir() else None
 
 
 def _list(text: str | None) -> list[str] | None:

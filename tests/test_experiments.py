@@ -20,6 +20,7 @@ from dspp.errors import InputError
 from dspp.mixture import NormalMixture
 from experiments import results
 from experiments.catalogue import EXPERIMENTS, METHODS, experiment
+from experiments.cli import merge_command
 from experiments.data import DataSet
 from experiments.fitting import model_spec, scores, train_config
 from experiments.parts import cut
@@ -303,3 +304,13 @@ def test_a_results_file_mends_a_torn_line_and_keeps_each_fit_once(tmp_path: Path
     assert [r["selected"] for r in kept] == [False, True]
     assert kept[1]["metrics"] == {"nll": 1.0}
     assert path.read_text().count("\n") == 2
+
+
+def test_results_of_two_machines_are_merged(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    results.add(here / "univariate.jsonl", record(details={"validation_nll": 1.0}))
+    results.add(there / "univariate.jsonl", record(details={"validation_nll": 1.0}))
+    results.add(there / "univariate.jsonl", record(setting={"beta": 2}, details={"validation_nll": 0.5}))
+    merge_command([there], here)
+    assert [r["selected"] for r in results.read(here / "univariate.jsonl")] == [False, True]
+    assert len(results.read(there / "univariate.jsonl")) == 2
