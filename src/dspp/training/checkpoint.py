@@ -25,7 +25,7 @@ from dspp.config import TrainConfig
 from dspp.errors import CheckpointError, InputError
 from dspp.presets import Spec
 from dspp.training.lock import locked
-from dspp.training.rows import Rows
+from dspp.training.rows import Rows, Source
 from dspp.training.state import Epoch, Recovery, Snapshot
 
 FORMAT, VERSION = "dspp checkpoint", 1
@@ -105,10 +105,10 @@ def open_checkpoint(path: str | Path, resume: bool, every: float, identity: dict
 
 
 def identify(
-    spec: Spec, config: TrainConfig, features: nn.Module | None, train: Rows, val: Rows | None
+    spec: Spec, config: TrainConfig, features: nn.Module | None, train: Source, val: Rows | None
 ) -> dict[str, Any]:
     """What a run is made of: its settings, and hashes of the rows as the model sees them and of the user's module."""
-    rows = {"x": train.x, "y": train.y} | ({} if val is None else {"x_val": val.x, "y_val": val.y})
+    rows = train.content | ({} if val is None else {"x_val": val.x, "y_val": val.y})
     module = None if features is None else _digest(features.state_dict(), type(features).__qualname__)
     settings = {"spec": dataclasses.asdict(spec), "features": module, "config": dataclasses.asdict(config)}
     return dict(_plain({"data": _digest(rows, None), **settings}))

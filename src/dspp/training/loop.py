@@ -11,17 +11,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from dspp.config import TrainConfig
-from dspp.data.batches import batch_indices, derive_seed
+from dspp.data.batches import derive_seed
 from dspp.errors import CheckpointError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.model import Model, build
 from dspp.presets import Spec
 from dspp.training.checkpoint import Keeper, Moment
 from dspp.training.clock import Clock
 from dspp.training.progress import ProgressBar
-from dspp.training.rows import Rows
+from dspp.training.rows import Batches, Rows, Source
 from dspp.training.state import (
     Epoch,
     Recovery,
@@ -63,7 +63,7 @@ class Trainer:
         self,
         spec: Spec,
         config: TrainConfig,
-        train: Rows,
+        train: Source,
         val: Rows | None,
         features: nn.Module | None,
         clock: Clock,
@@ -73,7 +73,7 @@ class Trainer:
     ) -> None:
         self.spec, self.config, self.train, self.val, self.features = spec, config, train, val, features
         self.clock, self.keeper, self.on_epoch, self.should_stop = clock, keeper, on_epoch, should_stop
-        self.stepper = Stepper(spec.objective, config, train, randomise=features is not None)
+        self.stepper = Stepper(spec.objective, config, len(train), randomise=features is not None)
         self.steps_an_epoch = math.ceil(len(train) / config.batch_size)
         clock.validation = 0 if val is None else len(val) / config.batch_size
         self.full_steps = self.total_steps = config.epochs * self.steps_an_epoch
@@ -162,18 +162,19 @@ class Trainer:
         """Train a start for a short while; its training NLL, or NaN when it is out of the race."""
         try:
             self._advance(state)
-            return nll(state.model, self.train, RESTART_ROWS) if self.trying else math.nan
+            return nll(state.model, self.train.start, RESTART_ROWS) if self.trying else math.nan
         except (NumericalError, TrainingDiverged):
             if not self.trying:
                 raise
             return math.nan
 
     def _start(self, trial: int) -> TrainState:
-        num_outputs = None if self.train.y.dim() == 1 else self.train.y.shape[1]
+        start = self.train.start
+        num_outputs = None if start.y.dim() == 1 else start.y.shape[1]
         seed = derive_seed(self.config.seed, trial)
         features = copy.deepcopy(self.features)  # each start trains its own
-        with own_randomness(seed, self.train.x.device, features is not None):
-            model = build(self.spec.model, self.train.x, num_outputs, seed, features)
+        with own_randomness(seed, start.x.device, features is not None):
+            model = build(self.spec.model, start.x, num_outputs, seed, features)
         model.train()
         return TrainState(model, make_optimizer(model, self.config), trial, seed)
 
@@ -220,7 +221,7 @@ class Trainer:
             state.epoch_begin = time.perf_counter()
         self.clock.start_lap()
         epoch = state.step // self.steps_an_epoch
-        batches = batch_indices(len(self.train), self.config.batch_size, state.seed, epoch)
+        batches = self.train.batches(self.config.batch_size, state.seed, epoch)
         self._keep(state)
         while True:
             try:
@@ -234,7 +235,7 @@ class Trainer:
             self.on_epoch(state.history[-1])
         self.clock.end_epoch()
 
-    def _steps(self, state: TrainState, epoch: int, batches: list[Tensor]) -> None:
+    def _steps(self, state: TrainState, epoch: int, batches: Batches) -> None:
         assert self.good is not None
         offset = (state.trial if self.trying else max(len(self.scores) - 1, 0)) * self.trial_steps
         while state.step < min((epoch + 1) * self.steps_an_epoch, self.until):
@@ -242,14 +243,14 @@ class Trainer:
                 return
             if state.step - self.good.current.step >= SNAPSHOT_STEPS or (not self.weighed and self.clock.can_plan):
                 self._keep(state)
-            index = batches[state.step % self.steps_an_epoch].to(self.train.x.device)
-            state.values[state.step], train_nll = self.stepper.step(state, index, state.step / self.total_steps)
+            batch = batches[state.step % self.steps_an_epoch]
+            state.values[state.step], train_nll = self.stepper.step(state, batch, state.step / self.total_steps)
             if train_nll is not None:
                 state.nlls[state.step] = train_nll
             state.step += 1
             self.clock.end_step()
             name = f"start {state.trial + 1} of {self.config.restarts}" if self.trying else "training"
-            self.bar.update(offset + state.step, f"{name}, epoch {epoch + 1}", len(index), train_nll)
+            self.bar.update(offset + state.step, f"{name}, epoch {epoch + 1}", len(batch), train_nll)
             if self.should_stop is not None and self.should_stop():
                 self._interrupt(state)
 

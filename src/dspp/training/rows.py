@@ -1,6 +1,8 @@
 """Rows as the model sees them: checked, on the device, in its dtype."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -8,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dspp.config import TrainConfig
+from dspp.data.batches import batch_indices
 from dspp.data.checks import Table, check_width, check_X, check_y
 from dspp.errors import InputError
 from dspp.presets import Spec
@@ -22,6 +25,60 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def __getitem__(self, rows: slice | Tensor) -> "Rows":
+        """Some of the rows."""
+        return Rows(self.x[rows], self.y[rows])
+
+    @property
+    def start(self) -> "Rows":
+        """All of them: see `Source`."""
+        return self
+
+    @property
+    def content(self) -> dict[str, Tensor]:
+        """What a checkpoint knows them by."""
+        return {"x": self.x, "y": self.y}
+
+    def batches(self, batch_size: int, seed: int, epoch: int) -> "Batches":
+        """The batches of an epoch: see `Source`."""
+        return _Picked(self, batch_indices(len(self), batch_size, seed, epoch))
+
+
+class Batches(Protocol):
+    """The batches of an epoch, by number."""
+
+    def __getitem__(self, number: int) -> Rows:
+        """Batch `number`, on the device."""
+
+
+class Source(Protocol):
+    """Training rows, wherever they are: in memory (`Rows`), or on a disk."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    @property
+    def start(self) -> Rows:
+        """Rows in memory, of the whole table or a random part of it: models start on them and are compared on them."""
+
+    @property
+    def content(self) -> dict[str, Tensor]:
+        """Tensors that are equal for equal rows only: what a checkpoint knows them by."""
+
+    def batches(self, batch_size: int, seed: int, epoch: int) -> Batches:
+        """Every row once, in ⌈N / batch_size⌉ batches whose order is a function of seed and epoch."""
+
+
+@dataclass(frozen=True)
+class _Picked:
+    """Batches of rows in memory."""
+
+    rows: Rows
+    indices: Sequence[Tensor]
+
+    def __getitem__(self, number: int) -> Rows:
+        return self.rows[self.indices[number].to(self.rows.x.device)]
 
 
 def training_rows(X: Table, y: Table, spec: Spec, config: TrainConfig) -> Rows:

@@ -26,21 +26,21 @@ class Stepper:
     Args:
         objective: what to maximise.
         config: how to train.
-        train: the training rows.
+        num_rows: how many training rows there are.
         randomise: whether the model has a part (dropout, say) that draws from torch's global generator.
     """
 
-    def __init__(self, objective: ObjectiveConfig, config: TrainConfig, train: Rows, randomise: bool) -> None:
+    def __init__(self, objective: ObjectiveConfig, config: TrainConfig, num_rows: int, randomise: bool) -> None:
         self._objective, self._options = OBJECTIVES[objective.name], objective
         self._schedule, self._config = SCHEDULES[config.schedule], config
-        self._train, self._randomise = train, randomise
+        self._num_rows, self._randomise = num_rows, randomise
 
-    def step(self, state: TrainState, index: Tensor, done: float) -> tuple[float, float | None]:
-        """One step on the rows `index`: the objective and, at some steps, the NLL.
+    def step(self, state: TrainState, batch: Rows, done: float) -> tuple[float, float | None]:
+        """One step on the rows of a batch: the objective and, at some steps, the NLL.
 
         Args:
             state: what to change.
-            index: the rows of the batch.
+            batch: the rows.
             done: the share of training that is done.
 
         Raises:
@@ -49,7 +49,7 @@ class Stepper:
         rate = self._config.learning_rate * self._schedule(done, self._config)
         for group in state.optimizer.param_groups:
             group["lr"] = rate * state.rate_factor
-        x, y = self._train.x[index], self._train.y[index]
+        x, y = batch.x, batch.y
         with own_randomness(derive_seed(state.seed, state.step, 2), x.device, self._randomise):
             mixture = state.model(x, noise_seed=derive_seed(state.seed, state.step, 1))
         value = self._score(mixture, y, state.model)
@@ -68,7 +68,7 @@ class Stepper:
 
     def _score(self, mixture: Mixture, y: Tensor, model: Model) -> Tensor:
         beta, gamma = self._options.beta, self._options.gamma
-        return self._objective(mixture, y, model.kl(), len(self._train), beta=beta, gamma=gamma)
+        return self._objective(mixture, y, model.kl(), self._num_rows, beta=beta, gamma=gamma)
 
 
 def nll(model: Model, rows: Rows, most: int | None = None) -> float:
