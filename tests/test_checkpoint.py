@@ -339,7 +339,7 @@ OTHER_RUNS = {
     ),
     "model": (
         lambda p: fit(preset("dspp", inducing=10, sites=3), X, Y, X_val=X_VAL, y_val=Y_VAL, config=CONFIG, **p),
-        r"in the model settings \(width: 2 there, 3 here\)",
+        r"in the model settings \(width: 2 there, 5 here\)",
     ),
     "all three": (
         lambda p: fit(preset("dspp", inducing=10, width=2, sites=3, beta=1.0), X, Y, config=ONE_START, **p),

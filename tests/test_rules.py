@@ -14,7 +14,7 @@ from dspp.config import ModelConfig
 from dspp.errors import InputError
 from dspp.model import Model, build
 from dspp.objectives import predictive
-from dspp.quadrature import MAX_COMPONENTS, QR1, QR2, QR3, RULES, FixedSites, GaussHermite, MonteCarlo, Rule
+from dspp.quadrature import MAX_COMPONENTS, QR1, QR2, QR3, RULES, FixedSites, GaussHermite, MonteCarlo, Noise, Rule
 
 N, D = 6, 3
 GRIDS = [name for name, rule in RULES.items() if rule.grid]
@@ -214,7 +214,7 @@ def test_monte_carlo_draws_fresh_samples_in_training_and_fixed_ones_to_predict()
     assert not torch.equal(first.component_mean, other.component_mean)
     rule = MonteCarlo([3, 3], 4000)
     mean, std = torch.full((1, 5, 3), 2.0).double(), torch.full((1, 5, 3), 0.5).double()
-    noise = torch.Generator().manual_seed(0)
+    noise = Noise(torch.Generator().manual_seed(0))
     draws, deeper = rule.expand(0, mean, std, noise), rule.expand(1, mean, std, noise)
     assert draws.shape == (4000, 5, 3)
     assert_close(draws.mean(0), mean[0], 0.03)

@@ -87,7 +87,7 @@ def test_without_validation_rows_all_trials_hold_out_the_same(monkeypatch) -> No
 
 def test_the_default_space_begins_with_the_models_own_settings_and_never_does_worse(whole) -> None:
     own = DSPPRegressor(**BASE).fit(X, Y).fitted_
-    assert whole.trials[0].params == {"model": "dspp", "layers": 2, "width": 3, "beta": 0.05}
+    assert whole.trials[0].params == {"model": "dspp", "layers": 2, "width": 5, "beta": 0.05}
     assert whole.trials[0].val_nll == own.metrics["nll"]
     assert whole.best_nll <= own.metrics["nll"]
     assert whole.best_nll == min(t.val_nll for t in whole.trials if t.state == "finished")
@@ -470,7 +470,7 @@ def test_parameters_reach_the_setting_they_name() -> None:
 def test_what_base_fixes_is_not_searched() -> None:
     space = Space(("dspp",), None, {"layers": 2, "beta": 0.3, "width": None})
     assert list(space.dimensions) == ["model", "width", "topology"]
-    assert space.start() == {"model": "dspp", "width": 3}
+    assert space.start() == {"model": "dspp", "width": 5}
     assert space.estimator({"model": "dspp", "width": 4}).beta == 0.3
 
 

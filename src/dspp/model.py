@@ -23,7 +23,7 @@ from dspp.gp.kernels import ARDKernel
 from dspp.gp.layer import GPLayer
 from dspp.gp.means import MEANS
 from dspp.heads import HEADS, Head, Mixture
-from dspp.quadrature import RULES, Rule
+from dspp.quadrature import RULES, Noise, Rule
 from dspp.registry import Registry
 
 log = logging.getLogger("dspp")
@@ -89,14 +89,17 @@ class Model(nn.Module):
         self.layers, self.rule, self.head = nn.ModuleList(layers), rule, head
         self.features, self.topology, self.notes, self.num_inputs = features, topology, tuple(notes), num_inputs
 
-    def forward(self, x: Float[Tensor, "N D"], noise_seed: int | None = None) -> Mixture:
+    def forward(
+        self, x: Float[Tensor, "N D"], noise_seed: int | None = None, place: tuple[int, int | None] = (0, None)
+    ) -> Mixture:
         """The predictive distribution of each row.
 
         Args:
             x: the rows.
             noise_seed: makes a rule that samples draw fresh samples (training); None: its fixed ones (prediction).
+            place: where the first row stands in a batch that is spread over several processes, and the batch's rows.
         """
-        noise = None if noise_seed is None else torch.Generator(x.device).manual_seed(noise_seed)
+        noise = None if noise_seed is None else Noise(torch.Generator(x.device).manual_seed(noise_seed), *place)
         inputs = (x if self.features is None else self.features(x)).unsqueeze(0)  # (1, N, D)
         h = inputs
         for i, layer in enumerate(self.layers):

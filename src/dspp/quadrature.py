@@ -13,6 +13,7 @@ A new rule is one class with `sites` and `log_weights`: see CONTRIBUTING.md.
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +27,30 @@ from dspp.registry import Registry
 RULES: Registry[type["Rule"]] = Registry("rule")
 MAX_COMPONENTS = 1024
 MAX_GRID_SITES = 100  # of a grid in one dimension
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Where fresh samples come from: a row's are a function of the seed and of its place in the whole batch.
+
+    Several processes that share a batch thus draw what one would draw.
+
+    Attributes:
+        generator: the source; a call of `draw` moves it on by as much in every process.
+        first: the place in the whole batch of the first row here.
+        total: rows of the whole batch; None: those here are all.
+    """
+
+    generator: torch.Generator
+    first: int = 0
+    total: int | None = None
+
+    def draw(self, samples: int, like: Float[Tensor, "S N W"]) -> Float[Tensor, "T N W"]:
+        """ε ~ N(0, 1), `samples` for each row and GP of `like`."""
+        rows, width = like.shape[1:]
+        shape = (samples, self.total or rows, width)
+        whole = torch.randn(shape, generator=self.generator, dtype=like.dtype, device=like.device)
+        return whole[:, self.first : self.first + rows]
 
 
 class Rule(nn.Module, ABC):
@@ -72,7 +97,7 @@ class Rule(nn.Module, ABC):
         layer: int,
         mean: Float[Tensor, "S N W"],
         std: Float[Tensor, "S N W"],
-        noise: torch.Generator | None = None,
+        noise: Noise | None = None,
     ) -> Float[Tensor, "T N W"]:
         """μ + ξ σ for every component (eqs. 18, 22 and 23). Rules that sample draw ξ from `noise` where it is given."""
         sites = self.sites(layer)
@@ -271,11 +296,9 @@ class MonteCarlo(Rule):
         layer: int,
         mean: Float[Tensor, "S N W"],
         std: Float[Tensor, "S N W"],
-        noise: torch.Generator | None = None,
+        noise: Noise | None = None,
     ) -> Float[Tensor, "T N W"]:
         """μ + ε σ, with ε ~ N(0, 1) of its own for every sample, row and GP while training."""
         if noise is None:
             return super().expand(layer, mean, std)
-        shape = (self.num_sites, *mean.shape[1:])
-        epsilon = torch.randn(shape, generator=noise, dtype=mean.dtype, device=mean.device)
-        return mean + epsilon * std
+        return mean + noise.draw(self.num_sites, mean) * std

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dspp.cli import show
+from dspp.cli import fit_disk, show
 from dspp.cli.files import Labelled, check_columns, check_output, columns_of, file_size, located, read_labelled
 from dspp.cli.fit_options import FitOptions
 from dspp.cli.options import duration
@@ -34,15 +34,30 @@ class Task:
 
 
 def run(options: FitOptions, session: Session) -> None:
-    """Learn, save, and say how good the model is."""
+    """Learn, save, and say how good the model is; under torchrun, with the other processes it has started."""
+    from dspp.training.team import team_of_launcher
+
+    with team_of_launcher(options.device) as team:
+        session.quiet |= team.rank > 0
+        if team.size > 1 and options.tune:
+            raise InputError("--tune trains many models: run it without torchrun, with --jobs for several processes")
+        _run(options, session, first=team.rank == 0)
+
+
+def _run(options: FitOptions, session: Session, first: bool) -> None:
     budget = duration(options.time_budget, "--time-budget")
     _check_outputs(options)
     estimator = options.estimator()
-    with session.working(f"reading {options.train}"):
-        task, lines = _read(options, estimator)
-    session.say(*lines)
-    with _resumable(options, session):
-        fitted = (_searched if options.tune else _trained)(options, session, estimator, task, budget)
+    if fit_disk.is_wanted(options):
+        fitted, task = _from_disk(options, session, estimator, budget)
+    else:
+        with session.working(f"reading {options.train}"):
+            task, lines = _read(options, estimator)
+        session.say(*lines)
+        with _resumable(options, session):
+            fitted = (_searched if options.tune else _trained)(options, session, estimator, task, budget)
+    if not first:  # the first process of a team writes and speaks for all
+        return
     fitted.save(options.out)
     _tidy(options)
     if options.report is not None:
@@ -143,6 +158,21 @@ def _trained(
     return estimator
 
 
+def _from_disk(
+    options: FitOptions, session: Session, estimator: "Regressor", budget: float | None
+) -> tuple["Regressor", Task]:
+    """Train one model on a table larger than memory; of the rows, only those that judge are given back."""
+    import pyarrow as pa
+
+    with _resumable(options, session), _until_signalled() as stop:
+        table = fit_disk.train(options, session, estimator, budget, stop)
+    y = table.val.y.reshape(len(table.val), -1)
+    targets = pa.table({name: pa.array(part, from_pandas=True) for name, part in zip(options.target, y.T, strict=True)})
+    judges = f"{options.train}, held out" if options.validation is None else str(options.validation)
+    X = table.val.rows.table
+    return estimator, Task(X, targets, X, targets, judges, options.validation is not None, len(table))
+
+
 def _searched(
     options: FitOptions, session: Session, estimator: "Regressor", task: Task, budget: float | None
 ) -> "Regressor":
@@ -163,6 +193,9 @@ def _searched(
             seed=options.seed,
             progress=session.bars,
             should_stop=stop,
+            jobs=options.jobs,
+            engine=options.engine,
+            address=options.address,
         )
     session.say(f"Best of {len(result.trials)} settings: {_words(result.best_params)}")
     return result.best_estimator

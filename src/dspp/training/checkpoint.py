@@ -27,6 +27,7 @@ from dspp.presets import Spec
 from dspp.training.lock import locked
 from dspp.training.rows import Rows, Source
 from dspp.training.state import Epoch, Recovery, Snapshot
+from dspp.training.team import Team
 
 FORMAT, VERSION = "dspp checkpoint", 1
 
@@ -102,6 +103,37 @@ def open_checkpoint(path: str | Path, resume: bool, every: float, identity: dict
             raise CheckpointError(
                 f"{path} is there already; pass resume=True to go on from it, or delete it to start afresh"
             )
+
+
+class _Reader(Keeper):
+    """The keeper of a process that only reads: the first of its team writes for all."""
+
+    def write(self, moment: Moment) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def open_for_team(
+    path: str | Path, resume: bool, every: float, identity: dict[str, Any], team: Team
+) -> Iterator[Keeper]:
+    """`open_checkpoint` in the first process of a team; the others read the same file and write nothing.
+
+    Raises:
+        CheckpointError: as there, or the file cannot be seen by all processes.
+    """
+    path = Path(path)
+    if team.rank == 0:
+        with open_checkpoint(path, resume, every, identity) as keeper:
+            team.add(float(keeper.saved is not None))
+            team.wait()  # until all have read it
+            yield keeper
+        return
+    saved = team.add(0.0)[0] > 0
+    if saved and not path.exists():
+        raise CheckpointError(f"{path} cannot be seen by process {team.rank}; put it where all machines see it")
+    keeper = _Reader(path, every, identity, *(_load(path, identity) if saved else (None,)))
+    team.wait()
+    yield keeper
 
 
 def identify(

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 
 from dspp.errors import InputError
 
@@ -15,16 +16,21 @@ RESERVE = 0.01  # share of the budget that is not planned with
 class Clock:
     """What a run has spent of its `budget` (seconds; None: no limit).
 
+    Args:
+        budget: seconds for the whole run.
+        now: the time; processes that train together share one, so that they decide alike.
+
     Raises:
         InputError: the budget is not a positive number.
     """
 
-    def __init__(self, budget: float | None) -> None:
+    def __init__(self, budget: float | None, now: Callable[[], float] | None = None) -> None:
         if budget is not None and not (math.isfinite(budget) and budget > 0):
             raise InputError(f"time_budget: got {budget!r}, expected seconds > 0, or None for no limit")
         self.budget = budget
+        self._now = now or (lambda: time.perf_counter())
         self.validation = 0.0  # batches of validation rows at the end of each epoch
-        self._begin = self._lap = time.perf_counter()
+        self._begin = self._lap = self._now()
         self._laps = 0
         self.step_seconds = 0.0
         self._turn_seconds: float | None = None  # of the end of an epoch: validation and the user's callback
@@ -32,7 +38,7 @@ class Clock:
     @property
     def spent(self) -> float:
         """Seconds since the beginning, those before a resume included."""
-        return time.perf_counter() - self._begin
+        return self._now() - self._begin
 
     def go_on_from(self, seconds: float) -> None:
         """Count `seconds` that were spent before this process took over."""
@@ -45,11 +51,11 @@ class Clock:
 
     def start_lap(self) -> None:
         """What came before belongs to no step."""
-        self._lap = time.perf_counter()
+        self._lap = self._now()
 
     def end_step(self) -> None:
         """A step ends here."""
-        now = time.perf_counter()
+        now = self._now()
         self._laps += 1
         if self._laps > 1:  # the first also pays for what later ones find ready
             self.step_seconds += (now - self._lap - self.step_seconds) / min(self._laps - 1, PACE_LAPS)
@@ -57,7 +63,7 @@ class Clock:
 
     def end_epoch(self) -> None:
         """The work at the end of an epoch ends here."""
-        now = time.perf_counter()
+        now = self._now()
         self._turn_seconds, self._lap = now - self._lap, now
 
     @property

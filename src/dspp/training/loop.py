@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from torch import nn
 
@@ -34,6 +35,7 @@ from dspp.training.state import (
     take_snapshot,
 )
 from dspp.training.step import Stepper, nll, own_randomness
+from dspp.training.team import LOST, Team
 
 SNAPSHOT_STEPS = 50  # a good state is kept at every epoch and at every so many steps
 RESTART_ROWS = 5000  # rows on which restarts are compared
@@ -70,10 +72,12 @@ class Trainer:
         keeper: Keeper | None,
         on_epoch: Callable[[Epoch], None] | None,
         should_stop: Callable[[], bool] | None,
+        team: Team,
     ) -> None:
         self.spec, self.config, self.train, self.val, self.features = spec, config, train, val, features
         self.clock, self.keeper, self.on_epoch, self.should_stop = clock, keeper, on_epoch, should_stop
-        self.stepper = Stepper(spec.objective, config, len(train), randomise=features is not None)
+        self.team = team
+        self.stepper = Stepper(spec.objective, config, len(train), features is not None, team)
         self.steps_an_epoch = math.ceil(len(train) / config.batch_size)
         clock.validation = 0 if val is None else len(val) / config.batch_size
         self.full_steps = self.total_steps = config.epochs * self.steps_an_epoch
@@ -98,6 +102,10 @@ class Trainer:
                 self._write_good()
             except KeyboardInterrupt:
                 self._write_good()
+                raise
+            except TrainingInterrupted as lost:
+                if str(lost) == LOST:
+                    self._stop(LOST)
                 raise
         return self._result(state, self.good)
 
@@ -162,7 +170,7 @@ class Trainer:
         """Train a start for a short while; its training NLL, or NaN when it is out of the race."""
         try:
             self._advance(state)
-            return nll(state.model, self.train.start, RESTART_ROWS) if self.trying else math.nan
+            return nll(state.model, self.train.start, RESTART_ROWS, self.team) if self.trying else math.nan
         except (NumericalError, TrainingDiverged):
             if not self.trying:
                 raise
@@ -176,7 +184,7 @@ class Trainer:
         with own_randomness(seed, start.x.device, features is not None):
             model = build(self.spec.model, start.x, num_outputs, seed, features)
         model.train()
-        return TrainState(model, make_optimizer(model, self.config), trial, seed)
+        return TrainState(model, self.team.wrap(model), make_optimizer(model, self.config), trial, seed)
 
     def _resumed(self, snapshot: Snapshot) -> TrainState:
         state = self._start(snapshot.trial)
@@ -226,7 +234,7 @@ class Trainer:
         while True:
             try:
                 self._steps(state, epoch, batches)
-                val_nll = None if self.val is None else nll(state.model, self.val)
+                val_nll = None if self.val is None else nll(state.model, self.val, None, self.team)
                 break
             except NumericalError as error:
                 self._recover(state, str(error))
@@ -251,8 +259,8 @@ class Trainer:
             self.clock.end_step()
             name = f"start {state.trial + 1} of {self.config.restarts}" if self.trying else "training"
             self.bar.update(offset + state.step, f"{name}, epoch {epoch + 1}", len(batch), train_nll)
-            if self.should_stop is not None and self.should_stop():
-                self._interrupt(state)
+            if self.should_stop is not None and self.team.any(self.should_stop()):
+                self._stop(f"training was stopped at step {state.step}")
 
     def _record(self, state: TrainState, number: int, val_nll: float | None) -> None:
         rate = state.optimizer.param_groups[0]["lr"]
@@ -297,12 +305,12 @@ class Trainer:
                 f"learning_rate (now {self.config.learning_rate}), or use dtype='float64'"
             )
 
-    def _interrupt(self, state: TrainState) -> None:
+    def _stop(self, what: str) -> NoReturn:
+        """Keep the last good moment and end training."""
         self._write_good()
-        where = f"training was stopped at step {state.step}"
         if self.keeper is None:
-            raise TrainingInterrupted(f"{where}; there is no checkpoint, so the work is lost: pass checkpoint=<path>")
-        raise TrainingInterrupted(f"{where}; go on from {self.keeper.path} with the same call and resume=True")
+            raise TrainingInterrupted(f"{what}; there is no checkpoint, so the work is lost: pass checkpoint=<path>")
+        raise TrainingInterrupted(f"{what}; go on from {self.keeper.path} with the same call and resume=True")
 
     def _write_good(self) -> None:
         """Write down the last good moment; the steps since then will be repeated."""

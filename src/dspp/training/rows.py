@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -81,13 +81,17 @@ class _Picked:
         return self.rows[self.indices[number].to(self.rows.x.device)]
 
 
-def training_rows(X: Table, y: Table, spec: Spec, config: TrainConfig) -> Rows:
-    """Check the training rows and put them on the device."""
-    X64 = check_X(X)
+def training_rows(X: Table | Source, y: Table | None, spec: Spec, config: TrainConfig) -> Source:
+    """Check the training rows and put them on the device; a source has done so itself."""
+    if y is None:
+        if not callable(getattr(X, "batches", None)):
+            raise InputError("got no targets: pass y, one row for each row of X")
+        return cast(Source, X)
+    X64 = check_X(cast(Table, X))
     return _placed(X64, check_y(y, len(X64), missing=True), spec, config)
 
 
-def validation_rows(X: Table | None, y: Table | None, like: Rows, spec: Spec, config: TrainConfig) -> Rows | None:
+def validation_rows(X: Table | None, y: Table | None, like: Source, spec: Spec, config: TrainConfig) -> Rows | None:
     """Check the validation rows, which must look `like` the training rows; None when there are none."""
     if X is None and y is None:
         return None
@@ -95,18 +99,24 @@ def validation_rows(X: Table | None, y: Table | None, like: Rows, spec: Spec, co
         raise InputError("got only one of X_val and y_val, expected both or neither")
     X64 = check_X(X, "X_val")
     y64 = check_y(y, len(X64), "y_val", missing=True)
-    check_width(X64, like.x.shape[1])
-    if y64.shape[1:] != tuple(like.y.shape[1:]):
-        raise InputError(f"y_val has shape {y64.shape}, expected the outputs of y: {tuple(like.y.shape[1:])}")
+    check_width(X64, like.start.x.shape[1])
+    outputs = tuple(like.start.y.shape[1:])
+    if y64.shape[1:] != outputs:
+        raise InputError(f"y_val has shape {y64.shape}, expected the outputs of y: {outputs}")
     return _placed(X64, y64, spec, config)
 
 
 def _placed(X64: NDArray[np.float64], y64: NDArray[np.float64], spec: Spec, config: TrainConfig) -> Rows:
-    dtype, device = getattr(torch, spec.model.dtype), _device(config.device)
+    dtype, device = getattr(torch, spec.model.dtype), device_of(config.device)
     return Rows(torch.from_numpy(X64).to(device, dtype), torch.from_numpy(y64).to(device, dtype))
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device of this name.
+
+    Raises:
+        InputError: there is none.
+    """
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -11,17 +11,18 @@ from dspp.config import TrainConfig
 from dspp.data.checks import Table
 from dspp.errors import InputError
 from dspp.presets import Spec
-from dspp.training.checkpoint import Keeper, identify, open_checkpoint
+from dspp.training.checkpoint import Keeper, identify, open_for_team
 from dspp.training.clock import Clock
 from dspp.training.loop import FitResult, Trainer
-from dspp.training.rows import training_rows, validation_rows
+from dspp.training.rows import Source, training_rows, validation_rows
 from dspp.training.state import Epoch
+from dspp.training.team import Team
 
 
 def fit(
     spec: Spec,
-    X: Table,
-    y: Table,
+    X: Table | Source,
+    y: Table | None = None,
     *,
     X_val: Table | None = None,
     y_val: Table | None = None,
@@ -37,9 +38,12 @@ def fit(
 ) -> FitResult:
     """Build the model of `spec` on standardised rows and train it.
 
+    Where torch.distributed has a process group, its processes train one model together: all make this same call, each
+    takes a part of every batch, and the first alone writes the checkpoint and shows progress.
+
     Args:
         spec: the model and its objective, from `presets.preset`.
-        X: training rows (N, D), standardised.
+        X: training rows (N, D), standardised; or, without y, a `Source` of rows with their targets, such as `DiskRows`.
         y: targets, (N,) for one output or (N, T) for several, standardised; NaN among several: not observed.
         X_val: validation rows; the state with the best validation NLL is kept.
         y_val: their targets.
@@ -65,17 +69,19 @@ def fit(
     config = config or TrainConfig()
     if resume and checkpoint is None:
         raise InputError("resume=True needs the file to go on from: pass checkpoint=<path>")
-    clock = Clock(time_budget)  # the budget is for all of this
+    team = Team.current()
+    team.wait()  # the time that all share begins here
+    clock = Clock(time_budget, team.now if team.size > 1 else None)  # the budget is for all of this
     with _threads(config.threads):
         train = training_rows(X, y, spec, config)
         val = validation_rows(X_val, y_val, train, spec, config)
         kept: AbstractContextManager[Keeper | None] = nullcontext()
         if checkpoint is not None:
             identity = identify(spec, config, features, train, val)
-            kept = open_checkpoint(checkpoint, resume, checkpoint_seconds, identity)
+            kept = open_for_team(checkpoint, resume, checkpoint_seconds, identity, team)
         with kept as keeper:
-            trainer = Trainer(spec, config, train, val, features, clock, keeper, on_epoch, should_stop)
-            return trainer.run(progress)
+            trainer = Trainer(spec, config, train, val, features, clock, keeper, on_epoch, should_stop, team)
+            return trainer.run(progress if team.rank == 0 else False)
 
 
 @contextmanager

@@ -41,6 +41,7 @@ class TrainState:
     """A model in training, its optimiser, and where they stand."""
 
     model: Model
+    network: nn.Module  # what a step calls: the model, or what averages its gradients over several processes
     optimizer: torch.optim.Optimizer
     trial: int  # which of the starts it comes from
     seed: int  # of batches and samples

@@ -16,6 +16,7 @@ from dspp.objectives import OBJECTIVES
 from dspp.training.rows import Rows
 from dspp.training.schedules import SCHEDULES
 from dspp.training.state import TrainState
+from dspp.training.team import Team
 
 NLL_STEPS = 5  # the training NLL is taken at every so many steps
 
@@ -28,12 +29,15 @@ class Stepper:
         config: how to train.
         num_rows: how many training rows there are.
         randomise: whether the model has a part (dropout, say) that draws from torch's global generator.
+        team: the processes that share each batch.
     """
 
-    def __init__(self, objective: ObjectiveConfig, config: TrainConfig, num_rows: int, randomise: bool) -> None:
+    def __init__(
+        self, objective: ObjectiveConfig, config: TrainConfig, num_rows: int, randomise: bool, team: Team
+    ) -> None:
         self._objective, self._options = OBJECTIVES[objective.name], objective
         self._schedule, self._config = SCHEDULES[config.schedule], config
-        self._num_rows, self._randomise = num_rows, randomise
+        self._num_rows, self._randomise, self._team = num_rows, randomise, team
 
     def step(self, state: TrainState, batch: Rows, done: float) -> tuple[float, float | None]:
         """One step on the rows of a batch: the objective and, at some steps, the NLL.
@@ -49,38 +53,65 @@ class Stepper:
         rate = self._config.learning_rate * self._schedule(done, self._config)
         for group in state.optimizer.param_groups:
             group["lr"] = rate * state.rate_factor
-        x, y = batch.x, batch.y
-        with own_randomness(derive_seed(state.seed, state.step, 2), x.device, self._randomise):
-            mixture = state.model(x, noise_seed=derive_seed(state.seed, state.step, 1))
-        value = self._score(mixture, y, state.model)
-        state.optimizer.zero_grad()
-        (-value).backward()
+        with_nll = state.step % NLL_STEPS == 0
+        with self._team.together():
+            value, total, nll = self._forward(state, batch, with_nll)
+            state.optimizer.zero_grad()
+            (-value).backward()
         gradients = [p.grad for p in state.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        if not math.isfinite(value.item()) or not math.isfinite(norm.item()):
-            raise NumericalError(f"objective {value.item()}, gradient norm {norm.item()}")
+        if not math.isfinite(total) or not math.isfinite(norm.item()):
+            raise NumericalError(f"objective {total}, gradient norm {norm.item()}")
         state.optimizer.step()
-        train_nll = None
-        if state.step % NLL_STEPS == 0:
-            with torch.no_grad():
-                train_nll = -mixture.log_prob(y).mean().item()
-        return value.item(), train_nll
+        return total, nll if with_nll else None
 
-    def _score(self, mixture: Mixture, y: Tensor, model: Model) -> Tensor:
+    def _forward(self, state: TrainState, batch: Rows, with_nll: bool) -> tuple[Tensor, float, float]:
+        """The objective of this process's part of the batch, to go backward from; that of the batch; and its NLL.
+
+        Raises:
+            NumericalError: a part could not be computed, in this process or another.
+        """
+        part = self._team.part(len(batch))
+        mine, share = batch[part], (part.stop - part.start) / len(batch)
+        problem: NumericalError | None = None
+        value, nll = batch.y.new_zeros(()), 0.0
+        try:
+            with own_randomness(derive_seed(state.seed, state.step, 2), mine.x.device, self._randomise):
+                seed = derive_seed(state.seed, state.step, 1)
+                mixture = state.network(mine.x, noise_seed=seed, place=(part.start, len(batch)))
+            value = self._score(mixture, mine.y, state.model, share * self._team.size)
+            if with_nll:
+                with torch.no_grad():
+                    nll = -mixture.log_prob(mine.y).mean().item()
+        except NumericalError as error:
+            problem = error
+        failed, total, nll = self._team.add(float(problem is not None), value.item(), share * nll)
+        if failed:  # in all processes alike: none waits for another's gradients
+            raise problem or NumericalError("another process could not compute its part of the batch")
+        return value, total / self._team.size, nll
+
+    def _score(self, mixture: Mixture, y: Tensor, model: Model, weight: float) -> Tensor:
+        """The objective with its rows weighted, so that the mean over processes is that of the whole batch."""
         beta, gamma = self._options.beta, self._options.gamma
-        return self._objective(mixture, y, model.kl(), self._num_rows, beta=beta, gamma=gamma)
+        kl = model.kl() if weight == 1.0 else model.kl() / weight
+        value = self._objective(mixture, y, kl, self._num_rows, beta=beta, gamma=gamma)
+        return value if weight == 1.0 else weight * value
 
 
-def nll(model: Model, rows: Rows, most: int | None = None) -> float:
-    """NLL a row of the distribution the user would get.
+def nll(model: Model, rows: Rows, most: int | None = None, team: Team | None = None) -> float:
+    """NLL a row of the distribution the user would get; processes of a team share the rows.
 
     Raises:
         NumericalError: it is not finite.
     """
-    x, y = rows.x[:most], rows.y[:most]
-    value = -float(model.predictor()(x).log_prob(y).double().mean())
+    rows = rows[:most]
+    shared = team is not None and 1 < team.size <= len(rows)
+    mine = rows[team.part(len(rows))] if shared and team else rows
+    value = -float(model.predictor()(mine.x).log_prob(mine.y).double().mean())
+    if shared and team:
+        value = team.add(value * len(mine) / len(rows))[0]
     if not math.isfinite(value):
-        raise NumericalError(f"the NLL of {len(x)} rows is {value}")
+        raise NumericalError(f"the NLL of {len(rows)} rows is {value}")
     return value
 
 

@@ -1,0 +1,185 @@
+"""Training rows on a disk: read as they are needed, in an order that mixes the whole table.
+
+An epoch's order is a function of (seed, epoch): the blocks of neighbouring rows are shuffled and dealt into groups,
+each group is read into memory and its rows are shuffled, and batches are cut from the groups one after the other. So a
+disk reads long stretches, a batch has rows from all over the table, and every row comes once an epoch.
+
+Files are read, not mapped: mapped pages would count as this process's memory.
+"""
+
+import math
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int
+from torch import Tensor
+
+from dspp.config import TrainConfig
+from dspp.data.batches import derive_seed
+from dspp.data.cache import RowCache
+from dspp.errors import InputError
+from dspp.presets import Spec
+from dspp.training.rows import Rows, device_of
+
+BLOCK_ROWS = 1024  # neighbours that are read together
+GROUP_BYTES = 64 << 20  # of the rows that are shuffled together; two groups are in memory at a time
+START_ROWS = 50_000  # a random part of the table, on which models start
+BLOCKS, IN_GROUP, START = 1, 2, 3  # what a seed is for
+
+
+class DiskRows:
+    """A `Source` of the rows in a cache.
+
+    Args:
+        cache: where the rows are, standardised.
+        spec: the model, whose dtype they get.
+        config: how to train: the device they go to, and the seed of `start`.
+        block_rows: rows of a block.
+        group_bytes: of a group, at most.
+
+    Raises:
+        InputError: the cache is not there.
+    """
+
+    def __init__(
+        self,
+        cache: RowCache,
+        spec: Spec,
+        config: TrainConfig,
+        block_rows: int = BLOCK_ROWS,
+        group_bytes: int = GROUP_BYTES,
+    ) -> None:
+        self.cache, self._seed = cache, config.seed
+        self._dtype, self._device = getattr(torch, spec.model.dtype), device_of(config.device)
+        self.block_rows = block_rows
+        self.group_blocks = max(1, group_bytes // (block_rows * cache.row_bytes))
+        try:
+            self._file = os.open(cache.path, os.O_RDONLY)
+        except OSError as problem:
+            raise InputError(f"cannot read the cache {cache.path}: {problem.strerror}; run this again") from None
+        self.reader = ThreadPoolExecutor(1, "dspp-read")  # its thread starts with the first group
+
+    def __len__(self) -> int:
+        return self.cache.num_rows
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.reader.shutdown(cancel_futures=True)
+        os.close(self._file)
+
+    @property
+    def content(self) -> dict[str, Tensor]:
+        """What a checkpoint knows them by: the hash that the cache was written with."""
+        return {"cache": torch.tensor(list(bytes.fromhex(self.cache.sha256)), dtype=torch.uint8)}
+
+    @cached_property
+    def start(self) -> Rows:
+        """Rows at random, in random order, as a function of the seed."""
+        count = min(len(self), START_ROWS)
+        random = np.random.default_rng(derive_seed(self._seed, START))
+        chosen = random.choice(len(self), count, replace=False)
+        order = np.argsort(chosen)
+        table = torch.empty(count, self.cache.row_bytes // 4)
+        for place, row in zip(order, chosen[order], strict=True):  # in the order of the file
+            self._read(int(row), table[place : place + 1].numpy())
+        return self.placed(table)
+
+    def batches(self, batch_size: int, seed: int, epoch: int) -> "DiskBatches":
+        """The batches of an epoch."""
+        return DiskBatches(self, batch_size, seed, epoch)
+
+    def placed(self, table: Tensor) -> Rows:
+        """Rows of the file on the device."""
+        width = self.cache.num_inputs
+        x, y = table[:, :width], table[:, width:] if self.cache.num_outputs > 1 else table[:, width]
+        return Rows(x.contiguous().to(self._device, self._dtype), y.contiguous().to(self._device, self._dtype))
+
+    def block_lengths(self, blocks: Int[np.ndarray, " B"]) -> Int[np.ndarray, " B"]:
+        """How many rows these blocks have: all the same number, but for the last."""
+        return np.asarray(np.minimum(self.block_rows, len(self) - blocks * self.block_rows))
+
+    def read_blocks(self, blocks: Int[np.ndarray, " B"]) -> Tensor:
+        """The rows of these blocks, one block after the other."""
+        lengths = self.block_lengths(blocks)
+        table = torch.empty(int(lengths.sum()), self.cache.row_bytes // 4)
+        done = 0
+        for block, length in zip(blocks.tolist(), lengths.tolist(), strict=True):
+            self._read(block * self.block_rows, table[done : done + length].numpy())
+            done += length
+        return table
+
+    def _read(self, first_row: int, out: Float32[np.ndarray, "n W"]) -> None:
+        offset, left = first_row * self.cache.row_bytes, out.data.cast("B")
+        while left:
+            try:
+                count = os.preadv(self._file, [left], offset)
+            except OSError as problem:
+                raise InputError(f"cannot read the cache {self.cache.path}: {problem.strerror}") from None
+            if not count:
+                raise InputError(f"the cache {self.cache.path} was cut off while it was in use; run this again")
+            offset, left = offset + count, left[count:]
+
+
+class DiskBatches:
+    """The batches of an epoch, by number. The group after the one in use is read in the background."""
+
+    def __init__(self, rows: DiskRows, batch_size: int, seed: int, epoch: int) -> None:
+        self._rows, self._words = rows, (seed, epoch)
+        self._count = math.ceil(len(rows) / batch_size)
+        num_blocks = math.ceil(len(rows) / rows.block_rows)
+        order = np.random.default_rng(derive_seed(seed, epoch, BLOCKS)).permutation(num_blocks)
+        self._groups = np.array_split(order, math.ceil(num_blocks / rows.group_blocks))
+        lengths = [int(rows.block_lengths(blocks).sum()) for blocks in self._groups]
+        self._begins = np.cumsum([0, *lengths])
+        self._at: tuple[int, Tensor, Tensor] | None = None  # the group in use: number, rows, order
+        self._next: tuple[int, Future[Tensor]] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> Rows:
+        """Batch `number`, on the device."""
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        begin, end = self._cut(number), self._cut(number + 1)
+        group = int(np.searchsorted(self._begins, begin, side="right")) - 1
+        parts = []
+        while begin < end:
+            table, order = self._group(group)
+            first = int(self._begins[group])
+            picked = order[begin - first : end - first]
+            parts.append(table.index_select(0, picked))
+            begin, group = begin + len(picked), group + 1
+        return self._rows.placed(parts[0] if len(parts) == 1 else torch.cat(parts))
+
+    def _cut(self, number: int) -> int:
+        """Where a batch begins, so that their sizes differ by at most one."""
+        size, more = divmod(len(self._rows), self._count)
+        return number * size + min(number, more)
+
+    def _group(self, number: int) -> tuple[Tensor, Tensor]:
+        """The rows of a group and the order in which they come."""
+        if self._at is None or self._at[0] != number:
+            self._at = None  # its memory is free before the next but one is read
+            if self._next is None or self._next[0] != number:
+                self._ask(number)
+            assert self._next is not None
+            table = self._next[1].result()
+            self._next = None
+            if number + 1 < len(self._groups):
+                self._ask(number + 1)
+            generator = torch.Generator().manual_seed(derive_seed(*self._words, IN_GROUP, number))
+            self._at = number, table, torch.randperm(len(table), generator=generator)
+        return self._at[1:]
+
+    def _ask(self, number: int) -> None:
+        self._next = number, self._rows.reader.submit(self._rows.read_blocks, self._groups[number])

@@ -1,0 +1,115 @@
+"""Several processes that train one model together, on torch.distributed: each takes a part of every batch.
+
+Every process holds the same parameters and makes the same decisions. `DistributedDataParallel` averages gradients; the
+few numbers that decisions rest on (the objective, whether a step failed, what time it is) are summed over the team at
+each step, so that all go back, stop or end at the same step.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dspp.errors import InputError, TrainingInterrupted
+
+LOST = "another process of this run has ended, so this one cannot go on"
+
+
+@dataclass
+class Team:
+    """The processes that train together; of one, where there is no process group."""
+
+    rank: int = 0
+    size: int = 1
+    _time: float | None = None  # of the first process at the last `add`
+
+    @classmethod
+    def current(cls) -> "Team":
+        """The processes of torch's default group, if there is one."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return cls()
+        return cls(dist.get_rank(), dist.get_world_size())
+
+    def part(self, count: int) -> slice:
+        """Which of `count` rows are this process's: neighbours, as many as any other has or one more.
+
+        Raises:
+            InputError: there are fewer rows than processes.
+        """
+        if count < self.size:
+            raise InputError(f"got {self.size} processes for {count} rows; use a larger batch_size or fewer processes")
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """What to call instead of the model, so that backward averages gradients over the team."""
+        return model if self.size == 1 else DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+    def add(self, *numbers: float) -> list[float]:
+        """The sum over the team of each number. All processes must ask at the same point.
+
+        Raises:
+            TrainingInterrupted: a process is gone.
+        """
+        if self.size == 1:
+            return list(numbers)
+        now = time.perf_counter() if self.rank == 0 else 0.0
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        summed = torch.tensor([*numbers, now], dtype=torch.float64, device=device)
+        with self.together():
+            dist.all_reduce(summed)
+        *totals, self._time = summed.tolist()
+        return totals
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is up in one of the processes."""
+        return self.add(float(flag))[0] > 0
+
+    def now(self) -> float:
+        """A time that is the same in all processes: the first's, when they last met."""
+        return time.perf_counter() if self._time is None else self._time
+
+    def wait(self) -> None:
+        """Let all processes come to this point."""
+        if self.size > 1:
+            self.add()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Turn what torch says when a process is lost into an error of ours."""
+        try:
+            yield
+        except RuntimeError as problem:
+            if self.size == 1 or isinstance(problem, TrainingInterrupted) or not _is_lost(problem):
+                raise
+            raise TrainingInterrupted(LOST) from problem
+
+
+def _is_lost(problem: RuntimeError) -> bool:
+    words = ("connection", "closed", "timed out", "gloo", "nccl", "socket", "peer", "broken pipe")
+    return any(word in str(problem).lower() for word in words)
+
+
+def launched() -> bool:
+    """Whether this process is one of several that torchrun has started."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+@contextmanager
+def team_of_launcher(device: str) -> Iterator[Team]:
+    """Join the processes that torchrun has started, if it has, for as long as the block lasts."""
+    if not launched() or dist.is_initialized():
+        yield Team.current()
+        return
+    if device.startswith("cuda"):
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    try:
+        yield Team.current()
+    finally:
+        dist.destroy_process_group()
