@@ -14,7 +14,7 @@ from dspp.errors import DsppError, InputError
 from experiments import data as datasets
 from experiments.catalogue import EXPERIMENTS, ROWS, Experiment, experiment
 from experiments.protocol import SETTINGS, Protocol, Rule, read_protocol
-from experiments.results import REPOSITORY, add, cores, read
+from experiments.results import REPOSITORY, add, read
 from experiments.run import Outcome, Plan, plan, run
 from experiments.units import Unit, list_units
 
@@ -37,7 +37,19 @@ def run_command(
     grid: Annotated[list[str], typer.Option(help="NAME=V1,V2: the values to choose from; one fixes it.")] = [],  # noqa: B006
     data: DataFolder = None,
     results: ResultsFolder = RESULTS,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")] = cores(),
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Units at once, of one thread each; as many as there are cores.")
+    ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="local, or ray (pip install 'dspp[ray]'): its machines need this repository and the data folder at "
+            "the same paths as here."
+        ),
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a Ray cluster, or auto; else Ray runs on this machine.")
+    ] = None,
     max_rows: Annotated[float, typer.Option(help="Leave out data sets with more rows.")] = float("inf"),
     download: Annotated[bool, typer.Option(help="Fetch data sets that are not on this machine.")] = True,
     dry_run: Annotated[bool, typer.Option(help="Only list what would be run.")] = False,
@@ -55,7 +67,7 @@ def run_command(
         for unit in todo.fits:
             print(f"{unit.label}: {json.dumps(unit.setting)}")
         return
-    failed = _run_with_bar(todo, results, data, jobs, console)
+    failed = _run_with_bar(todo, results, data, jobs, console, engine, address)
     for outcome in failed:
         console.print(f"[red]failed[/red] {outcome.unit.label}: {outcome.problem}", highlight=False)
     if failed:
@@ -148,7 +160,15 @@ def _cost(unit: Unit) -> float:
     return ROWS.get(unit.dataset, 10_000) * float(unit.setting.get("epochs", 5))
 
 
-def _run_with_bar(todo: Plan, folder: Path, data: Path | None, jobs: int, console: Console) -> list[Outcome]:
+def _run_with_bar(
+    todo: Plan,
+    folder: Path,
+    data: Path | None,
+    jobs: int | None,
+    console: Console,
+    engine: str,
+    address: str | None,
+) -> list[Outcome]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     total, done, begin = sum(map(_cost, todo.fits)), 0.0, time.monotonic()
     with Progress(*columns, TextColumn("{task.fields[left]}"), console=console) as bar:
@@ -164,7 +184,7 @@ def _run_with_bar(todo: Plan, folder: Path, data: Path | None, jobs: int, consol
             )
             bar.console.print(f"{outcome.unit.label}: {nll}", highlight=False)
 
-        return run(todo, folder, data, jobs, report)
+        return run(todo, folder, data, jobs, report, engine, address)
 
 
 def _summary(outcome: Outcome) -> str:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import joblib
-
+from dspp.engines import run_all
 from dspp.errors import DsppError
 from experiments import results
 from experiments.fitting import Record, run_unit
@@ -58,18 +57,23 @@ def plan(units: Sequence[Unit], folder: Path) -> Plan:
 
 
 def run(
-    todo: Plan, folder: Path, data_folder: Path | None, jobs: int, report: Callable[[Outcome], None]
+    todo: Plan,
+    folder: Path,
+    data_folder: Path | None,
+    jobs: int | None,
+    report: Callable[[Outcome], None],
+    engine: str = "local",
+    address: str | None = None,
 ) -> list[Outcome]:
     """Run what is missing and keep each result as it comes; return what failed.
 
-    The pool is joblib's: under `joblib.parallel_config` another backend takes the units elsewhere.
+    On Ray a unit of a lost node is run again on another, from its checkpoint if both see the folder of results.
     """
-    work = folder / ".work"
-    work.mkdir(parents=True, exist_ok=True)
-    shared = (data_folder, work.resolve(), results.provenance(), os.getpid())
-    pool = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
+    work = (folder / ".work").resolve()
+    parent = os.getpid() if engine == "local" else 0  # Ray ends the workers of a command that is gone; 0 is no parent
+    shared = (data_folder and data_folder.resolve(), work, results.provenance(), parent)
     failed = []
-    for outcome in pool(joblib.delayed(attempt)(unit, *shared) for unit in todo.fits):
+    for _, outcome in run_all(attempt, todo.fits, shared=shared, engine=engine, jobs=jobs, address=address):
         if outcome.record is None:
             failed.append(outcome)
         else:
@@ -80,10 +84,11 @@ def run(
     return failed
 
 
-def attempt(unit: Unit, *arguments: Any) -> Outcome:
+def attempt(unit: Unit, data_folder: Path | None, work: Path, *arguments: Any) -> Outcome:
     """Run one unit; a problem of its own does not end the others."""
+    work.mkdir(parents=True, exist_ok=True)  # maybe on another machine
     try:
-        return Outcome(unit, run_unit(unit, *arguments))
+        return Outcome(unit, run_unit(unit, data_folder, work, *arguments))
     except DsppError as problem:
         return Outcome(unit, None, str(problem))
 

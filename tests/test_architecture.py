@@ -1,7 +1,7 @@
 """The package read from its syntax trees: imports go one way, one Cholesky, nothing that runs what it reads."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -12,6 +12,7 @@ PACKAGE = Path(dspp.errors.__file__).parent
 # What stands before what. Files and folders that are not named here (estimators, command line, …) come after all of it.
 ORDER = [
     "errors",
+    "engines",
     "registry",
     "config",
     "storage",
@@ -155,13 +156,17 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_ATTRIBUTES = {"torch.load", "torch.jit.load", "builtins.eval", "builtins.exec"}
 
 
-def complaints(tree: ast.AST) -> Iterator[str]:
+# A pool of processes that we started ourselves, which reads what we wrote a moment ago; joblib.load stays forbidden.
+ALLOWED = {"engines": {"joblib.externals.loky.ProcessPoolExecutor"}}
+
+
+def complaints(tree: ast.AST, allowed: Set[str] = frozenset()) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name.split(".")[0] in FORBIDDEN_MODULES)
         elif isinstance(node, ast.ImportFrom):
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
-            if str(node.module).split(".")[0] in FORBIDDEN_MODULES or names & FORBIDDEN_ATTRIBUTES:
+            names = {f"{node.module}.{alias.name}" for alias in node.names} - allowed
+            if names and (str(node.module).split(".")[0] in FORBIDDEN_MODULES or names & FORBIDDEN_ATTRIBUTES):
                 yield f"from {node.module}"
         elif isinstance(node, ast.Name) and node.id in FORBIDDEN_CALLS:  # `model.eval()` is an attribute, and fine
             yield node.id
@@ -173,7 +178,8 @@ def complaints(tree: ast.AST) -> Iterator[str]:
 
 def test_nothing_in_the_package_runs_what_it_reads() -> None:
     for name, tree in TREES.items():
-        assert not list(complaints(tree)), f"{name}: {list(complaints(tree))}"
+        found = list(complaints(tree, ALLOWED.get(name, frozenset())))
+        assert not found, f"{name}: {found}"
 
 
 def test_the_test_above_can_fail() -> None:
@@ -185,6 +191,9 @@ def test_the_test_above_can_fail() -> None:
         "torch.load(path)",
         "from torch import load",
         "np.load(path, allow_pickle=True)",
+        "import joblib",
+        "from joblib import load",
+        "from joblib.externals.loky import ProcessPoolExecutor, cloudpickle",
     ):
-        assert list(complaints(ast.parse(line))), line
+        assert list(complaints(ast.parse(line), ALLOWED["engines"])), line
     assert not list(complaints(ast.parse("model.eval()\njson.load(file)")))

@@ -71,7 +71,7 @@ def test_all_experiments_survive_kills_and_do_nothing_twice(data_folder: Path, t
             start_new_session=True,
             stderr=subprocess.DEVNULL,
         )
-        while lines(folder) < target and process.poll() is None and time.monotonic() < begun + 100:
+        while lines(folder) < target and process.poll() is None and time.monotonic() < begun + 300:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -20,6 +20,8 @@ dspp fit train.csv --target price --out model.dspp
 
 dspp fit train.parquet --target x --target y --out model.dspp --time-budget 5m --report report.html
 
+dspp fit folder_of_parquet_files --target price --out model.dspp --cache /big/disk
+
 dspp fit train.csv --target price --drop id --model nn+dspp --features 100,20 --out model.dspp
 
 dspp fit train.csv --target price --out model.dspp --tune --time-budget 1h"""
@@ -29,6 +31,8 @@ dspp tune train.csv --target price --out model.dspp --time-budget 10m
 
 dspp tune train.csv --target price --out model.dspp --trials 50 --study price.study
 
+dspp tune train.csv --target price --out model.dspp --jobs 8 --engine ray --address 10.0.0.1:6379
+
 What is given is kept, the rest is searched: with --width 5 only models of that width are tried."""
 
 
@@ -37,7 +41,12 @@ class FitOptions:
     """The options. Settings left at None are the model's own."""
 
     train: Annotated[
-        Path, typer.Argument(help="The table to learn from: .csv, .tsv, .parquet, .feather or .arrow.", metavar="TABLE")
+        Path,
+        typer.Argument(
+            help="The table to learn from: .csv, .tsv, .parquet, .feather or .arrow; or a folder of Parquet files or "
+            "a quoted pattern such as 'part-*.parquet', which may be larger than memory.",
+            metavar="TABLE",
+        ),
     ]
     target: Annotated[list[str], option("The column to predict; repeat it for several.", "COLUMN", DATA)]
     out: Annotated[Path, option("Where the model goes, such as model.dspp.", "FILE", RESULT)]
@@ -48,6 +57,11 @@ class FitOptions:
     validation_fraction: Annotated[float, option("The share of rows held out for that; 0 is none.", "SHARE", DATA)] = (
         0.1
     )
+    on_disk: Annotated[
+        bool, flag("--on-disk", "Train from the disk, as if the table were too large for memory.", DATA)
+    ] = False
+    cache: Annotated[Path | None, option("The folder for rows that are read from the disk.", "DIR", DATA)] = None
+    keep_cache: Annotated[bool, flag("--keep-cache", "Keep them there; the next fit begins at once.", DATA)] = False
     model: Annotated[
         str,
         option(f"One of {', '.join(MODELS)}; nn+NAME has a neural network in front.", "NAME", MODEL, choices=MODELS),
@@ -89,6 +103,16 @@ class FitOptions:
     trials: Annotated[int | None, option("Settings to try at most; 30 unless given.", "N", SEARCH)] = None
     study: Annotated[
         Path | None, option("Keep the trials in this journal; the same command goes on from it.", "FILE", SEARCH)
+    ] = None
+    jobs: Annotated[
+        int, option("Settings to try at once, each with one thread; which are tried then varies.", "N", SEARCH)
+    ] = 1
+    engine: Annotated[
+        str,
+        option("Where they run: local, or ray (pip install 'dspp[ray]').", "NAME", SEARCH, choices=("local", "ray")),
+    ] = "local"
+    address: Annotated[
+        str | None, option("A Ray cluster, or auto; else Ray runs on this machine.", "HOST:PORT", SEARCH)
     ] = None
     report: Annotated[Path | None, option("Write a page about the model, such as report.html.", "FILE", RESULT)] = None
     overwrite: Annotated[bool, flag("--overwrite", "Replace files that are there already.", RESULT)] = False

@@ -123,14 +123,6 @@ class Number(Column):
     missing: bool
     fill: float
 
-    @classmethod
-    def fit(cls, name: str, values: Float[np.ndarray, " N"]) -> Column:
-        """Learn from the training values, NaN where missing."""
-        known = values[~np.isnan(values)]
-        if reason := nothing_to_learn(known, len(values)):
-            return Dropped(name, reason)
-        return cls(name, len(known) < len(values), float(2 * np.median(known / 2)))  # halved: 1e308 + 1e308 is no inf
-
     @property
     def features(self) -> tuple[str, ...]:
         """The name itself, and the mark."""
@@ -157,13 +149,6 @@ class Boolean(Column):
 
     kind = "boolean"
     missing: bool
-
-    @classmethod
-    def fit(cls, name: str, values: Float[np.ndarray, " N"]) -> Column:
-        """Learn from the training values: 0, 1, or NaN where missing."""
-        known = values[~np.isnan(values)]
-        reason = nothing_to_learn(known, len(values))
-        return Dropped(name, reason) if reason else cls(name, len(known) < len(values))
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -245,14 +230,6 @@ class Category(Column):
 
 
 # ---------------------------------------------------------------- what they share
-
-
-def nothing_to_learn(known: np.ndarray, num_rows: int) -> str:
-    """Return why a column has nothing to teach, or nothing if it has; one row alone does not show that it has not."""
-    if len(known) == 0:
-        return "has no values"
-    same = 1 < len(known) == num_rows and known.min() == known.max()
-    return "has the same value in all rows" if same else ""
 
 
 def marked(name: str, missing: bool) -> tuple[str, ...]:

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from dspp.data import arrays
-from dspp.data.columns import CHECKS, Column, Dropped, is_tuple_of_texts, marked, nothing_to_learn, write
+from dspp.data.columns import CHECKS, Column, is_tuple_of_texts, marked, write
 from dspp.data.messages import Place
 
-_DAY: Final = 86_400_000_000  # microseconds
+DAY: Final = 86_400_000_000  # microseconds
 
 
 def _season(micros: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
@@ -22,8 +22,8 @@ def _season(micros: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
 
 # The share of its round, from 0 to 1, that a moment has done. 1970-01-01 was a Thursday: +3 starts weeks on Mondays.
 _CYCLES: Final = {
-    "hour": lambda micros: micros % _DAY / _DAY,
-    "weekday": lambda micros: (micros // _DAY + 3) % 7 / 7,
+    "hour": lambda micros: micros % DAY / DAY,
+    "weekday": lambda micros: (micros // DAY + 3) % 7 / 7,
     "day of year": _season,
 }
 
@@ -46,19 +46,11 @@ class Datetime(Column):
     cycles: tuple[str, ...]
 
     @classmethod
-    def fit(cls, name: str, micros: Int[np.ndarray, " N"], missing: Bool[np.ndarray, " N"]) -> Column:
-        """Learn from the training rows, in microseconds."""
-        known = micros[~missing]
-        if reason := nothing_to_learn(known, len(micros)):
-            return Dropped(name, reason)
-        days = _days(known, int(known.min()))
-        varies = {
-            "hour": bool(np.ptp(known % _DAY)),
-            "weekday": len(np.unique(known // _DAY % 7)) > 2,
-            "day of year": float(days.max()) > 60,
-        }
-        cycles = tuple(cycle for cycle in _CYCLES if varies[cycle])
-        return cls(name, bool(missing.any()), float(np.median(days)), int(known.min()), cycles)
+    def since(
+        cls, name: str, missing: bool, origin: int, micros: Int[np.ndarray, " N"], cycles: tuple[str, ...]
+    ) -> Column:
+        """Count days from `origin`; the median of `micros` stands for missing moments."""
+        return cls(name, missing, float(np.median(_days(micros, origin))), origin, cycles)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -89,4 +81,4 @@ class Datetime(Column):
 
 
 def _days(micros: Int[np.ndarray, " n"], origin: int) -> Float[np.ndarray, " n"]:
-    return np.asarray((micros.astype(np.float64) - origin) / _DAY)
+    return np.asarray((micros.astype(np.float64) - origin) / DAY)

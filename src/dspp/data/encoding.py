@@ -13,28 +13,27 @@ and one more, "<name> is missing", where training rows lacked values.
 """
 
 import difflib
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from jaxtyping import Float
-from pyarrow import types
 
-from dspp.data import arrays
-from dspp.data.columns import LONGEST_TEXT, Boolean, Category, Column, Dropped, Number, check_finite, is_short_text
+from dspp.data.columns import LONGEST_TEXT, Boolean, Category, Column, Dropped, Number, is_short_text
 from dspp.data.datetimes import Datetime
-from dspp.data.messages import Place, check_names, listed
+from dspp.data.learning import Learner, count_levels, learner_of
+from dspp.data.messages import Place, check_names
 from dspp.errors import InputError
 
-__all__ = ["BLOCK", "MAX_COLUMNS", "Category", "TableEncoder"]
+__all__ = ["BLOCK", "MAX_COLUMNS", "Category", "TableEncoder", "TableLearner"]
 
 MAX_COLUMNS: Final = 10_000  # of a table
 BLOCK: Final = 16_384  # rows encoded at once: the piece of the matrix being filled stays in the cache
+
+Encoder = TypeVar("Encoder", bound="TableEncoder")
 
 
 @dataclass(frozen=True)
@@ -71,11 +70,8 @@ class TableEncoder:
         if table.num_rows == 0:
             raise InputError(f"{where}: got 0 rows, expected at least 1. Look at the file or filter this came from.")
         check_names(table.column_names, where)
-        fitted = [_fit(table.column(i), Place(where, name)) for i, name in enumerate(table.column_names)]
-        encoder = cls(tuple(column for column, _ in fitted), tuple(note for _, note in fitted if note))
-        if not encoder.feature_names:
-            raise InputError(f"{where}: no column can be learned from: {'; '.join(encoder.notes):.1000}")
-        return encoder
+        learned = [_learned(table.column(i), Place(where, name)) for i, name in enumerate(table.column_names)]
+        return _encoder(cls, learned, where)
 
     def marking(self, table: pa.Table) -> Self:
         """Return the encoder that also takes missing values where `table` has some and the training rows had none.
@@ -163,8 +159,9 @@ class TableEncoder:
         found = {}
         for column in self._used:
             if isinstance(column, Category) and not column.other:
-                known, seen = {None, *column.levels}, _count(selected.column(column.name), Place(where, column.name))
-                found[column.name] = [level for level in seen if level not in known][:5]
+                place, known = Place(where, column.name), {None, *column.levels}
+                seen = chain.from_iterable(count_levels(*each) for each in _chunks(selected.column(column.name), place))
+                found[column.name] = [level for level in dict.fromkeys(seen) if level not in known][:5]
         return {name: levels for name, levels in found.items() if levels}
 
     def to_json(self) -> dict[str, Any]:
@@ -191,40 +188,50 @@ class TableEncoder:
         return encoder
 
 
-# ---------------------------------------------------------------- learning one column
+# ---------------------------------------------------------------- learning
 
 
-def _fit(column: pa.ChunkedArray, place: Place) -> tuple[Column, str]:
-    """Return how to encode a column, and a note or nothing."""
-    kind = _kind(column.type)
-    if column.null_count == len(column):
-        return _noted(Dropped(place.column, "has no values"))
-    if kind == "category":
-        counts = _count(column, place)
-        missing = counts.pop(None, 0)
-        return _noted(
-            Category.fit(place.column, counts, missing),
-            "" if types.is_dictionary(column.type) else _text_hint(list(counts)),
-        )
-    if kind == "datetime":
-        parts = [arrays.datetimes(chunk, at) for chunk, at in _chunks(column, place)]
-        return _noted(Datetime.fit(place.column, *(np.concatenate(part) for part in zip(*parts, strict=True))))
-    if kind == "boolean":
-        return _noted(Boolean.fit(place.column, _gather(column, place)))
-    if kind == "number":
-        return _noted(Number.fit(place.column, _gather(column, place)))
-    raise place.error(
-        f"got {column.type}, which cannot be encoded. Turn it into numbers, text or dates, or leave it out."
-    )
+class TableLearner:
+    """Learns the encoding of rows that come batch by batch, in memory that does not grow: see `learning`.
+
+    Args:
+        schema: The columns.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._learners = [learner_of(field.name, field.type, bounded=True) for field in schema]
+
+    def add(self, batch: pa.RecordBatch, where: str, first_row: int = 0) -> None:
+        """See more rows.
+
+        Raises:
+            InputError: A value cannot be used; the error names it.
+        """
+        for learner in self._learners:
+            learner.add(batch.column(learner.name), Place(where, learner.name, first_row))
+
+    def encoder(self, where: str) -> TableEncoder:
+        """The encoder of what was seen.
+
+        Raises:
+            InputError: There is nothing to learn from.
+        """
+        return _encoder(TableEncoder, self._learners, where)
 
 
-def _kind(arrow: pa.DataType) -> str:
-    """Return the kind of encoding for an Arrow type, or nothing if there is none."""
-    if types.is_dictionary(arrow):
-        return "category" if _kind(arrow.value_type) else ""
-    tests = {"category": arrays.is_text, "number": arrays.is_number, "datetime": arrays.is_datetime}
-    tests["boolean"] = types.is_boolean
-    return next((kind for kind, test in tests.items() if test(arrow)), "")
+def _encoder(kind: type[Encoder], learners: Sequence[Learner], where: str) -> Encoder:
+    fitted = [_noted(learner.column(), learner.hint()) for learner in learners]
+    encoder = kind(tuple(column for column, _ in fitted), tuple(note for _, note in fitted if note))
+    if not encoder.feature_names:
+        raise InputError(f"{where}: no column can be learned from: {'; '.join(encoder.notes):.1000}")
+    return encoder
+
+
+def _learned(column: pa.ChunkedArray, place: Place) -> Learner:
+    learner = learner_of(place.column, column.type)
+    for chunk, at in _chunks(column, place):
+        learner.add(chunk, at)
+    return learner
 
 
 def _chunks(column: pa.ChunkedArray, place: Place) -> Iterator[tuple[pa.Array, Place]]:
@@ -234,40 +241,9 @@ def _chunks(column: pa.ChunkedArray, place: Place) -> Iterator[tuple[pa.Array, P
         row += len(chunk)
 
 
-def _gather(column: pa.ChunkedArray, place: Place) -> Float[np.ndarray, " N"]:
-    values = np.concatenate([arrays.numbers(chunk, at) for chunk, at in _chunks(column, place)])
-    check_finite(values, place)
-    return values
-
-
-def _count(column: pa.ChunkedArray, place: Place) -> Counter[Any]:
-    """Return how often each level is there; None is a missing one."""
-    counts: Counter[Any] = Counter()
-    for chunk, at in _chunks(column, place):
-        for pair in pc.value_counts(arrays.texts(chunk, at)).to_pylist():
-            counts[pair["values"]] += pair["counts"]
-    return counts
-
-
 def _noted(column: Column, hint: str = "") -> tuple[Column, str]:
     left_out = f"column {column.name!r} is left out: it {column.how}" if isinstance(column, Dropped) else ""
     return column, left_out + (hint and f"{'; ' if left_out else f'column {column.name!r}: '}{hint}")
-
-
-def _text_hint(levels: list[str]) -> str:
-    """Return what to do about text that is really numbers or dates, or nothing."""
-    text, sample = pa.array(levels, pa.string()), levels[:1000]
-    if not levels or arrays.casts(text, pa.float64()):
-        return "its values are numbers as text; convert them if they are amounts" if levels else ""
-    odd = [level for level in sample if not arrays.casts(pa.array([level]), pa.float64())]
-    if len(odd) <= len(sample) / 10:
-        odd = odd or [levels[arrays.first_failure(text, pa.float64())]]
-        return f"most of its values are numbers, but not {listed(odd, 3):.200}; correct these or clear them"
-    if arrays.casts(pc.replace_substring(text, ",", ""), pa.float64()):
-        return "its values are numbers with commas; write 1.5 for 1,5 and 1500 for 1,500"
-    if any(arrays.casts(reading, kind) for reading, kind in arrays.datetime_readings(text)):
-        return "its values are dates as text; convert them to dates"
-    return ""
 
 
 def _column_from_json(values: Any) -> Column:

@@ -42,7 +42,7 @@ class Inputs:
                     f"{name}: got {table.num_rows} sample(s) and {table.num_columns} feature(s) "
                     f"(shape={table.shape}) while a minimum of 1 is required. Look at the filter this came from."
                 )
-            _check_no_inf(table, name)  # here, before rows are split off: the error names the row of the user's table
+            check_no_inf(table, name)  # here, before rows are split off: the error names the row of the user's table
             return cls(table, None)
         return cls(None, check_X(_numbers(X), name))
 
@@ -131,10 +131,11 @@ def _columns(table: pa.Table, name: str, first_row: int = 0) -> Float[np.ndarray
     return out
 
 
-def _check_no_inf(table: pa.Table, name: str) -> None:
+def check_no_inf(table: pa.Table | pa.RecordBatch, name: str, first_row: int = 0) -> None:
+    """Raise `InputError` for the first infinite number of a column."""
     for label, column in zip(table.column_names, table.columns, strict=True):
         if types.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py():
-            check_finite(column.to_numpy(), Place(name, label))
+            check_finite(np.asarray(column), Place(name, label, first_row))
 
 
 def _finite(array: Float[np.ndarray, "N K"], names: list[str], where: str, first_row: int) -> Float[np.ndarray, "N K"]:

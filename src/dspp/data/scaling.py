@@ -28,13 +28,18 @@ class Standardizer:
     def fit(cls, array: Float[np.ndarray, " N *D"]) -> Self:
         """Take the statistics of these rows. Give training rows only: others would leak into the model."""
         magnitude = np.abs(array).max(axis=0)
-        unit = np.ldexp(1.0, np.frexp(magnitude)[1] - 1)  # a power of two: no rounding, and 1e200² is no inf
+        unit = _unit(magnitude)
         scaled = array / unit
         mean = scaled.mean(axis=0)
         mean = mean + (scaled - mean).mean(axis=0)  # what the first pass lost beside an offset of 1e8
         std = np.sqrt(np.square(scaled - mean).mean(axis=0))
-        constant = std * unit <= ROUNDING * magnitude
-        return cls(np.asarray(mean * unit), np.asarray(np.where(constant, 1.0, std * unit)))
+        return cls._of(mean * unit, std * unit, magnitude)
+
+    @classmethod
+    def _of(
+        cls, mean: Float[np.ndarray, "*D"], std: Float[np.ndarray, "*D"], magnitude: Float[np.ndarray, "*D"]
+    ) -> Self:
+        return cls(np.asarray(mean), np.asarray(np.where(std <= ROUNDING * magnitude, 1.0, std)))
 
     def transform(self, array: Float[np.ndarray, " N *D"]) -> Float[np.ndarray, " N *D"]:
         """Return the array in standardised units."""
@@ -43,3 +48,52 @@ class Standardizer:
     def inverse(self, array: Float[np.ndarray, " N *D"]) -> Float[np.ndarray, " N *D"]:
         """Return a standardised array in the units it came from."""
         return np.asarray(array * self.scale + self.mean)
+
+
+class RunningScale:
+    """The `Standardizer` of rows that come piece by piece; NaN is no value.
+
+    Equal to that of all rows at once but for rounding: means and sums of squares are merged as in Chan, Golub & LeVeque
+    (1979). They are of differences to the mean of the first piece, so that an offset of 1e8 costs no digits, in units
+    of a power of two near the largest number so far, so that 1e200² is no inf.
+
+    Args:
+        num_columns: Of each piece.
+    """
+
+    def __init__(self, num_columns: int) -> None:
+        self._count, self._origin, self._mean, self._squares, self._magnitude = np.zeros((5, num_columns))
+
+    def add(self, array: Float[np.ndarray, "n D"]) -> None:
+        """See more rows."""
+        known = ~np.isnan(array)
+        count, before = known.sum(axis=0), self._count
+        self._grow(np.max(np.abs(array), axis=0, initial=0, where=known))
+        unit = _unit(self._magnitude)
+        scaled = np.where(known, array / unit, 0.0)
+        here = scaled.sum(axis=0) / np.maximum(count, 1)
+        self._origin = np.where(before > 0, self._origin, here * unit)
+        centred = np.where(known, scaled - self._origin / unit, 0.0)
+        mean = centred.sum(axis=0) / np.maximum(count, 1)
+        squares = np.square(np.where(known, centred - mean, 0.0)).sum(axis=0)
+        self._count = before + count
+        share = count / np.maximum(self._count, 1)
+        self._squares += squares + np.square(mean - self._mean) * before * share
+        self._mean += (mean - self._mean) * share
+
+    def _grow(self, magnitude: Float[np.ndarray, " D"]) -> None:
+        """Take the unit of a larger number."""
+        magnitude = np.maximum(self._magnitude, magnitude)
+        shrink = np.where(self._count > 0, _unit(self._magnitude) / _unit(magnitude), 1.0)
+        self._mean, self._squares, self._magnitude = self._mean * shrink, self._squares * shrink**2, magnitude
+
+    def result(self) -> Standardizer:
+        """The scale of what was seen."""
+        unit = _unit(self._magnitude)
+        std = np.sqrt(self._squares / np.maximum(self._count, 1))
+        return Standardizer._of(self._origin + self._mean * unit, std * unit, self._magnitude)
+
+
+def _unit(magnitude: Float[np.ndarray, "*D"]) -> Float[np.ndarray, "*D"]:
+    """A power of two near it: dividing by that rounds nothing, and then 1e200² is no inf."""
+    return np.asarray(np.ldexp(1.0, np.frexp(magnitude)[1] - 1))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dspp.calibration import Conformal, all_scores
 from dspp.config import TrainConfig
+from dspp.data.encoding import TableEncoder
 from dspp.data.inputs import Inputs
 from dspp.data.scaling import Standardizer
 from dspp.fitted import Fitted
@@ -32,6 +33,17 @@ class Part:
         return len(self.y)
 
 
+@dataclass(frozen=True)
+class Learned:
+    """What the training rows have taught before training."""
+
+    encoder: TableEncoder | None
+    scale_X: Standardizer  # noqa: N815 - X is a matrix
+    scale_y: Standardizer
+    target_names: tuple[str, ...]
+    num_rows: int
+
+
 def fit_table(
     spec: Spec, config: TrainConfig, train: Part, val: Part, held: Part, names: tuple[str, ...], **how: Any
 ) -> Fitted:
@@ -48,10 +60,19 @@ def fit_table(
     """
     encoder = train.rows.learn(val.rows, held.rows)
     encoded = train.rows.encode(encoder)
-    scale_X, scale_y = Standardizer.fit(encoded), _scale_of(train.y)
+    learned = Learned(encoder, Standardizer.fit(encoded), _scale_of(train.y), names, len(train))
+    rows = learned.scale_X.transform(encoded), learned.scale_y.transform(train.y)
+    return fit_rows(spec, config, learned, rows, val, held, **how)
+
+
+def fit_rows(
+    spec: Spec, config: TrainConfig, learned: Learned, rows: tuple[Any, Any], val: Part, held: Part, **how: Any
+) -> Fitted:
+    """Train on rows that are encoded and scaled: X and y, or a `Source` of both and None; see `fit_table`."""
+    encoder, scale_X, scale_y = learned.encoder, learned.scale_X, learned.scale_y
     if len(val):
         how |= {"X_val": scale_X.transform(val.rows.encode(encoder)), "y_val": scale_y.transform(val.y)}
-    result = fit(spec, scale_X.transform(encoded), scale_y.transform(train.y), config=config, **how)
+    result = fit(spec, *rows, config=config, **how)
     fitted = Fitted(
         spec=spec,
         train=config,
@@ -60,8 +81,8 @@ def fit_table(
         scale_y=scale_y,
         encoder=encoder,
         feature_names=None if encoder is None else encoder.feature_names,
-        target_names=names,
-        one_output=train.y.ndim == 1,
+        target_names=learned.target_names,
+        one_output=scale_y.mean.ndim == 0,
         history=result.history,
         best_epoch=result.best_epoch,
         metrics={},
@@ -69,7 +90,7 @@ def fit_table(
         seconds=result.seconds,
         versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS},
         conformal=None,
-        num_rows=len(train),
+        num_rows=learned.num_rows,
     )
     scores = all_scores(fitted.distribution(val.rows.encode(encoder)), val.y) if len(val) else {}
     return replace(fitted, metrics=scores, conformal=_conformal(fitted, held))

@@ -19,11 +19,15 @@ from dspp import metrics, modelfile
 from dspp.calibration import Calibration, Conformal, all_scores, check_calibration
 from dspp.data.frames import frame_like, is_frame, series_like
 from dspp.data.inputs import Inputs, target_names, targets
+from dspp.data.messages import listed
+from dspp.data.shards import Shards, is_dataset
 from dspp.errors import InputError
-from dspp.estimators.fitting import Array, Part, fit_table
+from dspp.estimators.fitting import Array, Part, fit_rows, fit_table
+from dspp.estimators.ondisk import Stored, stored
 from dspp.estimators.settings import Settings, seed_of
 from dspp.heads import Mixture
 from dspp.mixture import NormalMixture
+from dspp.training.disk import DiskRows
 from dspp.training.state import Epoch
 
 
@@ -45,29 +49,46 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         on_epoch: Callable[[Epoch], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
         resume: bool = True,
+        cache: str | Path | None = None,
+        keep_cache: bool = False,
     ) -> Self:
         """Learn from rows X and their targets y.
 
         Args:
-            X: a data frame, or a 2-D array of numbers.
-            y: one target a row, or (N, T) for T outputs; NaN in some entries of those means "not observed".
+            X: a data frame, a 2-D array of numbers, or a `pyarrow.dataset.Dataset` that may be larger than memory.
+            y: one target a row, or (N, T) for T outputs; NaN in some entries of those means "not observed". Of a
+                dataset, the name of the column to predict, or a list of names; rows without a target are left out.
             X_val: rows that choose the best epoch; None: `validation_fraction` of the rows of X.
             y_val: their targets.
             on_epoch: called with the record of each epoch; what it raises ends training.
             should_stop: asked after every step; True interrupts training with its checkpoint kept.
             resume: with a `checkpoint`, whether to go on from the one that is there.
+            cache: of a dataset, the folder for its rows as training reads them, 4 bytes a number; None: the folder of
+                the checkpoint, or the system's for temporary files.
+            keep_cache: whether these stay there; another fit on the same rows then begins at once.
 
         Raises:
             InputError: X or y cannot be used; the message names the row and the column.
         """
         if y is None:
             raise InputError("this regressor requires y to be passed, but the target y is None")
+        given = X_val is not None or y_val is not None
+        if is_dataset(X):
+            names = _names(y, X.schema.names)
+            self._note_columns(X.schema.empty_table().drop_columns(names), reset=True)
+            validation = self._validation(X_val, y_val) if given else None
+            where: dict[str, Any] = {"cache": cache, "keep_cache": keep_cache}
+            with stored(Shards.of(X), names, self, validation=validation, should_stop=should_stop, **where) as table:
+                self.fit_stored(table, on_epoch=on_epoch, should_stop=should_stop, resume=resume)
+            self._y_is_column = not isinstance(y, str) and len(names) == 1
+            return self
+        if cache is not None or keep_cache:
+            raise InputError("cache is for a pyarrow.dataset.Dataset; X is in memory already, leave it out")
         rows = self._inputs(X, reset=True)
         y_rows = targets(y, len(rows))
         self._y_is_column = y_rows.ndim == 2 and y_rows.shape[1] == 1
         whole = Part(rows, self._flat(y_rows))
         seed = seed_of(self.random_state)
-        given = X_val is not None or y_val is not None
         train, val, held = (_take(whole, index) for index in self.parts(len(rows), seed, given))
         self.fitted_ = fit_table(
             self.spec(),
@@ -76,15 +97,39 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
             self._validation(X_val, y_val) if given else val,
             held,
             target_names(y) or _default_names(whole.y),
-            features=self.features if isinstance(self.features, nn.Module) else None,
-            progress=self.progress,
-            checkpoint=self.checkpoint,
-            resume=resume and self.checkpoint is not None,
-            time_budget=self.time_budget,
-            on_epoch=on_epoch,
-            should_stop=should_stop,
+            **self._how(on_epoch, should_stop, resume),
         )
         return self
+
+    def fit_stored(
+        self,
+        table: Stored,
+        *,
+        on_epoch: Callable[[Epoch], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        resume: bool = True,
+    ) -> Self:
+        """Learn from a table on the disk that `ondisk.stored` has made ready; see `fit`."""
+        self._note_columns(table.inputs.empty_table(), reset=True)
+        spec, config = self.spec(), self.train_config(len(table), seed_of(self.random_state))
+        with DiskRows(table.cache, spec, config) as rows:
+            how = self._how(on_epoch, should_stop, resume)
+            self.fitted_ = fit_rows(spec, config, table.learned, (rows, None), table.val, table.held, **how)
+        return self
+
+    def _how(
+        self, on_epoch: Callable[[Epoch], None] | None, should_stop: Callable[[], bool] | None, resume: bool
+    ) -> dict[str, Any]:
+        """What `training.fit` is told beside the rows."""
+        return {
+            "features": self.features if isinstance(self.features, nn.Module) else None,
+            "progress": self.progress,
+            "checkpoint": self.checkpoint,
+            "resume": resume and self.checkpoint is not None,
+            "time_budget": self.time_budget,
+            "on_epoch": on_epoch,
+            "should_stop": should_stop,
+        }
 
     def _validation(self, X_val: Any, y_val: Any) -> Part:
         if X_val is None or y_val is None:
@@ -99,11 +144,14 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
     def _inputs(self, X: Any, reset: bool, name: str = "X") -> Inputs:
         """X as rows, its width and names noted (`reset`) or held against those noted."""
         rows = Inputs.of(X, name)
+        self._note_columns(rows.array if rows.table is None else rows.table, reset)
+        return rows
+
+    def _note_columns(self, X: Any, reset: bool) -> None:
         try:
-            validate_data(self, rows.array if rows.table is None else rows.table, reset=reset, skip_check_array=True)
+            validate_data(self, X, reset=reset, skip_check_array=True)
         except ValueError as problem:
             raise InputError(str(problem)) from None
-        return rows
 
     # ---------------------------------------------------------------- predicting
 
@@ -225,6 +273,14 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
 
 def _take(whole: Part, index: NDArray[np.intp]) -> Part:
     return Part(whole.rows.take(index), whole.y[index])
+
+
+def _names(y: Any, columns: Sequence[str]) -> list[str]:
+    """The targets of a dataset."""
+    names = [y] if isinstance(y, str) else list(y) if isinstance(y, list | tuple) else []
+    if not names or not all(name in columns for name in names):
+        raise InputError(f"y: got {y!r:.100}, expected the name of a column of the dataset: {listed(columns, 10)}")
+    return names
 
 
 def _default_names(y: Array) -> tuple[str, ...]:

@@ -138,11 +138,11 @@ class Settings(BaseEstimator):  # type: ignore[misc]
             return config.change(epochs=self.epochs)
         return config.change(epochs=max(config.epochs, FEWEST_STEPS // math.ceil(num_rows / config.batch_size)))
 
-    def parts(self, num_rows: int, seed: int, given_validation: bool) -> tuple[Index, Index, Index]:
-        """Rows to train on, to choose the epoch by, and to recalibrate intervals with; each in the order of the table.
+    def shares(self, num_rows: int, given_validation: bool) -> tuple[float, float]:
+        """The shares of the rows to choose the epoch by, and to recalibrate intervals with.
 
         Raises:
-            InputError: The shares leave nothing to train on, or there are too few rows to recalibrate with.
+            InputError: They leave nothing to train on, or there are too few rows to recalibrate with.
         """
         shares = {
             "validation_fraction": 0.0 if given_validation else self.validation_fraction,
@@ -155,10 +155,19 @@ class Settings(BaseEstimator):  # type: ignore[misc]
             if self.conformal:
                 enough = f"at least {FEWEST_ROWS_TO_HOLD_OUT}"
                 raise InputError(f"conformal=True needs {enough} rows, got {num_rows}; use conformal=False")
-            shares = dict.fromkeys(shares, 0.0)
+            return 0.0, 0.0
+        return shares["validation_fraction"], shares["calibration_fraction"]
+
+    def parts(self, num_rows: int, seed: int, given_validation: bool) -> tuple[Index, Index, Index]:
+        """Rows to train on, to choose the epoch by, and to recalibrate intervals with; each in the order of the table.
+
+        Raises:
+            InputError: The shares leave nothing to train on, or there are too few rows to recalibrate with.
+        """
+        shares = self.shares(num_rows, given_validation)
         sizes = [
-            num_rows * (1 - sum(shares.values())),
-            *(max(1.0, s * num_rows) if s else 0.0 for s in shares.values()),
+            num_rows * (1 - sum(shares)),
+            *(max(1.0, s * num_rows) if s else 0.0 for s in shares),
         ]
         cut = iter(split(num_rows, [size for size in sizes if size], seed))
         train, val, held = (np.sort(next(cut)) if size else np.empty(0, np.intp) for size in sizes)

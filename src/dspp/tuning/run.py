@@ -8,9 +8,10 @@ from dspp.data.inputs import targets
 from dspp.errors import InputError
 from dspp.estimators.settings import FEWEST_ROWS_TO_HOLD_OUT
 from dspp.tuning.result import TuneResult
-from dspp.tuning.search import Budget, Search, Task
+from dspp.tuning.search import Budget, Search, Workers
 from dspp.tuning.space import Space
 from dspp.tuning.study import best_file, digest, opened
+from dspp.tuning.trial import Task
 
 TRIALS = 30
 
@@ -30,6 +31,9 @@ def tune(
     seed: int = 0,
     progress: bool | None = None,
     should_stop: Callable[[], bool] | None = None,
+    jobs: int | None = 1,
+    engine: str = "local",
+    address: str | None = None,
 ) -> TuneResult:
     """Search for the settings with the lowest validation NLL, and return the model they gave.
 
@@ -54,18 +58,25 @@ def tune(
         study: a file to keep the search in. The same call goes on from it, also after a crash; the best model so far is
             kept beside it, in `<study>.best.dspp`.
         base: parameters of every estimator that stay as they are, such as {"inducing": 100, "epochs": 20}.
-        seed: the same seed gives the same trials, unless time cuts them short.
+        seed: the same seed gives the same trials, unless time cuts them short or several run at once.
         progress: whether to show a line with the trial, the best NLL and the time left; None: only on a terminal.
-        should_stop: asked after every training step; True ends the search with `TrainingInterrupted`, the study kept.
+        should_stop: asked after every training step, or with workers a few times a second; True ends the search with
+            `TrainingInterrupted`, the study kept.
+        jobs: trials at once; None: as many as there are CPUs. One local trial runs in this process; more run in workers
+            of one thread each, which hold the rows too. What a trial tries, and which are ended early, then depends on
+            which others are done by then. A trial whose worker dies is run again, up to three times.
+        engine: where workers run: "local", or "ray" (`pip install 'dspp[ray]'`).
+        address: of a Ray cluster, HOST:PORT or "auto"; None: a Ray of its own on this machine.
 
     Raises:
-        InputError: data or names cannot be used, the study was made with others, or no setting could be trained.
+        InputError: data or names cannot be used, the study was made with others, no setting could be trained, or there
+            is no such engine or cluster.
         CheckpointError: the study cannot be read or written, or another process is using it.
 
     Example:
         >>> tune(X, y, time_budget=600).best_estimator.predict_interval(X_new)  # doctest: +SKIP
     """
-    budget = Budget(time_budget)
+    budget, workers = Budget(time_budget), Workers(jobs, engine, address)
     count = TRIALS if trials is None else trials
     if not isinstance(count, int) or count < 1:
         raise InputError(f"trials: got {trials!r}, expected a whole number of at least 1")
@@ -75,7 +86,7 @@ def tune(
     identity = {} if path is None else _identity(task, choices)
     with opened(path, identity) as kept:
         file = None if path is None else best_file(path)
-        return Search(task, choices, kept, count, budget, file, should_stop).run(progress)
+        return Search(task, choices, kept, count, budget, file, should_stop, workers).run(progress)
 
 
 def _task(X: Any, y: Any, X_val: Any, y_val: Any, space: Space, seed: int) -> Task:

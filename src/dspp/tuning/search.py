@@ -1,29 +1,30 @@
-"""The trials of a search, one after the other.
+"""The trials of a search, one after the other or several at once.
 
 What a trial tries is a function of the seed, its number and the results before it, so that a search that was stopped
-goes on as if it had not been.
+goes on as if it had not been. With several at once, which results are there before it depends on which trial is faster.
 """
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 from torch import nn
 
 from dspp.data.batches import derive_seed
-from dspp.errors import InputError, ModelFileError, NumericalError, TrainingDiverged, TrainingInterrupted
+from dspp.engines import TasksLost, check_engine, cores, run_all
+from dspp.errors import InputError, ModelFileError, TrainingInterrupted
 from dspp.estimators import load
 from dspp.estimators.regressor import Regressor
-from dspp.training.state import Epoch
 from dspp.tuning.progress import SearchLine
 from dspp.tuning.result import TrialRecord, TuneResult
 from dspp.tuning.space import Space
-from dspp.tuning.study import QUARTERS, mark
+from dspp.tuning.study import mark
+from dspp.tuning.trial import Order, Outcome, Task, Watch, carry_out, evaluate, report, unfitted
 
 TRIAL_SHARE = 0.25  # of a time budget: the most that one trial may take, while there are others to come
 LEAST_SHARE = 0.05  # of a time budget: with less than this left, no trial is begun
@@ -60,19 +61,32 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Task:
-    """What every trial learns from."""
+class Workers:
+    """Where trials run, and how many at once."""
 
-    X: Any
-    y: Any
-    X_val: Any
-    y_val: Any
-    num_rows: int  # to train on
-    seed: int
+    jobs: int | None = 1  # None: as many as there are CPUs
+    engine: str = "local"
+    address: str | None = None
 
-    def fit(self, estimator: Regressor, **hooks: Any) -> Regressor:
-        """The estimator, fitted."""
-        return estimator.fit(self.X, self.y, self.X_val, self.y_val, **hooks)
+    def __post_init__(self) -> None:
+        check_engine(self.engine, self.jobs, self.address)
+
+    @property
+    def width(self) -> int:
+        """Trials at once, as far as is known before they are begun."""
+        return self.jobs or (cores() if self.engine == "local" else 1)
+
+    @property
+    def here(self) -> bool:
+        """Whether trials run in this process, one after the other."""
+        return self.engine == "local" and self.width == 1
+
+    def run(
+        self, orders: Iterator[Order], task: Task, space: Space, while_waiting: Callable[[], None]
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Carry out orders, and yield what comes of them as it comes; the rows are sent once."""
+        where = {"engine": self.engine, "jobs": self.jobs, "address": self.address}
+        return run_all(carry_out, orders, shared=(task, space), while_waiting=while_waiting, **where)  # type: ignore[arg-type]
 
 
 class Search:
@@ -87,48 +101,46 @@ class Search:
         budget: Budget,
         best_file: Path | None,
         should_stop: Callable[[], bool] | None,
+        workers: Workers,
     ) -> None:
         self.task, self.space, self.study, self.budget = task, space, study, budget
-        self.best_file, self.should_stop = best_file, should_stop
+        self.best_file, self.should_stop, self.workers = best_file, should_stop, workers
         self.grid = space.grid(task.seed)
         self.trials = trials if self.grid is None else min(trials, len(self.grid))
-        self.best: Regressor | None = None  # fitted in this process; the only one kept
-        self.best_nll = min(
-            (trial.value for trial in self._done(TrialState.COMPLETE) if trial.value is not None), default=math.inf
-        )
+        self.best: Regressor | None = None  # fitted in this call; the only one kept
+        self.best_rank = min(map(_rank, self._done(TrialState.COMPLETE)), default=(math.inf, 0))
+
+    @property
+    def best_nll(self) -> float:
+        """So far."""
+        return self.best_rank[0]
 
     def run(self, progress: bool | None) -> TuneResult:
         """Run the trials that are missing."""
-        done = len(self._done())
-        with SearchLine(done, self.trials, progress) as self.line:
-            for number in range(done, self.trials):
-                if number > done and self.budget.over:
-                    break
-                self._trial(number)
+        with SearchLine(len(self._done()), self.trials, progress) as self.line:
+            if self.workers.here:
+                for trial, params in self._to_do():
+                    self._take(trial, self._evaluate(trial, params))
+            else:
+                self._run_elsewhere()
         return self._result()
 
     def _done(self, *states: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=states or STATES.values())
 
-    # ------------------------------------------------------------ one trial
-
-    def _trial(self, number: int) -> None:
-        self.study.sampler = self._sampler(number)
-        trial = self.study.ask()
-        params = self.space.suggest(trial)
-        allowed = self.budget.of_next(self.trials - number)
-        may_prune = math.isfinite(
-            self.best_nll
-        )  # until a trial has finished, what others reached may have come to nothing
-        watch = _Watch(trial, allowed, may_prune, lambda share: self._show(number, share))
-        value, notes = self._fit(params, watch)
-        outcome = "failed" if "reason" in notes else "finished" if value is not None else "pruned"
-        notes |= {"outcome": outcome, "epochs": watch.epochs, "seconds": watch.seconds, "time_budget": allowed}
-        for name, note in notes.items():
-            trial.set_user_attr(name, note)
-        self.study.tell(trial, value, STATES[outcome])
-        mark(self.study, number + 1)
-        self._show(number, 1.0)
+    def _to_do(self) -> Iterator[tuple[optuna.Trial, dict[str, Any]]]:
+        """The trials, begun one by one while there is time: first those that workers of an ended search left."""
+        left = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        begun = len(self.study.get_trials(deepcopy=False))
+        for count, number in enumerate([trial.number for trial in left] + list(range(begun, self.trials))):
+            if count and self.budget.over:
+                return
+            if count < len(left):
+                yield optuna.Trial(self.study, left[count]._trial_id), self.space.read(left[count].params)
+            else:
+                self.study.sampler = self._sampler(number)
+                trial = self.study.ask()
+                yield trial, self.space.suggest(trial)
 
     def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
         """What chooses the setting of a trial: the next of a small grid, our own to begin with, or Optuna's TPE."""
@@ -136,38 +148,47 @@ class Search:
         fixed = self.grid[number] if self.grid is not None else self.space.start() if number == 0 else {}
         return optuna.samplers.PartialFixedSampler(fixed, tpe) if fixed else tpe
 
-    def _fit(self, params: dict[str, Any], watch: "_Watch") -> tuple[float | None, dict[str, Any]]:
-        """The validation NLL of a setting, None if it did not get there; and notes for the study."""
-        try:
-            estimator = self._estimator(params, watch.allowed)
-            watch.planned = estimator.train_config(self.task.num_rows, self.task.seed).epochs
-            self.task.fit(estimator, on_epoch=watch, should_stop=self.should_stop)
-        except optuna.TrialPruned:
-            return None, {"standardised": watch.best}
-        except (InputError, NumericalError, TrainingDiverged) as problem:  # of this setting: the data was checked
-            return None, {"reason": str(problem)}
-        except TrainingInterrupted:
-            how = "there is no study, so the work is lost: pass study=<path>"
-            if self.best_file is not None:
-                how = "go on with the same call: the trials that were done are kept"
-            raise TrainingInterrupted(f"the search was stopped in trial {len(self._done()) + 1}; {how}") from None
-        fitted = estimator.fitted_
-        watch.epochs = fitted.history[-1].number
-        self.budget.overhead = max(self.budget.overhead, watch.seconds - fitted.seconds)
-        value = fitted.metrics["nll"]
-        if not math.isfinite(value):
-            return None, {"reason": f"its validation NLL is {value}"}
-        if value < self.best_nll:
-            self._keep(estimator)
-            self.best_nll = value
-        return value, {"standardised": min(epoch.val_nll for epoch in fitted.history if epoch.val_nll is not None)}
+    # ------------------------------------------------------------ one trial
 
-    def _estimator(self, params: dict[str, Any], time_budget: float | None = None) -> Regressor:
-        return self.space.estimator(params, time_budget=time_budget, progress=False, random_state=self.task.seed)
+    @property
+    def _may_prune(self) -> bool:
+        """Until a trial has finished, what others reached may have come to nothing."""
+        return math.isfinite(self.best_nll)
+
+    def _allowed(self, trial: optuna.Trial) -> float | None:
+        return self.budget.of_next(math.ceil((self.trials - trial.number) / self.workers.width))
+
+    def _evaluate(self, trial: optuna.Trial, params: dict[str, Any]) -> Outcome:
+        """Run a trial here."""
+        done = len(self._done())
+        watch = Watch(trial, self._allowed(trial), self._may_prune, lambda share: self._show(done, share))
+        try:
+            return evaluate(params, self.task, self.space, watch, self.should_stop)
+        except TrainingInterrupted:
+            raise self._interrupted() from None
+
+    def _interrupted(self) -> TrainingInterrupted:
+        how = "there is no study, so the work is lost: pass study=<path>"
+        if self.best_file is not None:
+            how = "go on with the same call: the trials that were done are kept"
+        return TrainingInterrupted(f"the search was stopped in trial {len(self._done()) + 1}; {how}")
+
+    def _take(self, trial: optuna.Trial, outcome: Outcome) -> None:
+        """Note in the study what came of a trial, and keep its model if it is the best so far."""
+        self.budget.overhead = max(self.budget.overhead, outcome.overhead)
+        rank = (outcome.value, trial.number) if outcome.value is not None else (math.inf, 0)
+        if rank < self.best_rank and outcome.estimator is not None:
+            self._keep(outcome.estimator)
+            self.best_rank = rank
+        for name, note in outcome.notes.items():
+            trial.set_user_attr(name, note)
+        self.study.tell(trial, outcome.value, STATES[outcome.state])
+        done = len(self._done())
+        mark(self.study, done)
+        self._show(done - 1, 1.0)
 
     def _keep(self, estimator: Regressor) -> None:
         """Keep the best model so far; on disk before the study calls it the best, so that it is never missing."""
-        estimator.set_params(time_budget=None, progress=None)  # were for the search
         self.best = estimator
         if self.best_file is not None:
             estimator.save(self.best_file)
@@ -176,6 +197,30 @@ class Search:
         best = self.best_nll if math.isfinite(self.best_nll) else None
         self.line.update(number, share, best, self.budget.left)
 
+    # ------------------------------------------------------------ several at once
+
+    def _run_elsewhere(self) -> None:
+        begun: list[optuna.Trial] = []
+
+        def orders() -> Iterator[Order]:
+            for trial, params in self._to_do():
+                begun.append(trial)
+                yield Order(params, self._allowed(trial), self._may_prune, self.best_nll, self._done())
+
+        try:
+            for number, outcome in self.workers.run(orders(), self.task, self.space, self._heed_stop):
+                for step, value in outcome.reports.items():
+                    report(begun[number], step, value)
+                self._take(begun[number], outcome)
+        except TasksLost as problem:  # like a setting that cannot be trained: it took more memory than there is
+            for number in problem.numbers:
+                notes = {"reason": str(problem), "outcome": "failed", "epochs": 0, "seconds": 0.0, "time_budget": None}
+                self._take(begun[number], Outcome("failed", notes=notes))
+
+    def _heed_stop(self) -> None:
+        if self.should_stop is not None and self.should_stop():
+            raise self._interrupted()
+
     # ------------------------------------------------------------ the end
 
     def _result(self) -> TuneResult:
@@ -183,9 +228,10 @@ class Search:
         if not finished:  # then all have failed
             reason = done[-1].user_attrs["reason"]
             raise InputError(f"none of {len(done)} settings could be trained; change space or base. The last: {reason}")
-        best = min(finished, key=lambda trial: (trial.value, trial.number))
+        best = min(finished, key=_rank)
         assert best.value is not None
-        shift = best.value - best.user_attrs["standardised"]  # from standardised units to those of y
+        first = finished[0]  # always the same one, so that a longer search does not change a digit
+        shift = cast(float, first.value) - first.user_attrs["standardised"]  # from standardised units to those of y
         return TuneResult(
             best_estimator=self.best or self._kept(best),
             best_params=self.space.read(best.params),
@@ -210,7 +256,7 @@ class Search:
 
     def _kept(self, best: FrozenTrial) -> Regressor:
         """The winner of an earlier process: from its file or, if that was lost, trained again."""
-        estimator = self._estimator(self.space.read(best.params))
+        estimator = unfitted(self.space.read(best.params), self.task, self.space)
         features = estimator.features if isinstance(estimator.features, nn.Module) else None
         try:
             assert self.best_file is not None
@@ -220,35 +266,12 @@ class Search:
                 return loaded
         except ModelFileError:
             pass
-        self._keep(self.task.fit(estimator.set_params(time_budget=best.user_attrs["time_budget"])))
+        self.task.fit(estimator.set_params(time_budget=best.user_attrs["time_budget"]))
+        self._keep(estimator.set_params(time_budget=None, progress=None))
         return estimator
 
 
-class _Watch:
-    """Called after each epoch of a trial: counts, shows, and ends it when others did better by then."""
-
-    def __init__(
-        self, trial: optuna.Trial, allowed: float | None, may_prune: bool, show: Callable[[float], None]
-    ) -> None:
-        self._trial, self.allowed, self._may_prune, self._show = trial, allowed, may_prune, show
-        self.planned = 1  # epochs
-        self.epochs, self.best, self._reported = 0, math.inf, 0
-        self._begin = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Since the trial began."""
-        return time.perf_counter() - self._begin
-
-    def __call__(self, epoch: Epoch) -> None:
-        """Take note of an epoch; the best so far counts, as the best epoch is what a fit keeps."""
-        assert epoch.val_nll is not None
-        self.epochs, self.best = epoch.number, min(self.best, epoch.val_nll)
-        share = max(epoch.number / self.planned, self.seconds / self.allowed if self.allowed else 0.0)
-        self._show(min(share, 1.0))
-        step = int(QUARTERS * share)
-        if step > self._reported and share < 1:  # what has been trained to the end is not thrown away
-            self._reported = step
-            self._trial.report(self.best, step)
-            if self._trial.should_prune() and self._may_prune:  # asked in any case: later trials are held against it
-                raise optuna.TrialPruned
+def _rank(trial: FrozenTrial) -> tuple[float, int]:
+    """Finished trials in this order: the best first, of equals the earlier."""
+    assert trial.value is not None
+    return trial.value, trial.number

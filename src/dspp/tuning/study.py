@@ -43,16 +43,20 @@ def opened(path: Path | None, identity: Mapping[str, str]) -> Iterator[optuna.St
         InputError: the study was made with something else.
         CheckpointError: the journal cannot be read or written, or another process is using it.
     """
-    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
     with quiet():
         if path is None:
-            yield optuna.create_study(pruner=pruner)
+            yield optuna.create_study(pruner=halving())
             return
         with locked(best_file(path)):  # the journal's own ".lock" is Optuna's
             _cut(path)
-            study = _journal(path, pruner)
+            study = _journal(path, halving())
             _refuse_another(study, path, identity)
             yield study
+
+
+def halving() -> optuna.pruners.BasePruner:
+    """What ends weak trials."""
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
 
 
 def mark(study: optuna.Study, done: int) -> None:

@@ -1,0 +1,303 @@
+"""A table larger than memory, made ready for training in three passes over its files.
+
+The first learns the encoding and takes the held-out rows into memory, the second learns the scales, the third writes
+encoded, standardised training rows to a cache (`data.cache`) that training reads from (`training.disk`). A cache of the
+same rows that is there already saves the second and the third.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float, Float32, Int
+
+from dspp.data.arrays import numbers
+from dspp.data.batches import derive_seed
+from dspp.data.cache import RowCache, find_cache, write_cache
+from dspp.data.columns import check_finite
+from dspp.data.encoding import TableEncoder, TableLearner
+from dspp.data.inputs import Inputs, check_no_inf
+from dspp.data.messages import Place, listed
+from dspp.data.scaling import RunningScale, Standardizer
+from dspp.data.shards import Piece, Shards
+from dspp.data.tablefile import BATCH_ROWS
+from dspp.errors import InputError, TrainingInterrupted
+from dspp.estimators.fitting import Learned, Part
+from dspp.estimators.settings import Settings, seed_of
+from dspp.training.progress import ProgressBar
+from dspp.training.team import Team
+
+MOST_HELD_OUT = 20_000  # rows for validation, and as many for recalibration: they are kept in memory
+PIECE_CELLS = 1 << 19  # encoded at once
+TRAIN, VAL, HELD, NO_TARGET = range(4)  # what a row is for
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A table that is ready to be trained on from the disk.
+
+    Attributes:
+        learned: The encoding and the scales.
+        cache: The training rows.
+        val: Validation rows, in memory; possibly none.
+        held: Calibration rows, in memory; possibly none.
+        inputs: The columns that are learned from.
+        num_rows: Of the table.
+        left_out: How many of them have no target.
+        reused: Whether the cache was there already.
+    """
+
+    learned: Learned
+    cache: RowCache
+    val: Part
+    held: Part
+    inputs: pa.Schema
+    num_rows: int
+    left_out: int
+    reused: bool
+
+    def __len__(self) -> int:
+        return self.cache.num_rows
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of the table."""
+        encoder, count = self.learned.encoder, self.left_out
+        left_out = [f"{count:,} row{'s' if count > 1 else ''} without a target left out"] if count else []
+        return [*left_out, *(() if encoder is None else encoder.notes)]
+
+
+@contextmanager
+def stored(
+    shards: Shards,
+    targets: Sequence[str],
+    settings: Settings,
+    *,
+    drop: Sequence[str] = (),
+    validation: Part | None = None,
+    cache: str | Path | None = None,
+    keep_cache: bool = False,
+    should_stop: Callable[[], bool] | None = None,
+) -> Iterator[Stored]:
+    """Read the table and write its cache, which is removed at the end.
+
+    It stays if `keep_cache`, and while there is a checkpoint from which an unfinished run can go on.
+
+    Args:
+        shards: the files.
+        targets: the columns to predict.
+        settings: what is held out, the seed, whether progress is shown, and the checkpoint.
+        drop: columns not to learn from.
+        validation: rows that choose the best epoch; None: some are held out.
+        cache: the folder for the cache; None: that of the checkpoint, or the system's for temporary files.
+        keep_cache: whether it stays; another run on the same rows then begins at once.
+        should_stop: asked after each piece.
+
+    Raises:
+        InputError: a file is damaged, has changed, or does not fit the others; a column or value cannot be used; or the
+            disk is full. Nothing half-written is left.
+        TrainingInterrupted: `should_stop` said so.
+    """
+    checkpoint = None if settings.checkpoint is None else Path(settings.checkpoint)
+    folder = Path(cache) if cache is not None else checkpoint.absolute().parent if checkpoint else None
+    made = _Maker(shards, targets, settings, drop, validation, should_stop).make(folder or Path(tempfile.gettempdir()))
+    finished = False
+    try:
+        yield made
+        finished = True
+    finally:
+        can_go_on = not finished and checkpoint is not None and checkpoint.exists()
+        if not keep_cache and not can_go_on:
+            made.cache.path.unlink(missing_ok=True)
+
+
+def held_out(num_rows: int, shares: Sequence[float], seed: int) -> list[Int[np.ndarray, " _"]]:
+    """Row numbers for each share, `MOST_HELD_OUT` at most: a function of the seed and the number of rows."""
+    counts = [min(MOST_HELD_OUT, max(1, round(share * num_rows))) if share else 0 for share in shares]
+    chosen = np.random.default_rng(derive_seed(seed, num_rows)).choice(num_rows, sum(counts), replace=False)
+    return [np.sort(part) for part in np.split(chosen, np.cumsum(counts)[:-1])]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A piece of the table: inputs, targets, and what each row is for."""
+
+    piece: Piece
+    X: pa.RecordBatch
+    y: Float[np.ndarray, "n T"]
+    role: Int[np.ndarray, " n"]
+
+    def of(self, role: int) -> tuple[pa.RecordBatch, Float[np.ndarray, "_ T"]]:
+        """The rows that are for this."""
+        mine = self.role == role
+        return (self.X, self.y) if mine.all() else (self.X.filter(pa.array(mine)), self.y[mine])
+
+
+class _Maker:
+    """One call of `stored`; see there for the arguments."""
+
+    def __init__(
+        self,
+        shards: Shards,
+        targets: Sequence[str],
+        settings: Settings,
+        drop: Sequence[str],
+        validation: Part | None,
+        should_stop: Callable[[], bool] | None,
+    ) -> None:
+        self.shards, self.targets, self.validation, self.should_stop = shards, list(targets), validation, should_stop
+        _check_names(shards, self.targets, drop)
+        inputs = [name for name in shards.names if name not in (*targets, *drop)]
+        if not inputs:
+            raise InputError(f"{shards.name}: no column is left to learn from")
+        self.inputs = pa.schema([shards.schema.field(name) for name in inputs])
+        self.seed, self.progress = seed_of(settings.random_state), settings.progress
+        shares = settings.shares(shards.num_rows, validation is not None)
+        self.chosen = held_out(shards.num_rows, shares, self.seed)
+        self.piece_rows = max(1024, min(BATCH_ROWS, PIECE_CELLS // len(inputs)))
+
+    def make(self, folder: Path) -> Stored:
+        """The three passes."""
+        stamps, num_rows = self.shards.stamps(), self.shards.num_rows
+        with ProgressBar(3 * num_rows, self.progress) as bar:
+            self.bar, self.done = bar, 0
+            encoder, val, held, num_train, left_out = self._learn()
+            about = self._about(stamps, encoder)
+            path = folder / f"dspp-{about['key'][:16]}.rows"
+            with _first_before_others():
+                found = find_cache(path, about)
+                if found is not None:
+                    bar.expect(num_rows)
+                cache = found or self._write(path, encoder, num_train, about)
+        for before, now in zip(stamps, self.shards.stamps(), strict=True):
+            if before != now:
+                cache.path.unlink(missing_ok=True)
+                raise InputError(f"{now[0]} changed while it was read; start again when it is complete")
+        scale_X, scale_y = (_scale_from(cache.about[name]) for name in ("scale_X", "scale_y"))
+        learned = Learned(encoder, scale_X, scale_y, tuple(self.targets), num_train)
+        return Stored(learned, cache, val, held, self.inputs, num_rows, left_out, found is not None)
+
+    def _about(self, stamps: list[list[Any]], encoder: TableEncoder) -> dict[str, Any]:
+        """What a cache of these rows is known by."""
+        rows = {"held_out": [len(part) for part in self.chosen], "seed": self.seed, "targets": self.targets}
+        known = json.dumps([stamps, rows, encoder.to_json()])
+        return {"key": hashlib.sha256(known.encode()).hexdigest(), "source": stamps}
+
+    # ------------------------------------------------------------ the passes
+
+    def _learn(self) -> tuple[TableEncoder, Part, Part, int, int]:
+        """The encoder, validation and calibration rows, and how many rows are trained on, and left out."""
+        learner = TableLearner(self.inputs)
+        kept: dict[int, list[tuple[pa.RecordBatch, Any]]] = {VAL: [], HELD: []}
+        counts, observed = np.zeros(4, int), np.zeros(len(self.targets), int)
+        for rows in self._pieces("learning the columns"):
+            check_no_inf(rows.X, rows.piece.where, rows.piece.first_row)
+            batch, y = rows.of(TRAIN)
+            learner.add(batch, rows.piece.where, rows.piece.first_row)
+            counts += np.bincount(rows.role, minlength=4)
+            observed += (~np.isnan(y)).sum(axis=0)
+            for role, parts in kept.items():
+                if role in rows.role:
+                    parts.append(rows.of(role))
+        if not counts[TRAIN] or not observed.all():
+            empty = self.targets[int(np.argmin(observed))]
+            raise InputError(f"{self.shards.name}: column {empty!r} has no values to train on, expected numbers")
+        val, held = (self._part(kept[role]) for role in (VAL, HELD))
+        val = self.validation if self.validation is not None else val
+        encoder = learner.encoder(self.shards.name)
+        for part in (val, held):
+            encoder = encoder.marking(part.rows.table) if len(part) and part.rows.table is not None else encoder
+        return encoder, val, held, int(counts[TRAIN]), int(counts[NO_TARGET])
+
+    def _write(self, path: Path, encoder: TableEncoder, num_rows: int, about: dict[str, Any]) -> RowCache:
+        """Learn the scales, then write the rows in them."""
+        num_inputs, num_outputs = len(encoder.feature_names), len(self.targets)
+        scales = RunningScale(num_inputs), RunningScale(num_outputs)
+        for parts in self._encoded("learning the scales", encoder):
+            for scale, part in zip(scales, parts, strict=True):
+                scale.add(part)
+        scale_X, scale_y = (scale.result() for scale in scales)
+        about |= {"scale_X": _scale_json(scale_X), "scale_y": _scale_json(_flat(scale_y))}
+        blocks = (_block(scale_X.transform(x), scale_y.transform(y)) for x, y in self._encoded("writing", encoder))
+        return write_cache(path, blocks, num_rows, num_inputs, num_outputs, about)
+
+    def _encoded(self, what: str, encoder: TableEncoder) -> Iterator[tuple[Float[np.ndarray, "n D"], Any]]:
+        for rows in self._pieces(what):
+            batch, y = rows.of(TRAIN)
+            if len(batch):
+                yield encoder.transform(batch, rows.piece.first_row, rows.piece.where), y
+
+    def _pieces(self, what: str) -> Iterator[_Rows]:
+        for piece in self.shards.pieces(self.piece_rows):
+            if self.should_stop is not None and self.should_stop():
+                raise TrainingInterrupted("stopped before training began; give the same command to begin again")
+            y = np.column_stack([_target(piece, name) for name in self.targets])
+            role = np.full(len(y), TRAIN)
+            for part, chosen in zip((VAL, HELD), self.chosen, strict=True):
+                ends = np.searchsorted(chosen, (piece.number, piece.number + len(y)))
+                role[chosen[slice(*ends)] - piece.number] = part
+            role[np.isnan(y).all(axis=1)] = NO_TARGET
+            yield _Rows(piece, piece.batch.select(self.inputs.names), y, role)
+            self.done += len(y)
+            self.bar.update(self.done, what, len(y))
+
+    def _part(self, found: list[tuple[pa.RecordBatch, Any]]) -> Part:
+        """Rows in memory, in the types of the whole table."""
+        tables = [pa.table({f.name: b.column(f.name).cast(f.type, safe=False) for f in self.inputs}) for b, _ in found]
+        table = pa.concat_tables([self.inputs.empty_table(), *tables]).combine_chunks()
+        y = np.concatenate([np.empty((0, len(self.targets))), *(y for _, y in found)])
+        return Part(Inputs(table, None), y[:, 0] if y.shape[1] == 1 else y)
+
+
+# ---------------------------------------------------------------- small parts
+
+
+@contextmanager
+def _first_before_others() -> Iterator[None]:
+    """Of processes that train together, let the first write what the others then find."""
+    team = Team.current()
+    if team.rank > 0:
+        team.wait()
+    yield
+    if team.rank == 0:
+        team.wait()
+
+
+def _check_names(shards: Shards, targets: list[str], drop: Sequence[str]) -> None:
+    if not targets or len(set(targets)) < len(targets):
+        raise InputError(f"{shards.name}: got the targets {targets}, expected the names of columns, each once")
+    for name in (*targets, *drop):
+        if name not in shards.names:
+            raise InputError(f"{shards.name}: there is no column {name!r}; it has {listed(shards.names, 10)}")
+
+
+def _target(piece: Piece, name: str) -> Float[np.ndarray, " n"]:
+    place = Place(piece.where, name, piece.first_row)
+    values = numbers(piece.batch.column(name), place)
+    check_finite(values, place)
+    return values
+
+
+def _block(x: Float[np.ndarray, "n D"], y: Float[np.ndarray, "n T"]) -> Float32[np.ndarray, "n W"]:
+    """Rows as the cache has them: computed in float64, rounded once."""
+    return np.concatenate([x, y], axis=1, dtype=np.float32, casting="same_kind")
+
+
+def _flat(scale: Standardizer) -> Standardizer:
+    """The scale of a single output, whose targets are (N,)."""
+    return Standardizer(scale.mean[0], scale.scale[0]) if len(scale.mean) == 1 else scale
+
+
+def _scale_json(scale: Standardizer) -> list[Any]:
+    return [scale.mean.tolist(), scale.scale.tolist()]
+
+
+def _scale_from(values: list[Any]) -> Standardizer:
+    return Standardizer(*(np.asarray(part, dtype=np.float64) for part in values))

@@ -1,0 +1,244 @@
+"""Many tasks on many processes: each result once, whatever dies; and a search that runs on them.
+
+Workers import this file to find their function: what takes seconds to import is imported where it is used.
+"""
+
+import builtins
+import itertools
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dspp.engines import TasksLost, run_all
+from dspp.errors import DsppError, InputError, NumericalError, TrainingInterrupted
+
+GENERATOR = np.random.default_rng(11)
+X = GENERATOR.normal(size=(120, 2))
+Y = 50 + 7 * np.sin(2 * X[:, 0]) + GENERATOR.normal(size=120)
+X_TRAIN, Y_TRAIN, X_VAL, Y_VAL = X[:90], Y[:90], X[90:], Y[90:]
+RATES = {"learning_rate": [1e-6, 1e-3, 0.01, 0.03, 0.1]}
+SHALLOW = {"models": ("ppgpr",), "base": {"inducing": 8, "batch_size": 45, "restarts": 1, "epochs": 8}}
+
+
+def scaled(task: int, factor: int) -> tuple[int, int, str | None]:
+    return factor * task, os.getpid(), os.environ.get("OMP_NUM_THREADS")
+
+
+def die_once(task: int, folder: Path) -> int:
+    """Task 1 ends its worker the first time; each call leaves a file."""
+    calls = len(list(folder.glob(f"{task}.*")))
+    (folder / f"{task}.{calls}").touch()
+    if task == 1 and calls == 0:
+        os._exit(7)
+    return task
+
+
+def die_always(task: str) -> str:
+    if task == "poison":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def refuse(task: int) -> int:
+    if task == 1:
+        raise NumericalError(f"not {task}")
+    return task
+
+
+def endless(task: int, folder: Path) -> None:
+    (folder / "pid").write_text(str(os.getpid()))
+    time.sleep(1000)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# ---------------------------------------------------------------- the engine
+
+
+def test_every_task_is_done_once_in_processes_of_one_thread() -> None:
+    found = dict(run_all(scaled, range(5), shared=(3,), jobs=2))
+    assert {number: value for number, (value, _, _) in found.items()} == {k: 3 * k for k in range(5)}
+    pids = {pid for _, pid, _ in found.values()}
+    assert 1 <= len(pids) <= 2
+    assert os.getpid() not in pids
+    assert {threads for _, _, threads in found.values()} == {"1"}
+
+
+def test_one_job_runs_here_and_only_as_far_as_it_is_asked() -> None:
+    drawn = []
+    results = run_all(scaled, (drawn.append(k) or k for k in range(5)), shared=(2,))
+    assert [next(results)[1][:2] for _ in range(2)] == [(0, os.getpid()), (2, os.getpid())]
+    assert drawn == [0, 1]
+
+
+def test_a_task_is_drawn_when_a_worker_is_free_for_it() -> None:
+    """So that it can depend on the results before it."""
+    drawn, taken = [], 0
+    for _ in run_all(scaled, (drawn.append(k) or k for k in range(6)), shared=(1,), jobs=2):
+        assert len(drawn) <= taken + 2
+        taken += 1
+    assert taken == 6
+
+
+def test_a_task_whose_worker_dies_is_given_again_and_no_other(tmp_path: Path) -> None:
+    found = list(run_all(die_once, range(4), shared=(tmp_path,), jobs=2))
+    assert sorted(found) == [(k, k) for k in range(4)]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0.0", "1.0", "1.1", "2.0", "3.0"]
+
+
+def test_a_task_that_always_dies_is_named_when_the_others_are_done() -> None:
+    found: list[tuple[int, str]] = []
+    with pytest.raises(TasksLost, match=r"lost the worker 2 times, so gave up task 0 \(poison\)") as raised:
+        found.extend(run_all(die_always, ["poison", "a", "b"], jobs=2, tries=2))  # keeps what came before the error
+    assert sorted(found) == [(1, "a"), (2, "b")]
+    assert raised.value.numbers == (0,)
+    assert isinstance(raised.value, DsppError)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_the_function_raises_comes_as_it_is(jobs: int) -> None:
+    with pytest.raises(NumericalError, match=r"^not 1$") as raised:
+        list(run_all(refuse, range(3), jobs=jobs))
+    assert type(raised.value) is NumericalError
+
+
+def test_when_the_caller_is_told_to_stop_so_are_the_workers(tmp_path: Path) -> None:
+    def stop() -> None:
+        if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
+            raise TrainingInterrupted("enough")
+
+    with pytest.raises(TrainingInterrupted, match="enough"):
+        list(run_all(endless, [0], shared=(tmp_path,), jobs=2, while_waiting=stop))
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"engine": "dask"}, "engine: got 'dask', expected one of: local, ray"),
+        ({"jobs": 0}, "jobs: got 0, expected a whole number"),
+        ({"jobs": 1.5}, "jobs: got 1.5"),
+        ({"address": "a:1"}, "only the engine 'ray' has one"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_once(how: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run_all(scaled, [1], **how)
+    with pytest.raises(InputError, match=message):
+        search(**how)
+
+
+def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = builtins.__import__
+
+    def absent(name: str, *args, **kwargs):
+        if name.partition(".")[0] == "ray":
+            raise ModuleNotFoundError("No module named 'ray'")
+        return plain(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(InputError, match=r"pip install 'dspp\[ray\]'"):
+        list(run_all(scaled, [1], shared=(1,), engine="ray"))
+    assert [value for _, (value, *_) in run_all(scaled, [1], shared=(4,))] == [4]
+
+
+# ---------------------------------------------------------------- a search on it
+
+
+def search(**how) -> Any:
+    from dspp.tuning import tune
+
+    given = {"X_val": X_VAL, "y_val": Y_VAL, "space": RATES, "trials": 5, **SHALLOW}
+    return tune(X_TRAIN, Y_TRAIN, **{**given, **how})
+
+
+def test_workers_find_the_setting_that_is_best_and_send_its_model(tmp_path: Path) -> None:
+    from dspp.estimators import ESTIMATORS
+
+    result = search(jobs=2, study=tmp_path / "s")
+    fits = {
+        rate: ESTIMATORS["ppgpr"](**SHALLOW["base"], learning_rate=rate).fit(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL)
+        for rate in RATES["learning_rate"]
+    }
+    assert [t.number for t in result.trials] == [0, 1, 2, 3, 4]
+    assert sorted(t.params["learning_rate"] for t in result.trials) == sorted(fits)
+    for trial in result.trials:
+        nll = fits[trial.params["learning_rate"]].score_nll(X_VAL, Y_VAL)
+        assert trial.val_nll == pytest.approx(nll, abs=1e-9) or (trial.state == "pruned" and trial.epochs in (2, 4))
+    best = min(fits.values(), key=lambda fitted: fitted.score_nll(X_VAL, Y_VAL))
+    assert result.best_nll == result.best_estimator.score_nll(X_VAL, Y_VAL) == best.score_nll(X_VAL, Y_VAL)
+    assert result.best_estimator.get_params() == best.get_params()
+    np.testing.assert_array_equal(result.best_estimator.predict(X_VAL), best.predict(X_VAL))
+    again = search(study=tmp_path / "s")  # from its files: one writer has written all of it
+    assert again.trials == result.trials
+    np.testing.assert_array_equal(again.best_estimator.predict(X_VAL), best.predict(X_VAL))
+
+
+def test_trials_that_were_running_when_a_search_ended_are_run_with_the_same_settings(tmp_path: Path) -> None:
+    """Two are begun, the later is done first, and then the process dies."""
+    from dspp.tuning.search import Budget, Search, Workers
+    from dspp.tuning.space import Space
+    from dspp.tuning.study import best_file, opened
+    from dspp.tuning.trial import Task
+
+    path = tmp_path / "s"
+    reference = search()
+    search(trials=1, study=path)
+    identity = identity_of(path)
+    space, task = Space(("ppgpr",), RATES, SHALLOW["base"]), Task(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL, 90, 0)
+    with opened(path, identity) as study:
+        left = Search(task, space, study, 5, Budget(None), best_file(path), None, Workers())
+        asked = list(itertools.islice(left._to_do(), 2))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(left, "_show", lambda *a: None)
+            left._take(asked[1][0], left._evaluate(*asked[1]))
+    result = search(study=path)
+    assert [t.params for t in result.trials] == [t.params for t in reference.trials]
+    assert {t.state for t in result.trials} <= {"finished", "pruned"}
+    assert result.best_nll == reference.best_nll
+
+
+def identity_of(path: Path) -> dict[str, str]:
+    from dspp.tuning.study import IDENTITY, _journal, halving, quiet
+
+    with quiet():
+        return dict(_journal(path, halving()).user_attrs[IDENTITY])
+
+
+def test_a_search_in_workers_stops_when_asked_and_goes_on(tmp_path: Path) -> None:
+    import optuna
+
+    beats = itertools.count()
+    slow = SHALLOW | {"base": SHALLOW["base"] | {"epochs": 100_000}}
+    with pytest.raises(TrainingInterrupted, match=r"stopped in trial 1; go on with the same call"):
+        search(jobs=2, study=tmp_path / "s", should_stop=lambda: next(beats) > 3, **slow)
+    assert optuna.logging.get_verbosity() != optuna.logging.ERROR
+
+
+def test_a_setting_that_ends_its_worker_is_a_trial_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dspp.tuning.search import Workers
+    from dspp.tuning.trial import carry_out
+
+    def run(self, orders, task, space, while_waiting):
+        """What `run_all` does when the worker of the second trial dies again and again."""
+        first, second, third = orders
+        yield 2, carry_out(third, task, space)
+        yield 0, carry_out(first, task, space)
+        raise TasksLost(f"gave up {second}", (1,))
+
+    monkeypatch.setattr(Workers, "run", run)
+    result = search(jobs=2, trials=3, study=tmp_path / "s")
+    assert [t.state for t in result.trials].index("failed") == 1
+    assert result.trials[1].reason == f"gave up model ppgpr, learning_rate {result.trials[1].params['learning_rate']}"
+    assert [t.number for t in result.trials] == [0, 1, 2]
+    assert search(trials=3, study=tmp_path / "s").trials == result.trials
