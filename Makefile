@@ -25,6 +25,10 @@ $(VENV)/.dev: $(VENV)/.run
 	$(PIP) -e '.[dev]'
 	touch $@
 
+$(VENV)/.ray: $(VENV)/.dev
+	$(PIP) -e '.[ray]'
+	touch $@
+
 $(VENV)/.experiments: $(VENV)/.run
 	$(PIP) -e '.[experiments]'
 	touch $@
@@ -39,7 +43,7 @@ chromium: ## the browser that the report is looked at with, from Debian's packag
 test: lint types chromium ## lint, types and tests (under 10 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m "not long" -n 2
 
-test-long: $(VENV)/.dev chromium ## the tests that take minutes each
+test-long: $(VENV)/.ray chromium ## the tests that take minutes each
 	$(PY) -m pytest -m long
 
 lint: $(VENV)/.dev ## ruff
