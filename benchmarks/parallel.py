@@ -1,6 +1,6 @@
 """How much faster two processes train one model than one, each with one thread: data-parallel training under torchrun.
 
-    python -m benchmarks.parallel [--processes 2] [--batch 2000]
+    python -m benchmarks.parallel [--processes 2] [--batch 4000]
 
 The same global batch, a 2-layer DSPP (M = 300, S = 10, W = 3, D = 8). What does not shrink with more processes:
 the factorisations of K_ZZ, which every process repeats (M³, whatever the batch), and the exchange of gradients. Rounds
@@ -51,7 +51,7 @@ def milliseconds(processes: int, batch: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=2000)
+    parser.add_argument("--batch", type=int, default=4000)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:

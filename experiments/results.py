@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import os
 import platform
 import subprocess
 from collections import defaultdict
@@ -101,8 +100,3 @@ def _git(*command: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0))

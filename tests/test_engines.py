@@ -7,7 +7,11 @@ import builtins
 import itertools
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +124,38 @@ def test_when_the_caller_is_told_to_stop_so_are_the_workers(tmp_path: Path) -> N
     with pytest.raises(TrainingInterrupted, match="enough"):
         list(run_all(endless, [0], shared=(tmp_path,), jobs=2, while_waiting=stop))
     assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_workers_end_when_the_process_that_waits_for_them_is_killed(tmp_path: Path) -> None:
+    """One is idle, one at work: that one ends after its task."""
+    parent = f"""
+        import sys
+        from pathlib import Path
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from dspp.engines import run_all
+        from test_engines import noted
+        list(run_all(noted, [0, 3], shared=(Path({str(tmp_path)!r}),), jobs=2))
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(parent)], stderr=subprocess.DEVNULL)
+    wait_for(lambda: (tmp_path / "0.done").exists() and (tmp_path / "3.pid").exists())
+    process.kill()
+    process.wait()
+    pids = [int((tmp_path / name).read_text()) for name in ("0.pid", "3.pid")]
+    wait_for(lambda: not any(map(is_running, pids)))
+    assert (tmp_path / "3.done").exists()
+
+
+def noted(seconds: int, folder: Path) -> None:
+    (folder / f"{seconds}.pid").write_text(str(os.getpid()))
+    time.sleep(seconds)
+    (folder / f"{seconds}.done").touch()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

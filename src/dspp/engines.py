@@ -11,6 +11,8 @@ import logging
 import os
 import socket
 import sys
+import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -170,6 +172,7 @@ def _pool(
 
 _work: tuple[Callable[..., Any], tuple[Any, ...]]  # of a worker: the function and what its calls share
 _parent: int | None = None  # of a worker: the process that waits for it
+_busy = threading.Lock()  # held while a worker runs a task
 
 
 def orphaned() -> bool:
@@ -184,11 +187,21 @@ def _begin(function: Callable[..., Any], shared: tuple[Any, ...], parent: int) -
     global _work, _parent
     _work, _parent = (function, shared), parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_as_an_orphan, daemon=True).start()
+
+
+def _end_as_an_orphan() -> None:
+    """A worker would wait for its next task for ever; the one it has may end in its own way, with its state kept."""
+    while not orphaned():
+        time.sleep(1.0)
+    with _busy:
+        os._exit(1)
 
 
 def _call(task: Any) -> Any:
     function, shared = _work
-    return function(task, *shared)
+    with _busy:
+        return function(task, *shared)
 
 
 class _Local:
