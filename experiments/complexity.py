@@ -1,13 +1,17 @@
 """The time and the memory of a training step against N, M, S and W (appendix B): each is varied on its own."""
 
-import multiprocessing
+import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from dspp.errors import NumericalError
 from dspp.model import build
 from dspp.objectives import OBJECTIVES
 from experiments.catalogue import METHODS
@@ -15,13 +19,23 @@ from experiments.protocol import Setting
 
 SIZES = ("batch_size", "inducing", "sites", "width")  # the settings that are read
 INPUTS = 8
+REPOSITORY = Path(__file__).resolve().parents[1]
 REPEATS = 5
 
 
 def measure(method: str, setting: Setting) -> dict[str, float]:
-    """The median time of a step and how far memory rises in it, on one thread of a fresh process."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_measure, (method, setting))
+    """The median time of a step and how far memory rises in it, on one thread of a fresh process.
+
+    Raises:
+        NumericalError: That process has failed.
+    """
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "experiments.complexity", method, json.dumps(setting)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    if done.returncode:
+        raise NumericalError(f"{method} at {setting} could not be measured: {done.stderr.strip()[-300:]}")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
 
 
 def _measure(method: str, setting: Setting) -> dict[str, float]:
@@ -59,3 +73,7 @@ def _status_kb(field: str) -> int:
     """A field of this process's status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1])
+
+
+if __name__ == "__main__":
+    print(json.dumps(_measure(sys.argv[1], json.loads(sys.argv[2]))))
