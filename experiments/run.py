@@ -36,8 +36,8 @@ class Plan:
         return [units[0] for units in self.wanted.values()]
 
 
-def plan(units: Sequence[Unit], folder: Path) -> Plan:
-    """Which fits are missing. One that another experiment has made is copied, not repeated."""
+def plan(units: Sequence[Unit], folder: Path, copy: bool = True) -> Plan:
+    """Which fits are missing. One that another experiment has made is copied (if `copy`), not repeated."""
     known = {fit_key(r): r for path in sorted(folder.glob("*.jsonl")) for r in results.read(path)}
     there = {
         name: {fit_key(r) for r in results.read(folder / f"{name}.jsonl")} for name in {u.experiment for u in units}
@@ -46,11 +46,10 @@ def plan(units: Sequence[Unit], folder: Path) -> Plan:
     done = 0
     for unit in units:
         key = unit.fit_key
-        if key in known and key not in there[unit.experiment]:
-            results.add(folder / f"{unit.experiment}.jsonl", {**known[key], "experiment": unit.experiment})
+        if key in known:
             done += 1
-        elif key in known:
-            done += 1
+            if copy and key not in there[unit.experiment]:
+                results.add(folder / f"{unit.experiment}.jsonl", {**known[key], "experiment": unit.experiment})
         else:
             wanted[key].append(unit)
     return Plan(dict(wanted), done)
