@@ -257,6 +257,7 @@ class TestDownload:
             (packed(np.where(Y[2] == TABLE, np.nan, TABLE)), "finite"),
             (packed(TABLE * 1e39), "finite"),
         ],
+        ids=["plain", "cut", "text", "narrow", "short", "nan", "huge"],  # gzip has the time in it
     )
     def test_the_right_file_without_the_right_table(
         self, mirror: Mirror, cache: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, says: str
