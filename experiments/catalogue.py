@@ -6,14 +6,10 @@ from typing import Any
 from dspp.errors import InputError
 from dspp.presets import Spec, preset
 from experiments.data import QUADRATURE, ROBOTICS, UNIVARIATE
+from experiments.data.sources import SOURCES
 from experiments.peers import PEERS
 
-ROWS = {  # for what is shown before a data set is loaded
-    **{"pol": 15000, "elevators": 16599, "bike": 17379, "kin40k": 40000, "protein": 45730, "keggdirected": 48827},
-    **{"slice": 53500, "keggundirected": 63608, "3droad": 434874, "song": 515345, "buzz": 583250},
-    **{"houseelectric": 2049258, "sarcos_testset": 4449, "ur10_pickplace": 12349, "baxter_rand": 15000},
-    **{"mujoco_reacher": 30000, "mujoco_swimmer": 30000, "mujoco_halfcheetah": 40000, "baxter_rhythmic_ugr": 79107},
-}
+ROWS = {name: source.rows for name, source in SOURCES.items()}  # for what is shown before a data set is loaded
 DEEP_FOUR = ("kin40k", "protein", "keggdirected", "slice")
 
 

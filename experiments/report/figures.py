@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dspp.plots import CONTRAST, FONT_SIZE, INK, MAIN, MUTED
+from experiments.peers import PEERS
 from experiments.report.blocks import Picture
 from experiments.report.drawing import heading, panels, picture
-from experiments.report.layout import HEADLINE, PEERS, Layout
+from experiments.report.layout import HEADLINE, Layout
 from experiments.report.paper import Paper
 from experiments.report.ranks import Ranking, cliques
 from experiments.report.records import Grid

@@ -3,21 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from experiments.catalogue import DEEP_FOUR as FOUR
+from experiments.data import QUADRATURE as SMALL
+from experiments.data import ROBOTICS, UNIVARIATE
+from experiments.peers import PEERS
+
 HEADLINE = "DSPP-QR3-2L"
-PEERS = ("NGBoost", "CatBoost", "LightGBM")
 PROTOCOLS = ("paper", "quick")
-SMALL = ("pol", "elevators", "bike", "kin40k", "protein", "keggdirected", "slice", "keggundirected")
-LARGE = ("3droad", "song", "buzz", "houseelectric")
-FOUR = ("kin40k", "protein", "keggdirected", "slice")
-ROBOTICS = (
-    "sarcos_testset",
-    "ur10_pickplace",
-    "baxter_rand",
-    "mujoco_reacher",
-    "mujoco_swimmer",
-    "mujoco_halfcheetah",
-    "baxter_rhythmic_ugr",
-)
+LARGE = UNIVARIATE[len(SMALL) :]
 
 
 @dataclass(frozen=True)

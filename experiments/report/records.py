@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from dspp.errors import InputError
-from experiments.report.layout import PEERS, Layout, Metric, ordered
+from experiments.peers import PEERS
+from experiments.report.layout import Layout, Metric, ordered
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")  # names that become file names
 _TAKEN = ("index", "headline")  # files of the report itself

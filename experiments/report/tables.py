@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from experiments.peers import PEERS
 from experiments.report.blocks import DASH, Entry, Table, fixed, with_error
-from experiments.report.layout import HEADLINE, NLL, PEERS, Layout
+from experiments.report.layout import HEADLINE, NLL, Layout
 from experiments.report.paper import Paper
 from experiments.report.ranks import Ranking, signed_rank
 from experiments.report.records import Grid, Record, summary

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
+from experiments.peers import PEERS
 from experiments.report import tables
 from experiments.report.blocks import fixed, listed, plural
-from experiments.report.layout import HEADLINE, NLL, PEERS, Layout, Metric
+from experiments.report.layout import HEADLINE, NLL, Layout, Metric
 from experiments.report.paper import Paper
 from experiments.report.ranks import ALPHA, Ranking
 from experiments.report.records import Grid

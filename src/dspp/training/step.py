@@ -107,12 +107,21 @@ def nll(model: Model, rows: Rows, most: int | None = None, team: Team | None = N
     rows = rows[:most]
     shared = team is not None and 1 < team.size <= len(rows)
     mine = rows[team.part(len(rows))] if shared and team else rows
-    value = -float(model.predictor()(mine.x).log_prob(mine.y).double().mean())
     if shared and team:
+        try:
+            value = _nll(model, mine)
+        except NumericalError:
+            value = math.nan  # the others wait for a number
         value = team.add(value * len(mine) / len(rows))[0]
+    else:
+        value = _nll(model, mine)
     if not math.isfinite(value):
         raise NumericalError(f"the NLL of {len(rows)} rows is {value}")
     return value
+
+
+def _nll(model: Model, rows: Rows) -> float:
+    return -float(model.predictor()(rows.x).log_prob(rows.y).double().mean())
 
 
 @contextmanager
