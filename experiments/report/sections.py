@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+from experiments.peers import PEERS
 from experiments.report import figures, tables, verdicts
 from experiments.report.blocks import DASH, Block, Entry, Part, Section, Table, with_error
 from experiments.report.complexity import complexity_section
@@ -11,7 +12,6 @@ from experiments.report.layout import (
     HEADLINE,
     METRICS,
     NLL,
-    PEERS,
     Layout,
     Metric,
     layout_of,
