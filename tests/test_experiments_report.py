@@ -7,12 +7,12 @@ import math
 import re
 import shutil
 from collections.abc import Iterable, Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from outline import Outline
 from scipy import stats
 
 from dspp.errors import InputError
@@ -597,30 +597,6 @@ def test_the_multivariate_section_says_that_cells_are_not_comparable(report: Pat
     assert "MRMSE" in text
 
 
-class Outline(HTMLParser):
-    """Tags, text, ids, and whether every tag is closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text, self.open = "", list[str]()
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_the_page_is_whole_and_asks_for_nothing(report: Path) -> None:
     text = (report / "index.html").read_text()
     page = Outline(text)
@@ -635,8 +611,9 @@ def test_the_page_is_whole_and_asks_for_nothing(report: Path) -> None:
     assert not re.search(r"url\((?!#)|@import|https?://", text)
     assert "prefers-color-scheme: dark" in text
     assert "overflow-x: auto" in text
-    assert "Left out: 1 line" in page.text
-    assert "univariate.jsonl (1)" in page.text
+    said = "".join(page.texts)
+    assert "Left out: 1 line" in said
+    assert "univariate.jsonl (1)" in said
 
 
 def test_hostile_names_do_no_harm(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import time
-from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from outline import Outline
 
 from dspp import plots
 from dspp.errors import InputError, ModelFileError
@@ -60,34 +60,6 @@ def report(**changes: Any) -> ReportData:
         "notes": [f"A note with {NASTY}."],
     }
     return ReportData(**everything | changes)
-
-
-class Outline(HTMLParser):
-    """What the tests look for in a page: tags, ids, texts, and tags left open."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
 
 
 @pytest.fixture(scope="module")

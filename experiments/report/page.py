@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup, escape
 
 import dspp.report
 from dspp import storage
 from dspp.errors import InputError, ModelFileError
+from dspp.report.page import templates
 from experiments.report import markdown
 from experiments.report.blocks import Section, Table, listed, plural
 from experiments.report.layout import EXPERIMENTS
@@ -68,13 +68,7 @@ def report_files(loaded: Loaded, paper: Paper) -> dict[str, bytes]:
 
 def render(found: Sequence[Section], table: Table, notes: Sequence[str]) -> str:
     """Return the page: one HTML file that needs nothing else."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(FOLDER)
     environment.filters["code"] = _code
     style = Markup(HOUSE_STYLE.read_text(encoding="utf-8") + (FOLDER / "page.css").read_text(encoding="utf-8"))
     template = environment.get_template("page.html.jinja")

@@ -44,18 +44,23 @@ class Section:
 
 def render(data: ReportData) -> str:
     """Return the report as one HTML page that needs nothing else; the same data give the same text."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(FOLDER)
     environment.filters["tidy"] = tidy
     style = Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
     sections = [section for section in _sections(data) if section.blocks]
     page = environment.get_template("page.html")
     return page.render(data=data, lead=_lead(data), sections=sections, style=style)
+
+
+def templates(folder: Path) -> jinja2.Environment:
+    """Return the templates of a folder: what is put into them is text, and a name that is not there is an error."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def write_report(data: ReportData, path: str | Path) -> None:
