@@ -1,6 +1,6 @@
 """Seconds of training until the validation NLL reaches the paper's test NLL plus 0.1 nat: ours against GPyTorch's DSPP.
 
-    python -m benchmarks.time_to_nll bike protein kin40k --data ../shared/data [--threads 2] [--limit 1200] [--json]
+    python -m benchmarks.time_to_nll bike protein kin40k [--data DIR] [--threads 2] [--limit 1200] [--times 12] [--json]
 
 Ours is the library's default: `preset("dspp")` under `TrainConfig()`, trial starts included. A schedule that ends
 without getting there is followed by one with twice the epochs, and the time of both counts. GPyTorch's is the recipe of
@@ -12,7 +12,8 @@ rows; here both see the same rows, standardised by the training part.
 
 The clock runs from the first k-means on and stands still while validation rows are scored, at the end of each epoch.
 The trial starts of ours are scored too, where nothing can be seen from outside: that stays on our clock. What has not
-got there at `--limit` seconds or at the end of its schedule counts as "more than", and its ratio as "at least".
+got there at `--limit` seconds or at the end of its schedule counts as "more than", and its ratio as "at least". Whoever
+only wants to know whether we are ten times faster saves time with `--times`.
 
 Prints a table and, as its last line, JSON.
 """
@@ -230,10 +231,10 @@ def target_of(name: str, folder: Path) -> float:
     return float(paper) + MARGIN
 
 
-def measure(name: str, folder: Path, limit: float) -> dict[str, object]:
+def measure(name: str, folder: Path, limit: float, times: float = math.inf) -> dict[str, object]:
     target, rows = target_of(name, folder), rows_of(name, folder)
     ours = time_ours(rows, target, limit)
-    theirs = time_gpytorch(rows, target, limit)
+    theirs = time_gpytorch(rows, target, min(limit, times * ours.seconds))
     return as_row(name, target, ours, theirs)
 
 
@@ -273,6 +274,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--limit", type=float, default=1200.0, help="seconds of training, of each")
+    parser.add_argument("--times", type=float, default=math.inf, help="cut GPyTorch off at so many times our seconds")
     parser.add_argument("--json", action="store_true", help="the JSON alone")
     options = parser.parse_args(arguments)
     before = torch.get_num_threads()
@@ -289,7 +291,7 @@ def _measured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     if not options.json:
         print(f"{'':16} {'target':>7} {'dspp s':>9} {'best':>8} {'gpytorch s':>11} {'best':>8} {'ratio':>7}")
     for name in options.datasets:
-        row = measure(name, options.data, options.limit)
+        row = measure(name, options.data, options.limit, options.times)
         if not options.json:
             print(_line(row), flush=True)
         yield row
