@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import team_worker
 import torch
+from pyarrow import csv, parquet
 
 from dspp.data.robot_arm import robot_arm
 from dspp.errors import InputError
@@ -83,18 +85,26 @@ def test_a_lost_process_ends_the_others_and_leaves_the_checkpoint_good(tmp_path:
     assert_same(team_worker.resumed(out), team_worker.whole(out))
 
 
-def test_the_command_line_under_torchrun(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["arm.csv", "arm/*.parquet"])  # rows in memory, rows from the disk
+def test_the_command_line_under_torchrun(tmp_path: Path, source: str) -> None:
     arm = robot_arm(200)
-    header = ",".join([*(f"x{i}" for i in range(8)), "y"])
-    np.savetxt(tmp_path / "arm.csv", np.column_stack([arm.X, arm.y]), delimiter=",", header=header, comments="")
-    small = shlex.split("fit arm.csv --target y --inducing 8 --width 2 --epochs 3 --restarts 1 --batch-size 40 --out")
-    alone = launch(1, "-m", "dspp", *small, "one.dspp", cwd=tmp_path)
-    both = launch(2, "-m", "dspp", *small, "two.dspp", cwd=tmp_path)
+    table = pa.table({**{f"x{i}": column for i, column in enumerate(arm.X.T)}, "y": arm.y})
+    csv.write_csv(table, tmp_path / "arm.csv")
+    (tmp_path / "arm").mkdir()
+    for part in range(2):
+        parquet.write_table(table.slice(100 * part, 100), tmp_path / "arm" / f"{part}.parquet")
+    small = shlex.split("--target y --inducing 8 --width 2 --epochs 3 --restarts 1 --batch-size 40 --out")
+    alone = launch(1, "-m", "dspp", "fit", source, *small, "one.dspp", cwd=tmp_path)
+    both = launch(2, "-m", "dspp", "fit", source, *small, "two.dspp", cwd=tmp_path)
     assert both.returncode == 0, both.stderr[-3000:]
     said = [[line for line in run.stdout.splitlines() if "NLL" in line] for run in (alone, both)]
-    assert said[0] == said[1]
+    assert said[0] == said[1] != []
     assert both.stdout.count("Model:  two.dspp") == 1  # the first process speaks for all
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["arm.csv", "one.dspp", "two.dspp"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["arm", "arm.csv", "one.dspp", "two.dspp"]
+
+
+def test_a_wrong_command_under_torchrun_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "arm.csv").write_text("x,y\n1,2\n")
     wrong = launch(2, "-m", "dspp", "fit", "arm.csv", "--target", "z", "--out", "three.dspp", cwd=tmp_path)
     assert wrong.returncode != 0
     assert "dspp: arm.csv: there is no column 'z'" in wrong.stderr  # of each process: it may be one machine's problem
