@@ -1,9 +1,10 @@
 """Seconds of training until the validation NLL reaches the paper's test NLL plus 0.1 nat: ours against GPyTorch's DSPP.
 
-    python -m benchmarks.time_to_nll bike protein kin40k [--data DIR] [--threads 2] [--limit 1200] [--times 12] [--json]
+    python -m benchmarks.time_to_nll bike protein kin40k [--recipe default] [--threads 2] [--limit 1200] [--times 12]
 
-Ours is the library's default: `preset("dspp")` under `TrainConfig()`, trial starts included. A schedule that ends
-without getting there is followed by one with twice the epochs, and the time of both counts. GPyTorch's is the recipe of
+Ours is the recipe of the protocol `quick` for each data set (experiments/protocols/quick.toml) or, by `--recipe`, the
+library's default, made for longer training: `preset("dspp")` under `TrainConfig()`, trial starts included. A schedule
+that ends without getting there is followed by one with twice the epochs, and the time of both counts. GPyTorch's is the recipe of
 its own notebook, examples/05_Deep_Gaussian_Processes/Deep_Sigma_Point_Processes.ipynb (read at commit 2080e738):
 batches of 1000, Adam at 0.01, a tenth of it from each of epochs 20, 150 and 300 on, 400 epochs, 300 inducing points
 (those of the hidden layer by SciPy's k-means and 0.01 of noise for each GP, the others Normal), 3 hidden GPs with a
@@ -42,8 +43,12 @@ from dspp.data import Standardizer, split
 from dspp.errors import InputError, TrainingInterrupted
 from dspp.presets import Spec, preset
 from dspp.training import Epoch, fit
+from experiments.fitting import model_spec, train_config
+from experiments.protocol import read_protocol
+from experiments.units import Unit
 
 PAPER_NLL = {"bike": -1.763, "protein": 0.382, "kin40k": -2.016}  # DSPP-QR3-2L, where results.csv is not at hand
+HEADLINE = "DSPP-QR3-2L"
 MARGIN = 0.1
 PEER_ROWS = 1000  # scored at a time, as in the notebook
 
@@ -231,9 +236,17 @@ def target_of(name: str, folder: Path) -> float:
     return float(paper) + MARGIN
 
 
-def measure(name: str, folder: Path, limit: float, times: float = math.inf) -> dict[str, object]:
+def quick_recipe(name: str) -> tuple[TrainConfig, Spec]:
+    """What the protocol `quick` does with a DSPP on this data set."""
+    (setting,) = read_protocol("quick").settings("univariate", name, HEADLINE)
+    unit = Unit("univariate", name, 0, HEADLINE, "quick", (15, 3, 2), setting)
+    return train_config(unit).change(threads=None), model_spec(unit)
+
+
+def measure(name: str, folder: Path, limit: float, times: float = math.inf, recipe: str = "quick") -> dict[str, object]:
     target, rows = target_of(name, folder), rows_of(name, folder)
-    ours = time_ours(rows, target, limit)
+    config, spec = quick_recipe(name) if recipe == "quick" else (None, None)
+    ours = time_ours(rows, target, limit, config=config, spec=spec)
     theirs = time_gpytorch(rows, target, min(limit, times * ours.seconds))
     return as_row(name, target, ours, theirs)
 
@@ -272,6 +285,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datasets", nargs="+")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--recipe", choices=["quick", "default"], default="quick", help="ours")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--limit", type=float, default=1200.0, help="seconds of training, of each")
     parser.add_argument("--times", type=float, default=math.inf, help="cut GPyTorch off at so many times our seconds")
@@ -284,14 +298,18 @@ def main(arguments: list[str] | None = None) -> None:
     finally:
         torch.set_num_threads(before)
     ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
-    print(json.dumps({"rows": rows, "min_ratio": min(ratios, default=None), "threads": options.threads}))
+    print(
+        json.dumps(
+            {"rows": rows, "min_ratio": min(ratios, default=None), "recipe": options.recipe, "threads": options.threads}
+        )
+    )
 
 
 def _measured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     if not options.json:
         print(f"{'':16} {'target':>7} {'dspp s':>9} {'best':>8} {'gpytorch s':>11} {'best':>8} {'ratio':>7}")
     for name in options.datasets:
-        row = measure(name, options.data, options.limit, options.times)
+        row = measure(name, options.data, options.limit, options.times, options.recipe)
         if not options.json:
             print(_line(row), flush=True)
         yield row

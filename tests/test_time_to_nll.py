@@ -208,6 +208,28 @@ def test_prints_a_table_and_json_as_the_last_line(folder, capsys, monkeypatch):
     assert json.loads(only)["min_ratio"] is None
 
 
+def test_our_recipe_is_that_of_quick_and_the_default_on_request(folder, monkeypatch):
+    seen = []
+
+    def ours(rows, target, limit, **recipe):
+        seen.append(recipe)
+        return race.Timing(2.0, True, target)
+
+    def theirs(rows, target, limit):
+        seen.append(limit)
+        return race.Timing(limit, False, None, "cut off")
+
+    monkeypatch.setattr(race, "time_ours", ours)
+    monkeypatch.setattr(race, "time_gpytorch", theirs)
+    race.measure("tiny", folder, 100.0)
+    race.measure("tiny", folder, 100.0, times=12, recipe="default")
+    quick, whole, default, cut = seen
+    assert (quick["config"].epochs, quick["config"].threads, quick["config"].restarts) == (10, None, 1)
+    assert (quick["spec"].model.inducing, quick["spec"].model.width) == (150, 5)
+    assert (whole, cut) == (100.0, 24.0)
+    assert default == {"config": None, "spec": None}
+
+
 def test_a_cut_off_of_gpytorch_gives_a_lower_bound():
     row = race.as_row("bike", -1.663, race.Timing(60.0, True, -1.7), race.Timing(1200.0, False, -1.2, "cut off"))
     assert (row["ratio"], row["gpytorch_reached"]) == (20.0, False)
