@@ -4,12 +4,12 @@
 
 Ours is the recipe of the protocol `quick` for each data set (experiments/protocols/quick.toml) or, by `--recipe`, the
 library's default, made for longer training: `preset("dspp")` under `TrainConfig()`, trial starts included. A schedule
-that ends without getting there is followed by one with twice the epochs, and the time of both counts. GPyTorch's is the recipe of
-its own notebook, examples/05_Deep_Gaussian_Processes/Deep_Sigma_Point_Processes.ipynb (read at commit 2080e738):
-batches of 1000, Adam at 0.01, a tenth of it from each of epochs 20, 150 and 300 on, 400 epochs, 300 inducing points
-(those of the hidden layer by SciPy's k-means and 0.01 of noise for each GP, the others Normal), 3 hidden GPs with a
-linear mean, 8 sites, beta 0.05, Matern-5/2, noise floor 1e-4. The notebook maps inputs to [-1, 1] by the range of all
-rows; here both see the same rows, standardised by the training part.
+that ends without getting there is followed by one with twice the epochs, and the time of both counts. GPyTorch's is the
+recipe of its own notebook, examples/05_Deep_Gaussian_Processes/Deep_Sigma_Point_Processes.ipynb (read at commit
+2080e738): batches of 1000, Adam at 0.01, a tenth of it from each of epochs 20, 150 and 300 on, 400 epochs, 300 inducing
+points (those of the hidden layer by SciPy's k-means and 0.01 of noise for each GP, the others Normal), 3 hidden GPs
+with a linear mean, 8 sites, beta 0.05, Matern-5/2, noise floor 1e-4. The notebook maps inputs to [-1, 1] by the range
+of all rows; here both see the same rows, standardised by the training part.
 
 The clock runs from the first k-means on and stands still while validation rows are scored, at the end of each epoch.
 The trial starts of ours are scored too, where nothing can be seen from outside: that stays on our clock. What has not
