@@ -231,6 +231,11 @@ def test_our_recipe_is_that_of_quick_and_the_default_on_request(folder, monkeypa
     assert default == {"config": None, "spec": None}
 
 
+def test_the_ratio_is_of_the_seconds_before_they_are_rounded():
+    row = race.as_row("tiny", 1.6, race.Timing(0.1349, True, 1.5), race.Timing(0.2901, True, 1.5))
+    assert (row["dspp_s"], row["gpytorch_s"], row["ratio"]) == (0.13, 0.29, 2.15)
+
+
 def test_a_cut_off_of_gpytorch_gives_a_lower_bound():
     row = race.as_row("bike", -1.663, race.Timing(60.0, True, -1.7), race.Timing(1200.0, False, -1.2, "cut off"))
     assert (row["ratio"], row["gpytorch_reached"]) == (20.0, False)
