@@ -1,12 +1,15 @@
 """Several processes train one model: the same numbers as one process, the same checkpoints, and no hanging."""
 
 import json
+import math
 import os
 import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +19,10 @@ import torch
 from pyarrow import csv, parquet
 
 from dspp.data.robot_arm import robot_arm
-from dspp.errors import InputError
+from dspp.errors import InputError, NumericalError
 from dspp.quadrature import Noise
+from dspp.training.rows import Rows
+from dspp.training.step import nll
 from dspp.training.team import Team
 
 WORKER = Path(__file__).with_name("team_worker.py")
@@ -126,3 +131,28 @@ def test_parts_cover_a_batch_and_draws_do_not_depend_on_them() -> None:
 
     spread = torch.cat([draw(Team(rank, 3).part(17)) for rank in range(3)], dim=1)
     assert torch.equal(spread, draw(slice(0, 17)))
+
+
+@pytest.mark.parametrize("problem", [True, False])
+def test_a_validation_that_fails_in_one_process_does_not_leave_the_others_waiting(problem: bool) -> None:
+    """The others wait at `add` for a number of this process: it comes, and all see that it is none."""
+    rows, said = Rows(torch.zeros(6, 2), torch.zeros(6)), []
+
+    class Half(Team):
+        def add(self, *numbers: float) -> list[float]:
+            said.append(numbers)
+            return [2 * number for number in numbers]  # the other half's is the same
+
+    class Scores:
+        def predictor(self) -> Callable[[torch.Tensor], object]:
+            if problem:
+                raise NumericalError("not positive definite")
+            return lambda x: SimpleNamespace(log_prob=lambda y: torch.full_like(y, -1.5))
+
+    if problem:
+        with pytest.raises(NumericalError, match="NLL of 6 rows is nan"):
+            nll(Scores(), rows, team=Half(0, 2))
+        assert math.isnan(said[0][0])
+    else:
+        assert nll(Scores(), rows, team=Half(0, 2)) == pytest.approx(1.5)
+    assert len(said) == 1
