@@ -43,7 +43,7 @@ def run_command(
     engine: Annotated[
         str,
         typer.Option(
-            help="local, or ray (pip install 'dspp[ray]'): its machines need this repository and the data folder at "
+            help="local, or ray (pip install 'dspp\\[ray]'): its machines need this repository and the data folder at "
             "the same paths as here."
         ),
     ] = "local",

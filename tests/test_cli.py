@@ -576,6 +576,7 @@ assert set(TOPOLOGIES) == set(model.TOPOLOGIES)
 shown = text.getvalue().replace("\\n", " ").replace("│", " ")
 for names in (MODELS, KERNELS, RULES, TOPOLOGIES):
     assert ", ".join(names) in " ".join(shown.split()), names
+assert "dspp[ray]" in shown  # brackets are not taken for a style
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -8,6 +8,7 @@ from dataclasses import MISSING, fields
 from typing import Any, TypeVar, get_type_hints
 
 import typer
+from rich.markup import escape
 
 from dspp.errors import InputError
 
@@ -29,12 +30,12 @@ def option(
     """An option with its help, what stands for its value, its part of the page, and words to complete it with."""
     if choices:
         more["autocompletion"] = lambda incomplete: [word for word in choices if word.startswith(incomplete)]
-    return typer.Option(*names, help=what, metavar=metavar, rich_help_panel=panel, **more)
+    return typer.Option(*names, help=escape(what), metavar=metavar, rich_help_panel=panel, **more)
 
 
 def flag(name: str, what: str, panel: str | None = None) -> Any:
     """An option without a value."""
-    return typer.Option(name, help=what, metavar="", show_default=False, rich_help_panel=panel)
+    return typer.Option(name, help=escape(what), metavar="", show_default=False, rich_help_panel=panel)
 
 
 def command_of(kind: type[Options], run: Callable[[Options, Any], None], **fixed: Any) -> Callable[..., None]:
