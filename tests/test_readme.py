@@ -37,3 +37,10 @@ def test_every_preset_is_in_the_table():
 
     for name in PRESETS:
         assert f"| `{name}` |" in TEXT, name
+
+
+def test_the_headline_table_is_the_reports():
+    for row in (ROOT / "results" / "report" / "headline.md").read_text().splitlines():
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        if row.startswith("|") and any(cell != "–" for cell in cells[2:]):
+            assert row in TEXT, row
