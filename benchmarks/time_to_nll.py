@@ -1,15 +1,17 @@
 """Seconds of training until the validation NLL reaches the paper's test NLL plus 0.1 nat: ours against GPyTorch's DSPP.
 
     python -m benchmarks.time_to_nll bike protein kin40k [--recipe default] [--threads 2] [--limit 1200] [--times 12]
+    python -m benchmarks.time_to_nll kin40k --set width=8 --set epochs=20
 
-Ours is the recipe of the protocol `quick` for each data set (experiments/protocols/quick.toml) or, by `--recipe`, the
-library's default, made for longer training: `preset("dspp")` under `TrainConfig()`, trial starts included. A schedule
-that ends without getting there is followed by one with twice the epochs, and the time of both counts. GPyTorch's is the
-recipe of its own notebook, examples/05_Deep_Gaussian_Processes/Deep_Sigma_Point_Processes.ipynb (read at commit
-2080e738): batches of 1000, Adam at 0.01, a tenth of it from each of epochs 20, 150 and 300 on, 400 epochs, 300 inducing
-points (those of the hidden layer by SciPy's k-means and 0.01 of noise for each GP, the others Normal), 3 hidden GPs
-with a linear mean, 8 sites, beta 0.05, Matern-5/2, noise floor 1e-4. The notebook maps inputs to [-1, 1] by the range
-of all rows; here both see the same rows, standardised by the training part.
+Ours is the recipe of the protocol `quick` for each data set (experiments/protocols/quick.toml), where `--set` changes
+it, or, by `--recipe`, the library's default, made for longer training: `preset("dspp")` under `TrainConfig()`, trial
+starts included. A schedule that ends without getting there is followed by one with twice the epochs, and the time of
+both counts. GPyTorch's is the recipe of its own notebook,
+examples/05_Deep_Gaussian_Processes/Deep_Sigma_Point_Processes.ipynb (read at commit 2080e738): batches of 1000, Adam at
+0.01, a tenth of it from each of epochs 20, 150 and 300 on, 400 epochs, 300 inducing points (those of the hidden layer
+by SciPy's k-means and 0.01 of noise for each GP, the others Normal), 3 hidden GPs with a linear mean, 8 sites, beta
+0.05, Matern-5/2, noise floor 1e-4. The notebook maps inputs to [-1, 1] by the range of all rows; here both see the same
+rows, standardised by the training part.
 
 The clock runs from the first k-means on and stands still while validation rows are scored, at the end of each epoch.
 The trial starts of ours are scored too, where nothing can be seen from outside: that stays on our clock. What has not
@@ -24,10 +26,11 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gpytorch
 import numpy as np
@@ -236,16 +239,25 @@ def target_of(name: str, folder: Path) -> float:
     return float(paper) + MARGIN
 
 
-def quick_recipe(name: str) -> tuple[TrainConfig, Spec]:
-    """What the protocol `quick` does with a DSPP on this data set."""
+def quick_recipe(name: str, changes: Mapping[str, Any]) -> tuple[TrainConfig, Spec]:
+    """What the protocol `quick` does with a DSPP on this data set, with some settings changed."""
     (setting,) = read_protocol("quick").settings("univariate", name, HEADLINE)
-    unit = Unit("univariate", name, 0, HEADLINE, "quick", (15, 3, 2), setting)
+    for unknown in sorted(changes.keys() - setting.keys()):
+        raise InputError(f"the protocol 'quick' has no setting {unknown!r}; choose from: {', '.join(sorted(setting))}")
+    unit = Unit("univariate", name, 0, HEADLINE, "quick", (15, 3, 2), {**setting, **changes})
     return train_config(unit).change(threads=None), model_spec(unit)
 
 
-def measure(name: str, folder: Path, limit: float, times: float = math.inf, recipe: str = "quick") -> dict[str, object]:
+def measure(
+    name: str,
+    folder: Path,
+    limit: float,
+    times: float = math.inf,
+    recipe: str = "quick",
+    changes: Mapping[str, Any] | None = None,
+) -> dict[str, object]:
     target, rows = target_of(name, folder), rows_of(name, folder)
-    config, spec = quick_recipe(name) if recipe == "quick" else (None, None)
+    config, spec = quick_recipe(name, changes or {}) if recipe == "quick" else (None, None)
     ours = time_ours(rows, target, limit, config=config, spec=spec)
     theirs = time_gpytorch(rows, target, min(limit, times * ours.seconds))
     return as_row(name, target, ours, theirs)
@@ -286,11 +298,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("datasets", nargs="+")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--recipe", choices=["quick", "default"], default="quick", help="ours")
+    parser.add_argument(
+        "--set", type=_change, action="append", default=[], metavar="NAME=VALUE", help="in quick's recipe"
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--limit", type=float, default=1200.0, help="seconds of training, of each")
     parser.add_argument("--times", type=float, default=math.inf, help="cut GPyTorch off at so many times our seconds")
     parser.add_argument("--json", action="store_true", help="the JSON alone")
     options = parser.parse_args(arguments)
+    if options.set and options.recipe != "quick":
+        parser.error("--set changes the recipe 'quick'")
     before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
     try:
@@ -298,18 +315,21 @@ def main(arguments: list[str] | None = None) -> None:
     finally:
         torch.set_num_threads(before)
     ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
-    print(
-        json.dumps(
-            {"rows": rows, "min_ratio": min(ratios, default=None), "recipe": options.recipe, "threads": options.threads}
-        )
-    )
+    how = {"recipe": options.recipe, "set": dict(options.set), "threads": options.threads}
+    print(json.dumps({"rows": rows, "min_ratio": min(ratios, default=None), **how}))
+
+
+def _change(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value as JSON."""
+    name, _, value = text.partition("=")
+    return name, json.loads(value)
 
 
 def _measured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     if not options.json:
         print(f"{'':16} {'target':>7} {'dspp s':>9} {'best':>8} {'gpytorch s':>11} {'best':>8} {'ratio':>7}")
     for name in options.datasets:
-        row = measure(name, options.data, options.limit, options.times, options.recipe)
+        row = measure(name, options.data, options.limit, options.times, options.recipe, dict(options.set))
         if not options.json:
             print(_line(row), flush=True)
         yield row

@@ -19,7 +19,7 @@ from torch import nn
 import dspp
 from dspp import DSPPRegressor, InputError, PPGPRRegressor, SVGPRegressor, storage
 from dspp.estimators import ESTIMATORS, Regressor
-from dspp.estimators.settings import FEWEST_STEPS
+from dspp.estimators.settings import FEWEST_STEPS, SHARED_WIDTH
 
 QUICK = {"inducing": 12, "epochs": 15, "restarts": 1, "sites": 4, "learning_rate": 0.05}
 RNG = np.random.default_rng(0)
@@ -218,6 +218,16 @@ def test_several_outputs_some_not_observed() -> None:
         )
     ]
     assert estimator.score(X, targets) == pytest.approx(np.mean(by_hand))
+
+
+def test_several_outputs_share_a_wider_hidden_layer() -> None:
+    both = np.column_stack([Y, -Y])
+    assert DSPPRegressor(**QUICK).fit(X, both).fitted_.spec.model.width == SHARED_WIDTH > 5
+    assert DSPPRegressor(**QUICK).fit(X, both[:, :1]).fitted_.spec.model.width == 5
+    assert DSPPRegressor(width=2).spec(2).model.width == 2
+    assert DSPPRegressor(model_settings={"width": 3}).spec(2).model.width == 3
+    assert DSPPRegressor(rule="qr2", sites=3).spec(2).model.width == 5  # of a grid of 3^W sites
+    assert PPGPRRegressor().spec(2) == PPGPRRegressor().spec(1)
 
 
 def test_what_was_not_observed_does_not_matter() -> None:

@@ -224,11 +224,22 @@ def test_our_recipe_is_that_of_quick_and_the_default_on_request(folder, monkeypa
     monkeypatch.setattr(race, "time_gpytorch", theirs)
     race.measure("tiny", folder, 100.0)
     race.measure("tiny", folder, 100.0, times=12, recipe="default")
-    quick, whole, default, cut = seen
+    race.measure("tiny", folder, 100.0, changes={"width": 8, "epochs": 3})
+    quick, whole, default, cut, changed, _ = seen
     assert (quick["config"].epochs, quick["config"].threads, quick["config"].restarts) == (10, None, 1)
     assert (quick["spec"].model.inducing, quick["spec"].model.width) == (150, 5)
     assert (whole, cut) == (100.0, 24.0)
     assert default == {"config": None, "spec": None}
+    assert (changed["config"].epochs, changed["config"].batch_size, changed["spec"].model.width) == (3, 500, 8)
+
+
+def test_what_cannot_be_changed_is_refused(folder, capsys):
+    with pytest.raises(InputError, match="no setting 'widht'; choose from: batch_size, beta"):
+        race.measure("tiny", folder, 100.0, changes={"widht": 8})
+    for words in (["--set", "width=8", "--recipe", "default"], ["--set", "width"]):
+        with pytest.raises(SystemExit):
+            race.main(["tiny", "--data", str(folder), *words])
+        assert "--set" in capsys.readouterr().err
 
 
 def test_the_ratio_is_of_the_seconds_before_they_are_rounded():

@@ -19,6 +19,7 @@ import pytest
 from dspp.errors import CheckpointError, InputError, TrainingDiverged, TrainingInterrupted
 from dspp.estimators import ESTIMATORS, DSPPRegressor
 from dspp.estimators.regressor import Regressor
+from dspp.estimators.settings import SHARED_WIDTH
 from dspp.model import TOPOLOGIES
 from dspp.training.lock import locked
 from dspp.training.state import Epoch
@@ -428,7 +429,7 @@ def test_every_setting_of_the_default_space_holds_what_applies_to_its_model() ->
         if params["model"] in deep:
             names |= {"layers", "width"} | ({"topology"} if params["layers"] == 3 else set())
             assert params["layers"] in (2, 3)
-            assert 2 <= params["width"] <= 10
+            assert 2 <= params["width"] <= 20
             assert isinstance(params["width"], int)
         assert params.keys() == names
         assert 0.01 <= params["beta"] <= 1
@@ -470,7 +471,8 @@ def test_parameters_reach_the_setting_they_name() -> None:
 def test_what_base_fixes_is_not_searched() -> None:
     space = Space(("dspp",), None, {"layers": 2, "beta": 0.3, "width": None})
     assert list(space.dimensions) == ["model", "width", "topology"]
-    assert space.start() == {"model": "dspp", "width": 5}
+    assert space.start(1) == {"model": "dspp", "width": 5}
+    assert space.start(3) == {"model": "dspp", "width": SHARED_WIDTH}
     assert space.estimator({"model": "dspp", "width": 4}).beta == 0.3
 
 

@@ -129,7 +129,7 @@ def _targets(names: list[str], data: Labelled) -> "pa.Table":
 
 def _model_line(task: Task, estimator: "Regressor") -> str:
     config = estimator.train_config(task.num_train, estimator.random_state)
-    return show.settings_line(estimator.spec(), config.epochs)
+    return show.settings_line(estimator.spec(task.y.num_columns), config.epochs)
 
 
 # ---------------------------------------------------------------- training

@@ -115,6 +115,6 @@ def _lines(options: FitOptions, shards: "Shards", table: "Stored", estimator: "R
         f"  from        {show.kinds_line(encoder.describe())}",
         f"  rows        {len(table):,} to train on{held}",
         f"  read from   {cache}",
-        f"  model       {show.settings_line(estimator.spec(), epochs)}",
+        f"  model       {show.settings_line(estimator.spec(len(options.target)), epochs)}",
         *(f"note: {note}" for note in table.notes),
     ]

@@ -74,13 +74,13 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
             raise InputError("this regressor requires y to be passed, but the target y is None")
         given = X_val is not None or y_val is not None
         if is_dataset(X):
-            names = _names(y, X.schema.names)
-            self._note_columns(X.schema.empty_table().drop_columns(names), reset=True)
+            columns = _names(y, X.schema.names)
+            self._note_columns(X.schema.empty_table().drop_columns(columns), reset=True)
             validation = self._validation(X_val, y_val) if given else None
             where: dict[str, Any] = {"cache": cache, "keep_cache": keep_cache}
-            with stored(Shards.of(X), names, self, validation=validation, should_stop=should_stop, **where) as table:
+            with stored(Shards.of(X), columns, self, validation=validation, should_stop=should_stop, **where) as table:
                 self.fit_stored(table, on_epoch=on_epoch, should_stop=should_stop, resume=resume)
-            self._y_is_column = not isinstance(y, str) and len(names) == 1
+            self._y_is_column = not isinstance(y, str) and len(columns) == 1
             return self
         if cache is not None or keep_cache:
             raise InputError("cache is for a pyarrow.dataset.Dataset; X is in memory already, leave it out")
@@ -88,15 +88,15 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         y_rows = targets(y, len(rows))
         self._y_is_column = y_rows.ndim == 2 and y_rows.shape[1] == 1
         whole = Part(rows, self._flat(y_rows))
-        seed = seed_of(self.random_state)
+        names, seed = target_names(y) or _default_names(whole.y), seed_of(self.random_state)
         train, val, held = (_take(whole, index) for index in self.parts(len(rows), seed, given))
         self.fitted_ = fit_table(
-            self.spec(),
+            self.spec(len(names)),
             self.train_config(len(train), seed),
             train,
             self._validation(X_val, y_val) if given else val,
             held,
-            target_names(y) or _default_names(whole.y),
+            names,
             **self._how(on_epoch, should_stop, resume),
         )
         return self
@@ -111,7 +111,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
     ) -> Self:
         """Learn from a table on the disk that `ondisk.stored` has made ready; see `fit`."""
         self._note_columns(table.inputs.empty_table(), reset=True)
-        spec, config = self.spec(), self.train_config(len(table), seed_of(self.random_state))
+        spec, config = self.spec(table.cache.num_outputs), self.train_config(len(table), seed_of(self.random_state))
         with DiskRows(table.cache, spec, config) as rows:
             how = self._how(on_epoch, should_stop, resume)
             self.fitted_ = fit_rows(spec, config, table.learned, (rows, None), table.val, table.held, **how)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,8 +16,10 @@ from dspp.config import TrainConfig
 from dspp.data.split import split
 from dspp.errors import InputError
 from dspp.presets import Spec, preset
+from dspp.quadrature import RULES
 
 FEWEST_STEPS = 1000  # of Adam, when `epochs` is left to the estimator
+SHARED_WIDTH = 12  # of hidden layers that several outputs share, when `width` is left to the estimator
 FEWEST_ROWS_TO_HOLD_OUT = 20  # a smaller table is too small to give rows away
 Index = NDArray[np.intp]
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta")
@@ -30,7 +33,7 @@ class Settings(BaseEstimator):  # type: ignore[misc]
 
     Args:
         layers: GP layers, the top one included.
-        width: GPs in each hidden layer.
+        width: GPs in each hidden layer; None: 5, or 12 for several outputs, which share them.
         inducing: inducing points of each GP; more are slower and finer.
         kernel: matern52, matern32, matern12 or rbf.
         rule: how uncertainty crosses a hidden layer: qr3, qr1, qr2, gauss-hermite, monte-carlo.
@@ -116,12 +119,16 @@ class Settings(BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.progress = progress
 
-    def spec(self) -> Spec:
-        """The model and the objective that these settings mean."""
+    def spec(self, num_outputs: int = 1) -> Spec:
+        """The model and the objective that these settings mean for so many outputs."""
         given = {name: getattr(self, name) for name in MODEL_SETTINGS if getattr(self, name) is not None}
         if self.features is not None and not isinstance(self.features, nn.Module):
             given["features"] = tuple(self.features)
-        return preset(self._preset, **given, **dict(self.model_settings or {}))
+        given |= self.model_settings or {}
+        spec = preset(self._preset, **given)
+        if num_outputs == 1 or spec.model.layers == 1 or "width" in given or RULES[spec.model.rule].grid:  # S^W sites
+            return spec
+        return replace(spec, model=spec.model.change(width=SHARED_WIDTH))
 
     def train_config(self, num_rows: int, seed: int) -> TrainConfig:
         """How so many rows would be trained on."""

@@ -92,7 +92,8 @@ def tune(
 def _task(X: Any, y: Any, X_val: Any, y_val: Any, space: Space, seed: int) -> Task:
     """What every trial learns from, checked: an error in it is no trial's."""
     any_model = space.estimator({"model": space.models[0]}, random_state=seed)
-    num_rows = len(targets(y, len(any_model._inputs(X, reset=True))))
+    y_rows = targets(y, len(any_model._inputs(X, reset=True)))
+    num_rows, num_outputs = len(y_rows), y_rows[:1].size
     if X_val is not None or y_val is not None:
         any_model._validation(X_val, y_val)
     train, val, _ = any_model.parts(num_rows, seed, X_val is not None)
@@ -101,7 +102,7 @@ def _task(X: Any, y: Any, X_val: Any, y_val: Any, space: Space, seed: int) -> Ta
             "tune needs validation rows: pass X_val and y_val, or a validation_fraction above 0 and at least "
             f"{FEWEST_ROWS_TO_HOLD_OUT} rows (got {num_rows})"
         )
-    return Task(X, y, X_val, y_val, len(train), seed)
+    return Task(X, y, X_val, y_val, len(train), num_outputs, seed)
 
 
 def _identity(task: Task, space: Space) -> dict[str, str]:

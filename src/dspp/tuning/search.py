@@ -145,7 +145,8 @@ class Search:
     def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
         """What chooses the setting of a trial: the next of a small grid, our own to begin with, or Optuna's TPE."""
         tpe = optuna.samplers.TPESampler(seed=derive_seed(self.task.seed, number) % 2**32)
-        fixed = self.grid[number] if self.grid is not None else self.space.start() if number == 0 else {}
+        own = self.space.start(self.task.num_outputs) if number == 0 else {}
+        fixed = own if self.grid is None else self.grid[number]
         return optuna.samplers.PartialFixedSampler(fixed, tpe) if fixed else tpe
 
     # ------------------------------------------------------------ one trial

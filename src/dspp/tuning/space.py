@@ -76,7 +76,7 @@ class Choices:
 Dimension = Range | Choices
 DEFAULT: dict[str, Dimension] = {
     "layers": Choices((2, 3)),
-    "width": Range(2, 10),
+    "width": Range(2, 20),
     "topology": Choices(tuple(TOPOLOGIES)),
     "beta": Range(0.01, 1.0, log=True),
 }
@@ -126,11 +126,11 @@ class Space:
         """The setting of which a study has kept `stored`."""
         return {name: self.dimensions[name].read(value) for name, value in stored.items()}
 
-    def start(self) -> dict[str, Any]:
+    def start(self, num_outputs: int) -> dict[str, Any]:
         """The setting to begin with, as a study keeps it: the first model as it comes, in the default space."""
         if not self._is_default:
             return {}
-        spec = preset(self.models[0])
+        spec = self.estimator({"model": self.models[0]}).spec(num_outputs)
         own = {"model": spec.name, "beta": spec.objective.beta}
         return self.settings(lambda name, _: own.get(name) or getattr(spec.model, name))
 

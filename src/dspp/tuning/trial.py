@@ -31,6 +31,7 @@ class Task:
     X_val: Any
     y_val: Any
     num_rows: int  # to train on
+    num_outputs: int
     seed: int
 
     def fit(self, estimator: Regressor, **hooks: Any) -> Regressor:
