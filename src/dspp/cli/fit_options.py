@@ -67,7 +67,7 @@ class FitOptions:
         option(f"One of {', '.join(MODELS)}; nn+NAME has a neural network in front.", "NAME", MODEL, choices=MODELS),
     ] = "dspp"
     layers: Annotated[int | None, option("GP layers, the top one included.", "N", MODEL)] = None
-    width: Annotated[int | None, option("GPs in each hidden layer.", "N", MODEL)] = None
+    width: Annotated[int | None, option("GPs in each hidden layer: 5, or 20 for several targets.", "N", MODEL)] = None
     inducing: Annotated[int | None, option("Inducing points of each GP; more are slower and finer.", "N", MODEL)] = None
     kernel: Annotated[str | None, option(f"One of {', '.join(KERNELS)}.", "NAME", MODEL, choices=KERNELS)] = None
     rule: Annotated[

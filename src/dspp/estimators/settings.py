@@ -19,7 +19,7 @@ from dspp.presets import Spec, preset
 from dspp.quadrature import RULES
 
 FEWEST_STEPS = 1000  # of Adam, when `epochs` is left to the estimator
-SHARED_WIDTH = 12  # of hidden layers that several outputs share, when `width` is left to the estimator
+SHARED_WIDTH = 20  # of hidden layers that several outputs share, when `width` is left to the estimator
 FEWEST_ROWS_TO_HOLD_OUT = 20  # a smaller table is too small to give rows away
 Index = NDArray[np.intp]
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta")
@@ -33,7 +33,7 @@ class Settings(BaseEstimator):  # type: ignore[misc]
 
     Args:
         layers: GP layers, the top one included.
-        width: GPs in each hidden layer; None: 5, or 12 for several outputs, which share them.
+        width: GPs in each hidden layer; None: 5, or 20 for several outputs, which share them.
         inducing: inducing points of each GP; more are slower and finer.
         kernel: matern52, matern32, matern12 or rbf.
         rule: how uncertainty crosses a hidden layer: qr3, qr1, qr2, gauss-hermite, monte-carlo.
