@@ -13,6 +13,7 @@ from rich.table import Table
 from dspp.errors import DsppError, InputError
 from experiments import data as datasets
 from experiments.catalogue import EXPERIMENTS, ROWS, Experiment, experiment
+from experiments.complexity import SIZES
 from experiments.protocol import SETTINGS, Protocol, Rule, read_protocol
 from experiments.results import REPOSITORY, add, read
 from experiments.run import Outcome, Plan, plan, run
@@ -179,12 +180,20 @@ def _run_with_bar(
             done += _cost(outcome.unit)
             left = (time.monotonic() - begin) * (total / done - 1)
             bar.update(task, advance=1, left=f"{left / 60:.0f} min left")
-            nll = (
-                "failed" if outcome.record is None else f"NLL {outcome.record['metrics'].get('nll', float('nan')):.3f}"
-            )
-            bar.console.print(f"{outcome.unit.label}: {nll}", highlight=False)
+            bar.console.print(f"{outcome.unit.label}: {_result(outcome)}", highlight=False)
 
         return run(todo, folder, data, jobs, report, engine, address)
+
+
+def _result(outcome: Outcome) -> str:
+    """What came of a fit, in a word or two."""
+    if outcome.record is None:
+        return "failed"
+    metrics = outcome.record["metrics"]
+    if "nll" in metrics:
+        return f"NLL {metrics['nll']:.3f}"
+    sizes = ", ".join(f"{name} {outcome.unit.setting[name]}" for name in SIZES)
+    return f"{metrics['step_ms']:.0f} ms, {metrics['peak_mb']:.0f} MB a step at {sizes}"
 
 
 def _summary(outcome: Outcome) -> str:

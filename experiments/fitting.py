@@ -37,7 +37,8 @@ def run_unit(unit: Unit, data_folder: Path | None, work: Path, provenance: Mappi
         parent: the process that waits for the record. A unit is given up when that process is gone.
     """
     if unit.experiment == "complexity":
-        return _record(unit, provenance, measure(unit.method, unit.setting), 0.0, {})
+        begin = time.monotonic()
+        return _record(unit, provenance, measure(unit.method, unit.setting), time.monotonic() - begin, {})
     data = datasets.load(unit.dataset, data_folder)
     parts = cut(data, unit.split, unit.parts, unit.setting.get("split_by", "rows"))
     if unit.method in PEERS:
