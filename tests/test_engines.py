@@ -231,7 +231,7 @@ def test_trials_that_were_running_when_a_search_ended_are_run_with_the_same_sett
     reference = search()
     search(trials=1, study=path)
     identity = identity_of(path)
-    space, task = Space(("ppgpr",), RATES, SHALLOW["base"]), Task(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL, 90, 0)
+    space, task = Space(("ppgpr",), RATES, SHALLOW["base"]), Task(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL, 90, 1, 0)
     with opened(path, identity) as study:
         left = Search(task, space, study, 5, Budget(None), best_file(path), None, Workers())
         asked = list(itertools.islice(left._to_do(), 2))
