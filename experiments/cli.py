@@ -196,13 +196,6 @@ def _result(outcome: Outcome) -> str:
     return f"{metrics['step_ms']:.0f} ms, {metrics['peak_mb']:.0f} MB a step at {sizes}"
 
 
-def _summary(outcome: Outcome) -> str:
-    if outcome.record is None:
-        return "failed"
-    name, value = next(iter(outcome.record["metrics"].items()))
-    return f"{name} {value:.3f}"
-
-
 def main() -> None:
     """Run a command; a problem is one line and exit code 2."""
     try:

@@ -20,12 +20,13 @@ from dspp.errors import InputError
 from dspp.mixture import NormalMixture
 from experiments import results
 from experiments.catalogue import EXPERIMENTS, METHODS, experiment
-from experiments.cli import merge_command
+from experiments.cli import _result, merge_command
 from experiments.data import DataSet
 from experiments.fitting import model_spec, scores, train_config
 from experiments.parts import cut
 from experiments.peers import PEERS
 from experiments.protocol import Protocol, Rule, read_protocol
+from experiments.run import Outcome
 from experiments.units import Unit, fit_key, list_units
 
 ROOT = Path(__file__).parents[1]
@@ -314,3 +315,19 @@ def test_results_of_two_machines_are_merged(tmp_path: Path) -> None:
     merge_command([there], here)
     assert [r["selected"] for r in results.read(here / "univariate.jsonl")] == [False, True]
     assert len(results.read(there / "univariate.jsonl")) == 2
+
+
+def test_a_line_of_the_bar_says_what_came_of_a_unit():
+    sizes = {"batch_size": 500, "inducing": 100, "sites": 8, "width": 4}
+    unit = Unit("complexity", "simulated", 0, "DGP-2L", "quick", (15, 3, 2), sizes)
+    step = {"metrics": {"step_ms": 12.34, "peak_mb": 5.6}}
+    wanted = "12 ms, 6 MB a step at batch_size 500, inducing 100, sites 8, width 4"
+    assert _result(Outcome(unit, step)) == wanted
+    assert _result(Outcome(unit, {"metrics": {"nll": -1.2345}})) == "NLL -1.234"
+    assert _result(Outcome(unit, None)) == "failed"
+
+
+def test_help_shows_brackets():
+    words = [sys.executable, "-m", "experiments", "run", "--help"]
+    shown = subprocess.run(words, env={**ENVIRONMENT, "COLUMNS": "200"}, capture_output=True, text=True, check=True)
+    assert "pip install 'dspp[ray]'" in shown.stdout
