@@ -473,6 +473,9 @@ def test_what_base_fixes_is_not_searched() -> None:
     assert list(space.dimensions) == ["model", "width", "topology"]
     assert space.start(1) == {"model": "dspp", "width": 5}
     assert space.start(3) == {"model": "dspp", "width": SHARED_WIDTH}
+    grid = Space(("dspp",), None, {"rule": "qr2"})
+    assert grid.dimensions["width"] == Range(2, 5)  # of 3^W sites
+    assert grid.start(3)["width"] == 5
     assert space.estimator({"model": "dspp", "width": 4}).beta == 0.3
 
 

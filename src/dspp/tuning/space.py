@@ -16,6 +16,7 @@ from dspp.estimators import ESTIMATORS
 from dspp.estimators.regressor import Regressor
 from dspp.model import TOPOLOGIES
 from dspp.presets import preset
+from dspp.quadrature import RULES
 
 OWN = ("random_state", "seed", "time_budget", "checkpoint", "progress")  # set by the search itself
 FIXED = ("validation_fraction", "calibration_fraction", "conformal", "model_settings", "train_settings", "device")
@@ -80,6 +81,7 @@ DEFAULT: dict[str, Dimension] = {
     "topology": Choices(tuple(TOPOLOGIES)),
     "beta": Range(0.01, 1.0, log=True),
 }
+GRID_WIDTH = Range(2, 5)  # instead, for a rule with S^W sites
 
 
 class Space:
@@ -102,6 +104,8 @@ class Space:
         for name in (given or {}).keys() & self.base.keys():
             raise InputError(f"{name!r} is both in space and in base; search it or fix it")
         dimensions = DEFAULT if given is None else {name: _dimension(name, values) for name, values in given.items()}
+        if given is None and "rule" in self.base and RULES[self.base["rule"]].grid:
+            dimensions = {**DEFAULT, "width": GRID_WIDTH}
         self.models = _known_models(models)
         ordered: dict[str, Dimension] = {"model": Choices(self.models)}
         ordered |= {name: dimensions[name] for name in sorted(dimensions, key=lambda name: name != "layers")}
