@@ -62,7 +62,7 @@ def run_command(
     only = (_chosen("datasets", _list(data_sets), chosen), _chosen("methods", _list(methods), chosen))
     wanted = [u for e in chosen for u in list_units(e, rules, *only, splits)]
     units = _with_data([u for u in wanted if ROWS.get(u.dataset, 0) <= max_rows], data, download, console)
-    todo = plan(units, results, copy=not dry_run)
+    todo = plan(units, results, settle=not dry_run)
     console.print(f"{len(units)} units, {todo.done} done before, {len(todo.fits)} fits to run")
     if dry_run:
         for unit in todo.fits:

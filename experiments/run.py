@@ -36,8 +36,14 @@ class Plan:
         return [units[0] for units in self.wanted.values()]
 
 
-def plan(units: Sequence[Unit], folder: Path, copy: bool = True) -> Plan:
-    """Which fits are missing. One that another experiment has made is copied (if `copy`), not repeated."""
+def plan(units: Sequence[Unit], folder: Path, settle: bool = True) -> Plan:
+    """Which fits are missing. One that another experiment has made is copied, not repeated.
+
+    Args:
+        units: what is wanted.
+        folder: the results.
+        settle: copy such results, and remove checkpoints of finished fits that a killed command left; else only look.
+    """
     known = {fit_key(r): r for path in sorted(folder.glob("*.jsonl")) for r in results.read(path)}
     there = {
         name: {fit_key(r) for r in results.read(folder / f"{name}.jsonl")} for name in {u.experiment for u in units}
@@ -48,8 +54,10 @@ def plan(units: Sequence[Unit], folder: Path, copy: bool = True) -> Plan:
         key = unit.fit_key
         if key in known:
             done += 1
-            if copy and key not in there[unit.experiment]:
-                results.add(folder / f"{unit.experiment}.jsonl", {**known[key], "experiment": unit.experiment})
+            if settle:
+                if key not in there[unit.experiment]:
+                    results.add(folder / f"{unit.experiment}.jsonl", {**known[key], "experiment": unit.experiment})
+                _clear(folder, key)
         else:
             wanted[key].append(unit)
     return Plan(dict(wanted), done)
@@ -68,7 +76,7 @@ def run(
 
     On Ray a unit of a lost node is run again on another, from its checkpoint if both see the folder of results.
     """
-    work = (folder / ".work").resolve()
+    work = _work(folder).resolve()
     parent = os.getpid() if engine == "local" else 0  # Ray ends the workers of a command that is gone; 0 is no parent
     shared = (data_folder and data_folder.resolve(), work, results.provenance(), parent)
     failed = []
@@ -77,8 +85,7 @@ def run(
             failed.append(outcome)
         else:
             _keep(outcome.record, todo.wanted[outcome.unit.fit_key], folder)
-            for left in work.glob(f"{outcome.unit.fit_key}.*"):
-                left.unlink(missing_ok=True)
+            _clear(folder, outcome.unit.fit_key)  # a kill before this line: the next `plan` does it
         report(outcome)
     return failed
 
@@ -95,3 +102,12 @@ def attempt(unit: Unit, data_folder: Path | None, work: Path, *arguments: Any) -
 def _keep(record: Record, units: Sequence[Unit], folder: Path) -> None:
     for unit in units:
         results.add(folder / f"{unit.experiment}.jsonl", {**record, "experiment": unit.experiment})
+
+
+def _work(folder: Path) -> Path:
+    return folder / ".work"
+
+
+def _clear(folder: Path, key: str) -> None:
+    for left in _work(folder).glob(f"{key}.*"):
+        left.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from experiments.fitting import model_spec, scores, train_config
 from experiments.parts import cut
 from experiments.peers import PEERS
 from experiments.protocol import Protocol, Rule, read_protocol
-from experiments.run import Outcome
+from experiments.run import Outcome, plan
 from experiments.units import Unit, fit_key, list_units
 
 ROOT = Path(__file__).parents[1]
@@ -305,6 +305,23 @@ def test_a_results_file_mends_a_torn_line_and_keeps_each_fit_once(tmp_path: Path
     assert [r["selected"] for r in kept] == [False, True]
     assert kept[1]["metrics"] == {"nll": 1.0}
     assert path.read_text().count("\n") == 2
+
+
+def test_a_kill_after_the_result_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A command killed between keeping a result and removing its checkpoint: the next one removes it."""
+    units = [Unit(e, "d", s, "m", "p", (15, 3, 2), {}) for e, s in [("e", 0), ("other", 0), ("e", 1)]]
+    results.add(tmp_path / "e.jsonl", record())
+    done, unfinished = (tmp_path / ".work" / f"{u.fit_key}.checkpoint" for u in (units[0], units[2]))
+    done.parent.mkdir()
+    done.touch()
+    unfinished.touch()
+    assert plan(units, tmp_path, settle=False).fits == [units[2]]
+    assert done.exists()
+    assert not (tmp_path / "other.jsonl").exists()
+    assert plan(units, tmp_path).fits == [units[2]]
+    assert not done.exists()
+    assert unfinished.exists()
+    assert results.read(tmp_path / "other.jsonl") == [{**record(), "experiment": "other"}]
 
 
 def test_results_of_two_machines_are_merged(tmp_path: Path) -> None:
