@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -587,19 +586,30 @@ def test_fit_reads_folders_patterns_and_large_files_from_the_disk(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.dspp", "r.html"]
 
 
+# The second checkpoint is of a moment in the middle: no clock decides when the kill comes.
+KILLED = """
+import os, signal
+import dspp.cli
+from dspp.training.checkpoint import Keeper
+write, written = Keeper.write, []
+def write_and_die(keeper, moment):
+    keeper._every = 0
+    write(keeper, moment)
+    written.append(moment)
+    if len(written) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+Keeper.write = write_and_die
+dspp.cli.main()
+"""
+
+
 def test_a_fit_that_is_killed_goes_on_from_its_cache(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "m.dspp"
     settings = shlex.split("--model ppgpr --inducing 8 --epochs 30 --batch-size 100 --restarts 1 --threads 1")
     command = [str(word) for word in ("fit", folder, "--target", "y", *settings, "--out")]
-    main = [sys.executable, "-c", "import dspp.cli; dspp.cli.main()", *command, str(out)]
-    with subprocess.Popen(main, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "m.dspp.checkpoint").exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        time.sleep(0.1)
-        process.send_signal(signal.SIGKILL)
+    main = [sys.executable, "-c", KILLED, *command, str(out)]
+    killed = subprocess.run(main, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert killed.returncode == -signal.SIGKILL
     assert len(list(tmp_path.glob("*.rows"))) == 1
     again = CliRunner().invoke(app, [*command, str(out), "--resume"], catch_exceptions=False)
     assert "which was there" in again.stdout

@@ -202,9 +202,10 @@ def test_the_time_budget_is_kept() -> None:
     result = search(base=BASE | {"epochs": 2000}, time_budget=budget, trials=1000)
     spent = time.perf_counter() - begin
     epoch = max(e.seconds for e in result.best_estimator.fitted_.history)
-    assert 0.5 * budget < spent < 1.05 * budget + epoch + 0.3  # 0.3: of a busy machine
+    stalls = 1.5  # of a busy machine
+    assert 0.5 * budget < spent < 1.05 * budget + epoch + stalls
     assert len(result.trials) > 2
-    assert max(t.seconds for t in result.trials) < 0.25 * budget + epoch + 0.3
+    assert max(t.seconds for t in result.trials) < 0.25 * budget + epoch + stalls
     assert result.best_estimator.time_budget is None
 
 
