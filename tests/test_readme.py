@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 import dspp
 
@@ -27,9 +28,16 @@ def test_the_ten_lines_run(tmp_path, monkeypatch):
     pd.testing.assert_series_equal(dspp.load("model.dspp").predict(table), names["model"].predict(table))
 
 
-def test_every_file_the_readme_links_to_is_there():
-    for link in re.findall(r"\]\(([^)#:]+)\)", TEXT):
-        assert (ROOT / link).exists(), link
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/measured.md", "docs/scale.md"]
+)
+def test_every_file_and_heading_that_is_linked_to_is_there(page):
+    file = ROOT / page
+    for link, heading in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", file.read_text()):
+        target = file.parent / link if link else file
+        assert target.exists(), link
+        titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if heading else []
+        assert not heading or heading in [title.lower().replace(" ", "-") for title in titles], heading
 
 
 def test_every_preset_is_in_the_table():
