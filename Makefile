@@ -66,8 +66,8 @@ experiments: $(VENV)/.experiments ## what the paper's experiments need: boosted 
 
 # quick leaves out the data sets of over 100,000 rows; what is in results/ is not touched
 reproduce: $(VENV)/.experiments ## every experiment of the paper, in runs/: PROTOCOL=quick (hours) or paper (months)
-	$(PY) -m experiments run all --protocol $(PROTOCOL) --results $(RESULTS) $(if $(filter quick,$(PROTOCOL)),--max-rows 1e5)
-	$(PY) -m experiments report --results $(RESULTS)
+	$(PY) -m experiments run all --protocol $(PROTOCOL) --results $(RESULTS) $(if $(filter quick,$(PROTOCOL)),--max-rows 1e5); \
+		status=$$?; $(PY) -m experiments report --results $(RESULTS) && exit $$status # what failed does not hide the rest
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -35,7 +35,7 @@ class Case:
         return preset(self.model, layers=self.depth, width=self.W, inducing=self.M, sites=self.S)
 
     def rows(self) -> tuple[Tensor, Tensor]:
-        X = torch.randn(NUM_DATA, self.D, generator=torch.Generator().manual_seed(0))
+        X = torch.randn(max(NUM_DATA, self.N), self.D, generator=torch.Generator().manual_seed(0))
         return X, torch.sin(X).sum(-1) / self.D**0.5
 
     def ours(self) -> Model:

@@ -4,7 +4,10 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
+
+from benchmarks.cases import Case
+from experiments.memory import rise_mb
 
 
 def alternate(
@@ -25,22 +28,14 @@ def alternate(
     return statistics.median(times[0]), statistics.median(times[1]), statistics.median(ratios)
 
 
-def peak_mb(make: Callable[..., Callable[[], object]], *arguments: object) -> float:
+def peak_mb(make: Callable[[Case], Callable[[], object]], case: Case) -> float:
     """How far the resident memory of a fresh process rises above a built model while it runs three times."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_peak_mb, (make, arguments))
+        return pool.apply(_peak_mb, (make, case))
 
 
-def _peak_mb(make: Callable[..., Callable[[], object]], arguments: tuple[object, ...]) -> float:
-    function = make(*arguments)
-    before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew here
-    for _ in range(3):
-        function()
-    return (_status("VmHWM") - before) / 1024
-
-
-def _status(field: str) -> int:
-    """A field of this process's status, in kB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1])
+def _peak_mb(make: Callable[[Case], Callable[[], object]], case: Case) -> float:
+    small = make(replace(case, N=64, M=16, S=3))
+    small()  # reads the code from disk, which is memory too
+    function = make(case)
+    return rise_mb(lambda: [function() for _ in range(3)])

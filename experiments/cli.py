@@ -70,7 +70,7 @@ def run_command(
         return
     failed = _run_with_bar(todo, results, data, jobs, console, engine, address)
     for outcome in failed:
-        console.print(f"[red]failed[/red] {outcome.unit.label}: {outcome.problem}", highlight=False)
+        console.print(f"failed: {outcome.unit.label}: {outcome.problem}", style="red", highlight=False, markup=False)
     if failed:
         raise typer.Exit(1)
 
@@ -93,6 +93,9 @@ def merge_command(
     results: ResultsFolder = RESULTS,
 ) -> None:
     """Add the results of other folders; a fit that is there already is not added twice."""
+    for folder in folders:
+        if not any(folder.glob("*.jsonl")):
+            raise InputError(f"{folder} has no results (*.jsonl); give a folder that `experiments run` has written to")
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
         for record in read(path):
             add(results / path.name, record)
@@ -152,7 +155,7 @@ def _with_data(units: list[Unit], folder: Path | None, download: bool, console: 
             datasets.load(name, folder, download=download)
             usable.add(name)
         except InputError as problem:
-            console.print(f"left out: {problem}", highlight=False, soft_wrap=True)
+            console.print(f"left out: {problem}", highlight=False, markup=False, soft_wrap=True)
     return [u for u in units if u.dataset in usable]
 
 

@@ -1,7 +1,5 @@
 """The time and the memory of a training step against N, M, S and W (appendix B): each is varied on its own."""
 
-import ctypes
-import gc
 import json
 import os
 import subprocess
@@ -16,6 +14,7 @@ from dspp.errors import NumericalError
 from dspp.model import build
 from dspp.objectives import OBJECTIVES
 from experiments.catalogue import METHODS
+from experiments.memory import rise_mb
 from experiments.protocol import Setting
 
 SIZES = ("batch_size", "inducing", "sites", "width")  # the settings that are read
@@ -44,17 +43,16 @@ def measure(method: str, setting: Setting) -> dict[str, float]:
 def _measure(method: str, setting: Setting) -> dict[str, float]:
     torch.set_num_threads(1)
     step = _make_step(method, setting)
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what the start has freed, or steps would find their memory there
-    before = _status_kb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew here
     times: list[float] = []
-    while len(times) < 1 + FEWEST_STEPS or sum(times) < SECONDS:
-        begin = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - begin)
-    fastest = min(times[1:]) * 1e3  # the first allocates
-    return {"step_ms": round(fastest, 2), "peak_mb": round((_status_kb("VmHWM") - before) / 1024, 1)}
+
+    def steps() -> None:
+        while len(times) < 1 + FEWEST_STEPS or sum(times) < SECONDS:
+            begin = time.perf_counter()
+            step()
+            times.append(time.perf_counter() - begin)
+
+    risen = rise_mb(steps)
+    return {"step_ms": round(min(times[1:]) * 1e3, 2), "peak_mb": round(risen, 1)}  # the first allocates
 
 
 def _make_step(method: str, setting: Setting) -> Callable[[], None]:
@@ -72,12 +70,6 @@ def _make_step(method: str, setting: Setting) -> Callable[[], None]:
         optimizer.step()
 
     return step
-
-
-def _status_kb(field: str) -> int:
-    """A field of this process's status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ PEER = {"rounds", "rate", "leaves", "depth"}  # of the boosted trees
 OTHER = {"split_by"}  # "rows": any row anywhere; "groups": whole trajectories
 SETTINGS = MODEL | OBJECTIVE | TRAIN | PEER | OTHER
 MATCHERS = ("experiments", "datasets", "methods")
+LIST = 'a list of patterns, such as ["DSPP-*"]'
 
 Setting = dict[str, Any]
 
@@ -105,20 +106,47 @@ def read_protocol(name: str) -> Protocol:
         raise InputError(f"{path}: {problem}") from None
     _only(content, {"parts", "rules"}, f"{path}")
     rules = tuple(_rule(entry, f"{path}, rule {i}") for i, entry in enumerate(content.get("rules", []), start=1))
-    return Protocol(path.stem, rules, tuple(content.get("parts", (15, 3, 2))))
+    parts = content.get("parts", [15, 3, 2])
+    three = isinstance(parts, list) and len(parts) == 3 and all(type(p) is int and p > 0 for p in parts)
+    _expect(three, f"{path}", "parts", content, "three whole numbers above 0: training, test, validation")
+    return Protocol(path.stem, rules, tuple(parts))
 
 
 def _rule(entry: dict[str, Any], place: str) -> Rule:
     parts = ("set", "grid", "sweep")
     _only(entry, {*MATCHERS, "splits", *parts}, place)
     for part in parts:
+        _expect(isinstance(entry.get(part, {}), dict), place, part, entry, "a table")
         _only(entry.get(part, {}), SETTINGS, f"{place}, {part}")
+    for part in ("grid", "sweep"):
+        for name in entry.get(part, {}):
+            _expect(isinstance(entry[part][name], list) and entry[part][name], place, name, entry[part], "a list")
+    for name in MATCHERS:
+        patterns = entry.get(name, [])
+        _expect(isinstance(patterns, list) and all(isinstance(p, str) for p in patterns), place, name, entry, LIST)
+    _expect(type(entry.get("splits", 1)) is int and entry.get("splits", 1) > 0, place, "splits", entry, "1 or more")
     values: dict[str, Any] = {name: tuple(value) if name in MATCHERS else value for name, value in entry.items()}
     return Rule(**values)
 
 
+def canonical(setting: Setting) -> str:
+    """A text that is equal for equal settings: 1 and 1.0 are the same number."""
+    return json.dumps({name: _plain(value) for name, value in setting.items()}, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _distinct(settings: list[Setting]) -> list[Setting]:
-    return list({json.dumps(setting, sort_keys=True): setting for setting in settings}.values())
+    return list({canonical(setting): setting for setting in settings}.values())
+
+
+def _expect(right: object, place: str, name: str, entry: Mapping[str, Any], expected: str) -> None:
+    if not right:
+        raise InputError(f"{place}: got {name} = {entry[name]!r}, expected {expected}")
 
 
 def _only(entry: Mapping[str, Any], known: set[str], place: str) -> None:

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import platform
 import subprocess
 from collections import defaultdict
@@ -64,12 +65,13 @@ def select(records: list[Record]) -> list[Record]:
 def _group(record: Record) -> tuple[Any, ...]:
     if record["experiment"] in ("weights", "complexity"):  # each setting is a result of its own
         return (fit_key(record),)
-    return tuple(record[name] for name in ("dataset", "split", "method", "protocol"))
+    rows = record["setting"].get("split_by", "rows")  # other rows: no rivals
+    return (*(record[name] for name in ("dataset", "split", "method", "protocol")), rows)
 
 
 def _validation(record: Record) -> float:
     value = record.get("details", {}).get("validation_nll")
-    return float("inf") if value is None else float(value)
+    return float("inf") if value is None or math.isnan(value) else float(value)
 
 
 @contextmanager

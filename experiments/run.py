@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def plan(units: Sequence[Unit], folder: Path, settle: bool = True) -> Plan:
         folder: the results.
         settle: copy such results, and remove checkpoints of finished fits that a killed command left; else only look.
     """
-    known = {fit_key(r): r for path in sorted(folder.glob("*.jsonl")) for r in results.read(path)}
+    known = _known(folder)
     there = {
         name: {fit_key(r) for r in results.read(folder / f"{name}.jsonl")} for name in {u.experiment for u in units}
     }
@@ -80,7 +80,8 @@ def run(
     parent = os.getpid() if engine == "local" else 0  # Ray ends the workers of a command that is gone; 0 is no parent
     shared = (data_folder and data_folder.resolve(), work, results.provenance(), parent)
     failed = []
-    for _, outcome in run_all(attempt, todo.fits, shared=shared, engine=engine, jobs=jobs, address=address):
+    missing = _missing(todo, folder, report)
+    for _, outcome in run_all(attempt, missing, shared=shared, engine=engine, jobs=jobs, address=address):
         if outcome.record is None:
             failed.append(outcome)
         else:
@@ -90,18 +91,35 @@ def run(
     return failed
 
 
+def _missing(todo: Plan, folder: Path, report: Callable[[Outcome], None]) -> Iterator[Unit]:
+    """The fits to run, each asked for when a worker is free; what another command has made meanwhile is taken over."""
+    for unit in todo.fits:
+        made = _known(folder).get(unit.fit_key)
+        if made is None:
+            yield unit
+        else:
+            _keep(made, todo.wanted[unit.fit_key], folder)
+            report(Outcome(unit, made))
+
+
 def attempt(unit: Unit, data_folder: Path | None, work: Path, *arguments: Any) -> Outcome:
     """Run one unit; a problem of its own does not end the others."""
-    work.mkdir(parents=True, exist_ok=True)  # maybe on another machine
     try:
+        work.mkdir(parents=True, exist_ok=True)  # maybe on another machine
         return Outcome(unit, run_unit(unit, data_folder, work, *arguments))
     except DsppError as problem:
         return Outcome(unit, None, str(problem))
+    except Exception as problem:  # of a library that is not ours, say; hours of other fits must not end with it
+        return Outcome(unit, None, f"{type(problem).__name__}: {problem}")
 
 
 def _keep(record: Record, units: Sequence[Unit], folder: Path) -> None:
     for unit in units:
         results.add(folder / f"{unit.experiment}.jsonl", {**record, "experiment": unit.experiment})
+
+
+def _known(folder: Path) -> dict[str, Record]:
+    return {fit_key(r): r for path in sorted(folder.glob("*.jsonl")) for r in results.read(path)}
 
 
 def _work(folder: Path) -> Path:

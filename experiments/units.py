@@ -9,7 +9,7 @@ from typing import Any
 from experiments import complexity
 from experiments.catalogue import Experiment
 from experiments.peers import PEERS
-from experiments.protocol import OTHER, PEER, Protocol, Setting
+from experiments.protocol import OTHER, PEER, Protocol, Setting, canonical
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Unit:
 
 def fit_key(record: dict[str, Any]) -> str:
     """Names the fit of a unit or a record: data set, split, method, protocol and setting."""
-    named = [record[name] for name in ("dataset", "split", "method", "protocol", "setting")]
-    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:24]
+    named = [record[name] for name in ("dataset", "split", "method", "protocol")]
+    return hashlib.sha256(json.dumps([*named, canonical(record["setting"])]).encode()).hexdigest()[:24]
 
 
 def list_units(

@@ -26,7 +26,7 @@ from experiments.fitting import model_spec, scores, train_config
 from experiments.parts import cut
 from experiments.peers import PEERS
 from experiments.protocol import Protocol, Rule, read_protocol
-from experiments.run import Outcome, plan
+from experiments.run import Outcome, _missing, attempt, plan
 from experiments.units import Unit, fit_key, list_units
 
 ROOT = Path(__file__).parents[1]
@@ -260,6 +260,11 @@ def test_later_rules_win_and_a_grid_of_one_is_a_setting() -> None:
         ("[[rules]]\nmethod = ['x']", "nothing reads 'method'"),
         ("splits = 3", "nothing reads 'splits'"),
         ("parts = [", "Invalid"),
+        ("parts = [15, 3]", r"got parts = \[15, 3\], expected three whole numbers"),
+        ("[[rules]]\nmethods = 'DSPP-*'", r"got methods = 'DSPP-\*', expected a list of patterns"),
+        ("[[rules]]\nsplits = '3'", "got splits = '3', expected 1 or more"),
+        ("[[rules]]\ngrid = { beta = 1 }", "got beta = 1, expected a list"),
+        ("[[rules]]\nset = 3", "got set = 3, expected a table"),
     ],
 )
 def test_a_wrong_protocol_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -322,6 +327,53 @@ def test_a_kill_after_the_result_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not done.exists()
     assert unfinished.exists()
     assert results.read(tmp_path / "other.jsonl") == [{**record(), "experiment": "other"}]
+
+
+def test_a_number_is_the_same_fit_however_it_is_written() -> None:
+    whole, point = (Unit("e", "d", 0, "m", "p", (15, 3, 2), {"beta": b, "milestones": [b]}) for b in (1, 1.0))
+    assert whole.fit_key == point.fit_key
+    assert fit_key(record(setting={"beta": 1})) != fit_key(record(setting={"beta": 1.5}))
+    assert len(Protocol("p", (Rule(grid={"beta": [1, 1.0, 2]}),)).settings("e", "d", "m")) == 2
+
+
+def test_runs_on_other_rows_are_no_rivals(tmp_path: Path) -> None:
+    """Whole trajectories held out, or any rows: each has a best setting of its own. And NaN is no score at all."""
+    for beta, by, score in [(1, "rows", float("nan")), (2, "rows", -2.0), (1, "groups", 5.0), (2, "groups", 4.0)]:
+        one = record(setting={"beta": beta, "split_by": by}, details={"validation_nll": score})
+        results.add(tmp_path / "e.jsonl", one)
+    assert [r["selected"] for r in results.read(tmp_path / "e.jsonl")] == [False, True, False, True]
+
+
+def test_what_another_command_makes_meanwhile_is_taken_over(tmp_path: Path) -> None:
+    units = [Unit("e", "d", s, "m", "p", (15, 3, 2), {}) for s in (0, 1)]
+    todo, told = plan(units, tmp_path), []
+    results.add(tmp_path / "other.jsonl", record(experiment="other", split=1))
+    for unit in _missing(todo, tmp_path, told.append):
+        assert unit == units[0]
+    assert [(o.unit, o.record["split"]) for o in told] == [(units[1], 1)]
+    assert [r["experiment"] for r in results.read(tmp_path / "e.jsonl")] == ["e"]
+
+
+def test_an_error_of_another_library_is_the_problem_of_one_unit(tmp_path: Path, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("depth should be less than 16")
+
+    monkeypatch.setattr("experiments.run.run_unit", fail)
+    unit = Unit("e", "d", 0, "m", "p", (15, 3, 2), {})
+    assert attempt(unit, None, tmp_path) == Outcome(unit, None, "RuntimeError: depth should be less than 16")
+
+
+def test_a_folder_without_results_is_not_merged_in_silence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no results"):
+        merge_command([tmp_path / "mistyped"], tmp_path)
+
+
+def test_the_network_does_not_change_the_number_of_points() -> None:
+    """Else `dkl` would compare two things at once."""
+    protocol = read_protocol("quick")
+    for method in ("SVGP", "PPGPR", "DGP-2L", "DSPP-QR3-2L"):
+        plain, behind = (protocol.settings("dkl", "protein", name)[0]["inducing"] for name in (method, f"NN+{method}"))
+        assert plain == behind
 
 
 def test_results_of_two_machines_are_merged(tmp_path: Path) -> None:

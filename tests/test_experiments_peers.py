@@ -127,7 +127,7 @@ def test_settings_have_an_effect(name):
 
     own = details(rounds=3, rate=0.2, leaves=8)
     assert (own["rounds"], own["rate"], own["leaves"]) == (3, 0.2, 8)
-    assert own == details(rounds=3, learning_rate=0.2, depth=3, noise_floor=FLOOR, split_by="rows")
+    assert own == details(rounds=3, rate=0.2, depth=3, noise_floor=FLOOR, split_by="rows")
 
 
 def test_an_absent_library_says_how_to_get_it(monkeypatch):

@@ -1,5 +1,6 @@
 """Promise 5: gradients are right, by finite differences and against autograd, coincident points included."""
 
+import copy
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -18,6 +19,7 @@ from dspp.gp.layer import GPLayer
 from dspp.gp.linalg import kernel_gradient, whiten, whitened
 from dspp.gp.means import MEANS
 from dspp.heads import HEADS
+from dspp.mixture.maths import multivariate_normal_log_prob
 from dspp.model import TOPOLOGIES, build
 from dspp.objectives import OBJECTIVES
 from dspp.presets import PRESETS, preset
@@ -52,6 +54,34 @@ def test_kernel_matrix(kind: str) -> None:
     ref.randomize(kernel, seed=0)
     x, z = leaf(1, 5, 3), leaf(2, 4, 3)
     check(lambda: kernel(x, z), [x, z, *kernel.parameters()])
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_kernel_matrix_of_points_with_themselves_in_float32(kind: str) -> None:
+    """K_ZZ of the default dtype: the diagonal of t², a rounding error, must not look like a distance."""
+    exact, z = ARDKernel(kind, 2, 3).double(), leaf(1, 40, 3)
+    ref.randomize(exact, seed=0)
+    single, z32 = copy.deepcopy(exact).float(), z.detach().float().requires_grad_()
+    weights = leaf(2, 2, 40, 40).detach()
+
+    def gradient(kernel: ARDKernel, points: Tensor) -> list[Tensor]:
+        total = (kernel.exact_matrix(kernel.scale(points)) * weights).sum()
+        return list(torch.autograd.grad(total, [points, kernel.raw_lengthscale]))
+
+    for got, expected in zip(gradient(single, z32), gradient(exact, z), strict=True):
+        assert_close(got.double(), expected, 2e-3 * expected.abs().max().item())
+
+
+def test_a_second_derivative_is_refused_not_wrong() -> None:
+    kernel, x, z = ARDKernel("rbf", 1, 2).double(), leaf(1, 1, 2), leaf(2, 4, 2)
+    mean, y = leaf(3, 1, 5, 2), leaf(4, 5, 2)
+    cov = torch.eye(2, dtype=torch.float64).expand(1, 5, 2, 2).clone().requires_grad_()
+    for function, at in (
+        (lambda: kernel(x, z).sum(), x),
+        (lambda: multivariate_normal_log_prob(y, mean, cov).sum(), y),
+    ):
+        with pytest.raises(NotImplementedError, match="second derivatives are not there"):
+            torch.autograd.grad(function(), at, create_graph=True)
 
 
 @pytest.mark.parametrize("kind", KERNELS)

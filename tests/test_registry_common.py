@@ -194,7 +194,8 @@ def test_the_presets_are_the_papers_table() -> None:
     for name, row in rows.items():
         m, objective = preset(name).model, preset(name).objective
         assert (m.layers, m.covariance, m.rule if m.layers > 1 else None, objective.name) == row
-        assert (m.mean_inducing > 0) == (name == "od-svgp")
+        assert m.mean_inducing == 3 * m.inducing * (name == "od-svgp")
+        assert preset(name, inducing=20).model.mean_inducing == 60 * (name == "od-svgp")
         assert preset("nn+" + name).model == m.change(features=(1000, 1000, 500, 50, 20))
         assert preset("nn+" + name).objective == objective
 

@@ -9,6 +9,7 @@ import pytest
 import reference as ref
 import torch
 from reference import assert_close
+from torch import Tensor
 
 from dspp.config import ModelConfig
 from dspp.errors import InputError
@@ -271,6 +272,27 @@ def test_pruning_moves_the_nll_by_less_than_a_millionth(name: str, layers: int) 
         assert after.num_components == before.num_components - 1
     assert_close(pruned.log_weights().exp().sum(), 1.0, 1e-12)
     assert rule.pruned(1.1).log_weights().numel() >= 1  # the heaviest always stays
+
+
+def test_what_training_scores_is_what_predictions_have_far_from_the_bulk() -> None:
+    """A component that weighs 1e-10 is all there is where the others do not reach."""
+    model, x = make_model("qr3", 2), ref.random_rows(5, 20, D)
+    with torch.no_grad():
+        model.rule.raw_log_weights[0] = model.rule.raw_log_weights.max() - 25.0
+        light = model(x).component_mean[0]
+    y = light + 0.1
+    assert_close(model.predictor()(x).log_prob(y), model(x).log_prob(y).detach(), 1e-9)
+
+
+def test_a_rule_that_crosses_a_layer_its_own_way_predicts_that_way() -> None:
+    class Wide(QR3):
+        def expand(self, layer: int, mean: Tensor, std: Tensor, noise: Noise | None = None) -> Tensor:
+            return super().expand(layer, mean, 3 * std, noise)
+
+    model = make_model("qr3", 2)
+    model.rule.__class__ = Wide
+    x = ref.random_rows(5, 20, D)
+    assert_close(model.predictor()(x).mean, model(x).mean.detach(), 1e-9)
 
 
 def test_pruning_keeps_the_heaviest_components_with_their_sites() -> None:

@@ -105,6 +105,7 @@ def test_schedules():
     assert [SCHEDULES["step"](t, config) for t in (0.0, 0.49, 0.5, 0.79, 0.8)] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
     cosine = SCHEDULES["cosine"]
     assert cosine(0.05, config) == pytest.approx(0.5)
+    assert cosine(0.0, config.change(warmup=1e-4)) == 1.0  # never above
     assert cosine(0.1, config) == pytest.approx(1)
     assert cosine(0.55, config) == pytest.approx(0.5)
     assert cosine(1.0, config) == pytest.approx(0)
@@ -187,6 +188,37 @@ def test_non_finite_numbers_are_recovered_from_and_reported(monkeypatch, how):
     assert [r.rate_factor for r in result.recoveries] == [0.5, 0.25]
     assert all(torch.isfinite(p).all() for p in result.model.parameters())
     assert len(result.history) == 8
+
+
+def test_every_epoch_has_a_training_nll():
+    """Also where an epoch is a step or two."""
+    for batch_size in (len(X), len(X) // 2):
+        result = fit(small(), X, Y, config=QUICK.change(batch_size=batch_size))
+        assert np.isfinite([e.train_nll for e in result.history]).all()
+
+
+def test_starts_are_compared_on_rows_from_everywhere(monkeypatch):
+    """A table may be sorted: its first rows are not like the others."""
+    monkeypatch.setattr(loop, "RESTART_ROWS", 30)
+    seen, score = [], loop.nll
+
+    def noted(model, rows, *more):
+        seen.append(rows.x)
+        return score(model, rows, *more)
+
+    monkeypatch.setattr(loop, "nll", noted)
+    order = np.argsort(X[:, 0])
+    fit(small(), X[order], Y[order], config=QUICK.change(restarts=3, epochs=2))
+    assert len(seen) == 3
+    assert all(torch.equal(rows, seen[0]) for rows in seen)
+    assert len(seen[0]) == 30
+    assert (seen[0][:, 0] > float(np.median(X[:, 0]))).sum() > 5
+
+
+def test_a_network_that_normalises_batches_refuses_one_row():
+    spec = preset("nn+ppgpr", inducing=4, features=(5, 3))
+    with pytest.raises(InputError, match=r"got 1 row of a batch of 1, expected 2 or more; give more rows, or another"):
+        fit(spec, X[:5], Y[:5], config=QUICK.change(batch_size=1))
 
 
 def test_divergence_is_bounded(monkeypatch):

@@ -1,10 +1,11 @@
 """Buffers that are used again: theirs alone while held, back when dropped, whenever that is."""
 
 import threading
+import weakref
 
 import torch
 
-from dspp.gp.workspace import Lease
+from dspp.gp.workspace import Lease, release
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 
@@ -17,6 +18,17 @@ def test_a_buffer_is_used_again_once_nobody_holds_it() -> None:
     again = [Lease((11, 7), LIKE), Lease((77,), LIKE)]
     assert {lease.tensor.data_ptr() for lease in again} == places
     assert again[0].tensor.shape == (11, 7)
+
+
+def test_free_buffers_can_be_given_back_and_held_ones_cannot() -> None:
+    held, dropped = Lease((1_000_003,), LIKE), Lease((1_000_003,), LIKE)
+    held.tensor.fill_(7)
+    gone = weakref.ref(dropped._buffer)
+    del dropped
+    assert gone() is not None
+    release()
+    assert gone() is None
+    assert held.tensor.eq(7).all()
 
 
 def test_a_lease_that_is_collected_while_a_buffer_is_looked_for_does_not_hang() -> None:

@@ -93,7 +93,7 @@ class ModelConfig(_Config):
     test_sites: int = _at_least(32, 1)  # samples when predicting, for the rule monte-carlo
     head: str = "auto"  # auto: single for one output, lmc for several
     features: tuple[int, ...] = ()  # layer sizes of a network in front; (): none
-    lengthscale: float = _at_least(0.0, 0.0)  # start, in standard deviations of a layer's input; 0: from the data
+    lengthscale: float = _at_least(0.0, 0.0)  # start, in standard deviations of a layer's input; 0: ½ √D
     noise: float = _at_least(0.1, 0.0)  # start of the observation noise variance, standardised units
     noise_floor: float = _at_least(1e-4, 0.0)  # the noise variance never goes below it, standardised units
     jitter: float = _at_least(1e-5, 0.0)  # nugget of every kernel, relative to its output scale

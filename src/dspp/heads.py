@@ -60,7 +60,7 @@ class SingleOutput(Head):
 
 @HEADS.register("lmc")
 class LMC(Head):
-    """Linear model of coregionalisation: y = Fᵀ A + noise, T latent GPs F and a learned T×T matrix A (eq. 24).
+    """Linear model of coregionalisation: y = F A + noise, T latent GPs F and a learned T×T matrix A (eq. 24).
 
     Components are multivariate Normals with covariance Aᵀ diag(σ²) A + diag(σ_obs²). A starts at the identity.
     """

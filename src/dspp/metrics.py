@@ -24,7 +24,10 @@ def nll(mixture: Mixture, y: Table) -> float:
 
 
 def rmse(mixture: Mixture, y: Table) -> float:
-    """Return the root of the mean squared error of the predicted mean, over all rows and outputs."""
+    """Return the root of the mean squared error of the predicted mean, over all rows and outputs.
+
+    The paper's, for T outputs, appears to be √T times as large: the outputs' squared errors summed before the root.
+    """
     return math.sqrt(_squared_error(mixture, y).item())
 
 

@@ -27,6 +27,7 @@ from dspp.quadrature import RULES, Noise, Rule
 from dspp.registry import Registry
 
 log = logging.getLogger("dspp")
+MIN_WEIGHT = 1e-30  # of a component, to be computed in predictions
 MAX_GRID_WIDTH = 10_000  # hidden GPs that a grid may cross; with 2 sites or more its own limit is far below
 
 Reader = Callable[[Tensor, Tensor], Tensor]  # (h from the layer below, the model's inputs x) -> what a layer reads
@@ -124,7 +125,7 @@ class Model(nn.Module):
         """How often a Cholesky factorisation needed more jitter than configured, so far."""
         return sum(layer.climbs for layer in self.gp_layers)
 
-    def predictor(self, min_weight: float = 1e-9) -> "Predictor":
+    def predictor(self, min_weight: float = MIN_WEIGHT) -> "Predictor":
         """A frozen copy for predictions, much faster than calling the model."""
         return Predictor(self, min_weight)
 
@@ -132,13 +133,13 @@ class Model(nn.Module):
 class Predictor:
     """A frozen copy of a model that keeps L⁻¹ and everything else that does not depend on x.
 
-    Components that weigh less than `min_weight` are not computed (the default moves the NLL by less than 1e-6).
-    Predictions do not depend on how rows are batched.
+    Components that weigh less than `min_weight` are not computed; the default is so small because far from all others a
+    light component can be all there is. Predictions do not depend on how rows are batched, but for rounding.
     """
 
     BATCH_ROWS = 20_000  # rows times components handled at a time
 
-    def __init__(self, model: Model, min_weight: float = 1e-9) -> None:
+    def __init__(self, model: Model, min_weight: float = MIN_WEIGHT) -> None:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         if model.rule is not None:
             self.model.rule = model.rule.pruned(min_weight)

@@ -84,7 +84,8 @@ def preset(name: str, **changes: Any) -> Spec:
     for unknown in sorted(changes.keys() - known):
         raise InputError(f"no setting {unknown!r}; choose from: beta, gamma, {', '.join(sorted(known))}")
     plain_name = name.removeprefix("nn+")
-    model, objective = PRESETS[plain_name](ModelConfig())
+    sizes = {k: changes[k] for k in ("inducing",) if k in changes}  # what a preset derives other sizes from
+    model, objective = PRESETS[plain_name](ModelConfig().change(**sizes))
     if name != plain_name:
         model = model.change(features=PAPER_SIZES)
     return Spec(name, model.change(**changes), objective.change(**objective_changes))

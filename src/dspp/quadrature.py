@@ -108,6 +108,8 @@ class Rule(nn.Module, ABC):
     @torch.no_grad()
     def pruned(self, min_weight: float) -> "Rule":
         """The same rule as a fixed list of sites, without the components that weigh less than `min_weight`."""
+        if type(self).expand not in (Rule.expand, MonteCarlo.expand):
+            return copy.deepcopy(self)  # a rule with a way of its own to cross a layer
         if self.grid and len(self.widths) > 1:
             return copy.deepcopy(self)  # listing a product of grids would repeat the work of layers between them
         log_weights = self.log_weights()

@@ -143,7 +143,8 @@ class Settings(BaseEstimator):  # type: ignore[misc]
         config = TrainConfig().change(**given, **dict(self.train_settings or {}))
         if self.epochs is not None:
             return config.change(epochs=self.epochs)
-        return config.change(epochs=max(config.epochs, FEWEST_STEPS // math.ceil(num_rows / config.batch_size)))
+        steps_an_epoch = math.ceil(num_rows / config.batch_size)
+        return config.change(epochs=max(config.epochs, math.ceil(FEWEST_STEPS / steps_an_epoch)))
 
     def shares(self, num_rows: int, given_validation: bool) -> tuple[float, float]:
         """The shares of the rows to choose the epoch by, and to recalibrate intervals with.

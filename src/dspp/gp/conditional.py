@@ -25,6 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dspp.derivatives import first_only
 from dspp.gp.kernels import KernelKind, augment
 from dspp.gp.linalg import kernel_gradient
 from dspp.gp.workspace import Lease
@@ -135,6 +136,7 @@ class _Conditional(torch.autograd.Function):
         return mean, update
 
     @staticmethod
+    @first_only
     def backward(ctx, g_mean, g_var):  # type: ignore[no-untyped-def]
         xa, za, B, m, C, S1 = ctx.saved_tensors
         A, slope, *maybe_H = (lease.tensor for lease in ctx.leases)

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from dspp.derivatives import first_only
 from dspp.registry import Registry
 
 KERNELS: Registry[type["KernelKind"]] = Registry("kernel")
@@ -25,6 +26,7 @@ class KernelKind(ABC):
     factor: ClassVar[float]  # t² = factor · r², so that the formulas below carry no constants
     slope_factor: ClassVar[float]  # dk/dt² = slope_factor · slope
     horizon: ClassVar[float]  # a t² where k < 1e-26: farther points are taken to be there (denormal numbers are slow)
+    kink: ClassVar[bool] = False  # at t = 0, where the slope has no limit: a rounding error of t² would have a huge one
 
     @staticmethod
     @abstractmethod
@@ -78,6 +80,7 @@ class Matern12(KernelKind):
     factor = 1.0
     slope_factor = -0.5
     horizon = 4900.0
+    kink = True
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
@@ -150,6 +153,7 @@ class _KernelMatrix(torch.autograd.Function):
         return k
 
     @staticmethod
+    @first_only
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         x, z, slope = ctx.saved_tensors
         g = grad * slope
@@ -166,6 +170,8 @@ class _SelfKernelMatrix(torch.autograd.Function):
     def forward(ctx, x, kind):  # type: ignore[no-untyped-def]
         exact = x.to(torch.float64)
         t2 = squared_distance(exact, exact).clamp_(max=kind.horizon)
+        if kind.kink:
+            t2.diagonal(dim1=-2, dim2=-1).zero_()
         k, slope = torch.empty_like(t2), torch.empty_like(t2)
         kind.fill(t2, k, slope)
         ctx.save_for_backward(x, slope.to(x.dtype))
@@ -173,6 +179,7 @@ class _SelfKernelMatrix(torch.autograd.Function):
         return k
 
     @staticmethod
+    @first_only
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         x, slope = ctx.saved_tensors
         grad = grad.to(x.dtype)

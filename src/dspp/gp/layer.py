@@ -113,14 +113,14 @@ class GPLayer(nn.Module):
         self._cached = None
         if keep:
             with torch.no_grad():
-                s = self._solve()
+                s = self._solve(count=True)
                 self._cached = _whole_tiles(s), Frozen.make(s.z, s.B, s.m, s.C, s.jitter)
 
     def _solve(self, count: bool = False) -> _Solved:
         z = self.kernel.scale(self.inducing_points)
         K = self.kernel.exact_matrix(z)
         result = whiten(K, self.jitter, self.name)
-        self.climbs += result.climbs if count else 0  # once a step
+        self.climbs += result.climbs if count else 0  # once a step, once a predictor
         B, jitter = result.inverse_root.to(z.dtype), result.jitter.to(z.dtype)
         solved = _Solved(z, K, B, self.q.mean, self.q.root, jitter)
         return solved if self.mean_points is None else self._decouple(solved, result)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dspp.derivatives import first_only
 from dspp.errors import NumericalError
 
 JITTER_LADDER = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
@@ -107,6 +108,7 @@ class _Whitened(torch.autograd.Function):
         return v
 
     @staticmethod
+    @first_only
     def backward(ctx, dv):  # type: ignore[no-untyped-def]
         B, v = ctx.saved_tensors
         dK = kernel_gradient(B, dv.unsqueeze(-1) * v.unsqueeze(-2))

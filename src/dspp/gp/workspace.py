@@ -35,6 +35,13 @@ class Lease:
             _returned.append(buffer)
 
 
+def release() -> None:
+    """Give the memory of all buffers back that nobody holds."""
+    with _lock:
+        _returned.clear()
+        _free.clear()
+
+
 def _take(size: int, like: Tensor) -> Tensor:
     """A free buffer that fits without much waste, or a new one."""
     with _lock:

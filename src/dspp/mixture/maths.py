@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.special import ndtri
 
+from dspp.derivatives import first_only
 from dspp.errors import InputError, NumericalError
 
 LOG_2PI = math.log(2.0 * math.pi)
@@ -69,7 +70,8 @@ def check_joinable(parts: list[dict[str, Tensor]]) -> None:
 
 def _joinable(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     same_outputs = a["component_mean"].shape[2:] == b["component_mean"].shape[2:]
-    return same_outputs and a["log_weights"].equal(b["log_weights"])  # unequal, too, if the dtype is another
+    same_dtype = a["log_weights"].dtype == b["log_weights"].dtype
+    return same_outputs and same_dtype and a["log_weights"].equal(b["log_weights"])
 
 
 def check_outputs(outputs: Sequence[int], num_outputs: int) -> None:
@@ -258,6 +260,7 @@ class _StackedNormalLogProb(torch.autograd.Function):
         return -0.5 * (z.square().sum(0) + T * LOG_2PI) - torch.diagonal(L).log().sum(-1)
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, *grads: Float[Tensor, " B"]) -> tuple[Tensor, Tensor]:
         z, L_inverse = ctx.saved_tensors
         alpha = (L_inverse * z.unsqueeze(1)).sum(0)  # α = L⁻ᵀ z

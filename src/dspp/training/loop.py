@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
+import torch
 from torch import nn
 
 from dspp.config import TrainConfig
@@ -160,7 +161,7 @@ class Trainer:
                 break
         if self.best is None:
             raise TrainingDiverged(
-                f"all {self.config.restarts} starts diverged; lower learning_rate (now {self.config.learning_rate}), "
+                f"all {len(self.scores)} starts diverged; lower learning_rate (now {self.config.learning_rate}), "
                 "and check that the rows are standardised"
             )
         self.trying = False
@@ -170,11 +171,19 @@ class Trainer:
         """Train a start for a short while; its training NLL, or NaN when it is out of the race."""
         try:
             self._advance(state)
-            return nll(state.model, self.train.start, RESTART_ROWS, self.team) if self.trying else math.nan
+            return nll(state.model, self._trial_rows(), self.team) if self.trying else math.nan
         except (NumericalError, TrainingDiverged):
             if not self.trying:
                 raise
             return math.nan
+
+    def _trial_rows(self) -> Rows:
+        """Rows from everywhere in the table, which may be sorted, to compare the starts on."""
+        start = self.train.start
+        if len(start) <= RESTART_ROWS:
+            return start
+        generator = torch.Generator().manual_seed(derive_seed(self.config.seed, 3))
+        return start[torch.randperm(len(start), generator=generator)[:RESTART_ROWS].to(start.x.device)]
 
     def _start(self, trial: int) -> TrainState:
         start = self.train.start
@@ -234,7 +243,7 @@ class Trainer:
         while True:
             try:
                 self._steps(state, epoch, batches)
-                val_nll = None if self.val is None else nll(state.model, self.val, None, self.team)
+                val_nll = None if self.val is None else nll(state.model, self.val, self.team)
                 break
             except NumericalError as error:
                 self._recover(state, str(error))

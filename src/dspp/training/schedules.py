@@ -18,7 +18,7 @@ def constant(done: float, config: TrainConfig) -> float:
 
 @SCHEDULES.register("step")
 def step(done: float, config: TrainConfig) -> float:
-    """The paper's: the rate falls by `decay` at each milestone."""
+    """The rate falls by `decay` at each milestone; the paper says only that it was progressively decreased."""
     return config.decay ** sum(done >= milestone for milestone in config.milestones)
 
 
@@ -26,6 +26,6 @@ def step(done: float, config: TrainConfig) -> float:
 def cosine(done: float, config: TrainConfig) -> float:
     """A linear rise over the share `warmup`, then half a cosine down to 0."""
     if done < config.warmup:
-        return max(done, 1e-3) / config.warmup
+        return min(1.0, max(done, 1e-3) / config.warmup)
     rest = (done - config.warmup) / max(1 - config.warmup, 1e-12)
     return 0.5 * (1 + math.cos(math.pi * min(rest, 1.0)))

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dspp.config import ObjectiveConfig, TrainConfig
 from dspp.data.batches import derive_seed
-from dspp.errors import NumericalError
+from dspp.errors import InputError, NumericalError
 from dspp.heads import Mixture
 from dspp.model import Model
 from dspp.objectives import OBJECTIVES
@@ -18,7 +18,7 @@ from dspp.training.schedules import SCHEDULES
 from dspp.training.state import TrainState
 from dspp.training.team import Team
 
-NLL_STEPS = 5  # the training NLL is taken at every so many steps
+NLL_STEPS = 5  # the training NLL is taken at the first step of an epoch, and at every so many
 
 
 class Stepper:
@@ -38,6 +38,7 @@ class Stepper:
         self._objective, self._options = OBJECTIVES[objective.name], objective
         self._schedule, self._config = SCHEDULES[config.schedule], config
         self._num_rows, self._randomise, self._team = num_rows, randomise, team
+        self._steps_an_epoch = math.ceil(num_rows / config.batch_size)
 
     def step(self, state: TrainState, batch: Rows, done: float) -> tuple[float, float | None]:
         """One step on the rows of a batch: the objective and, at some steps, the NLL.
@@ -53,7 +54,7 @@ class Stepper:
         rate = self._config.learning_rate * self._schedule(done, self._config)
         for group in state.optimizer.param_groups:
             group["lr"] = rate * state.rate_factor
-        with_nll = state.step % NLL_STEPS == 0
+        with_nll = state.step % self._steps_an_epoch % NLL_STEPS == 0
         with self._team.together():
             value, total, nll = self._forward(state, batch, with_nll)
             state.optimizer.zero_grad()
@@ -74,6 +75,11 @@ class Stepper:
         part = self._team.part(len(batch))
         mine, share = batch[part], (part.stop - part.start) / len(batch)
         problem: NumericalError | None = None
+        if len(mine) == 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in state.model.modules()):
+            raise InputError(
+                f"a network with batch normalisation got 1 row of a batch of {len(batch)}, expected 2 or more; "
+                "give more rows, or another batch_size"
+            )
         value, nll = batch.y.new_zeros(()), 0.0
         try:
             with own_randomness(derive_seed(state.seed, state.step, 2), mine.x.device, self._randomise):
@@ -98,13 +104,12 @@ class Stepper:
         return value if weight == 1.0 else weight * value
 
 
-def nll(model: Model, rows: Rows, most: int | None = None, team: Team | None = None) -> float:
+def nll(model: Model, rows: Rows, team: Team | None = None) -> float:
     """NLL a row of the distribution the user would get; processes of a team share the rows.
 
     Raises:
         NumericalError: it is not finite.
     """
-    rows = rows[:most]
     shared = team is not None and 1 < team.size <= len(rows)
     mine = rows[team.part(len(rows))] if shared and team else rows
     if shared and team:
