@@ -1,6 +1,8 @@
 """The command line: `python -m experiments run NAME`, `report`, `list`."""
 
 import json
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +23,10 @@ from experiments.units import Unit, list_units
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 RESULTS = REPOSITORY / "results"
+GRID_HELP = (
+    "NAME=V1,V2: the values to choose from; one fixes it. Any setting of dspp.config, or split_by=groups to hold out "
+    "whole trajectories where a data set has them."
+)
 
 Names = Annotated[list[str], typer.Argument(help="Experiments, or 'all'.")]
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Where the data sets are looked for first.")]
@@ -35,7 +41,7 @@ def run_command(
     data_sets: Annotated[str | None, typer.Option("--datasets", help="Only these, with commas.")] = None,
     methods: Annotated[str | None, typer.Option(help="Only these, with commas.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Instead of the protocol's.")] = None,
-    grid: Annotated[list[str], typer.Option(help="NAME=V1,V2: the values to choose from; one fixes it.")] = [],  # noqa: B006
+    grid: Annotated[list[str], typer.Option(help=GRID_HELP)] = [],  # noqa: B006
     data: DataFolder = None,
     results: ResultsFolder = RESULTS,
     jobs: Annotated[
@@ -68,7 +74,12 @@ def run_command(
         for unit in todo.fits:
             print(f"{unit.label}: {json.dumps(unit.setting)}")
         return
-    failed = _run_with_bar(todo, results, data, jobs, console, engine, address)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        failed = _run_with_bar(todo, results, data, jobs, console, engine, address)
+    except (KeyboardInterrupt, SystemExit):
+        console.print("stopped; what is done is kept, and the same command goes on from there")
+        raise
     for outcome in failed:
         console.print(f"failed: {outcome.unit.label}: {outcome.problem}", style="red", highlight=False, markup=False)
     if failed:

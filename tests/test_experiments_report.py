@@ -16,6 +16,8 @@ from outline import Outline
 from scipy import stats
 
 from dspp.errors import InputError
+from experiments.catalogue import EXPERIMENTS as CATALOGUE
+from experiments.protocol import read_protocol
 from experiments.report import find_paper, verdicts, write_report
 from experiments.report import page as report_page
 from experiments.report.complexity import complexity_section, sweep
@@ -26,10 +28,13 @@ from experiments.report.ranks import Ranking, cliques, exact_pvalue, nemenyi, ra
 from experiments.report.records import Grid, Record, grid_of, latest, read_records, source_of, summary
 from experiments.report.sections import comparisons, headline
 from experiments.report.tables import CSV_HEADER, check_table, main_table, nats_table, our_best, rank_table
+from experiments.report.verdicts import what_was_run
 from experiments.report.weights import distinct_fits, weights_section
+from experiments.units import list_units
 
 UNIVARIATE = layout_of("univariate")
 METRIC = {metric.key: metric for metric in METRICS}
+DSPP = "DSPP-QR3-2L"
 FIVE = ("OD-SVGP", "PPGPR", "DGP-2L", "gamma-DGP-2L", "DSPP-QR3-2L")
 NASTY = '<script>alert("1")</script> | $x_1$ `a` *b*'
 
@@ -350,14 +355,34 @@ def test_a_caption_says_protocol_splits_commits_floor_and_records(tmp_path: Path
         "protocol quick · 1–3 splits · commits 2584cfe, abcdef0+ · noise floor 0.0001 · 4 records"
     )
     bare = records_of(tmp_path / "bare", [run(commit=None, setting={})])
-    assert str(source_of("paper", bare)) == (
-        "protocol paper · 1 split · commit unknown · noise floor not stated · 1 record"
-    )
+    assert str(source_of("paper", bare)) == ("protocol paper · 1 split · commit unknown · 1 record")
+    mixed = records_of(tmp_path / "mixed", [run(), run(setting={}, split=1)])
+    assert "noise floor 0.0001, not stated" in str(source_of("quick", mixed))
+
+
+def test_a_part_of_a_protocol_is_called_that(tmp_path: Path) -> None:
+    """The paper's protocol has 8 settings of the DSPP and 10 splits; flags can change what is run under its name."""
+    units = list_units(CATALOGUE["univariate"], read_protocol("paper"), ["pol"], [DSPP])
+    of = {"method": DSPP, "protocol": "paper", "experiment": "univariate"}
+    three = [run(setting=u.setting, split=u.split, **of) for u in units[:3]]
+    said = what_was_run(records_of(tmp_path / "a", three), layout_of("univariate"), "paper")
+    assert said == [f"Of this protocol, {DSPP} had 3 of 8 settings and 1 of 10 splits."]
+    short = [run(setting=units[0].setting | {"epochs": 1}, **of), run(setting=units[0].setting, **of)]
+    said = what_was_run(records_of(tmp_path / "b", short), layout_of("univariate"), "paper")
+    assert said == [
+        f"Of this protocol, {DSPP} had 1 of 8 settings (so none was chosen) and 1 of 10 splits.",
+        "1 fit had settings or rows that are not the protocol's: flags changed them.",
+    ]
+    whole = [run(setting=u.setting, split=u.split, **of) for u in units]
+    assert what_was_run(records_of(tmp_path / "c", whole), layout_of("univariate"), "paper") == []
+
+
+def test_other_rows_are_another_data_set(tmp_path: Path) -> None:
+    runs = [nll("pol", DSPP, 1.0), nll("pol", DSPP, 2.0, setting={"split_by": "groups"})]
+    assert grid(tmp_path, runs).values == {("pol", DSPP): {0: 1.0}, ("pol, split by groups", DSPP): {0: 2.0}}
 
 
 def test_the_report_expects_what_is_run() -> None:
-    from experiments.catalogue import EXPERIMENTS as CATALOGUE
-
     run_there = {e.name: (set(e.datasets), set(e.methods)) for e in CATALOGUE.values()}
     assert {e.name: (set(e.datasets), set(e.methods)) for e in EXPERIMENTS} == run_there
 

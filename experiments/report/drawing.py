@@ -2,6 +2,7 @@
 
 import io
 import re
+import textwrap
 import warnings
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 150
+_SMALL, _CHARACTERS = 6, 19  # points, and so many letters an inch
 _FONT = "'DejaVu Sans', Verdana, Arial, sans-serif"
 
 
@@ -36,9 +38,11 @@ def picture(name: str, title: str, caption: str, draw: Drawing) -> Picture:
         ax = draw()
         figure = ax.get_figure(root=True)
         assert figure is not None  # `draw` made it
+        inline = inline_svg(lambda: ax, name, f"{title}. {caption}")
+        lines = textwrap.wrap(f"{title}. {caption}", int(figure.get_figwidth() * _CHARACTERS))
+        said = "\n".join(lines).replace("$", r"\$")  # the file has no page around it
+        figure.supxlabel(said, x=0.01, ha="left", fontsize=_SMALL, color=MUTED)
         figure.savefig(png, format="png", dpi=DPI, facecolor="white", metadata={"Software": None})
-        figure.set_layout_engine("none")  # all is in its place now: the next need not look for it again
-    inline = inline_svg(lambda: ax, name, f"{title}. {caption}")
     return Picture(name, title, caption, inline, _standalone(inline), png.getvalue(), figure.get_figwidth())
 
 

@@ -84,7 +84,8 @@ def _notes(loaded: Loaded, paper: Paper, found: Sequence[Section]) -> list[str]:
     """What a reader must know before the numbers."""
     notes = [
         "`paper` is the paper's protocol and `quick` one that fits a small machine; no table mixes them. Only runs "
-        "that the validation part selected count. All scores are of the test part, in standardised units."
+        "that the validation part selected count, and each fit keeps its epoch with the lowest validation NLL (the "
+        "paper does not say that it did). All scores are of the test part, in standardised units."
     ]
     if not paper.cells:
         notes.append("The paper's figures were not given to this report: dashes stand in their place.")

@@ -76,7 +76,7 @@ def _record(line: bytes) -> Record | None:
         found = json.loads(line)
         record = Record(
             _plain(found["experiment"]),
-            _text(found["dataset"]),
+            _rows(_text(found["dataset"]), _mapping(found["setting"])),
             _whole(found["split"]),
             _text(found["method"]),
             _plain(found["protocol"]),
@@ -89,6 +89,12 @@ def _record(line: bytes) -> Record | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return record
+
+
+def _rows(dataset: str, setting: Mapping[str, Any]) -> str:
+    """The data set, and how its rows were parted where not at random: results on other rows are other results."""
+    by = setting.get("split_by", "rows")
+    return dataset if by == "rows" else f"{dataset}, split by {by}"
 
 
 def _text(value: object) -> str:
@@ -136,9 +142,9 @@ class Source:
         low, high = self.splits
         splits = f"{low} split{'s' if high != 1 else ''}" if low == high else f"{low}–{high} splits"
         commits = f"commit{'s' if len(self.commits) != 1 else ''} {', '.join(self.commits)}"
-        floor = f"noise floor {', '.join(self.floors)}"
+        floor = [f"noise floor {', '.join(self.floors)}"] if self.floors else []  # the size of a step has none
         records = f"{self.records} record{'s' if self.records != 1 else ''}"
-        return " · ".join((f"protocol {self.protocol}", splits, commits, floor, records))
+        return " · ".join((f"protocol {self.protocol}", splits, commits, *floor, records))
 
 
 def source_of(protocol: str, records: Sequence[Record]) -> Source:
@@ -150,7 +156,7 @@ def source_of(protocol: str, records: Sequence[Record]) -> Source:
     commits = sorted({_short(record.commit) for record in records}) or ["none"]
     floors = {record.setting.get("noise_floor") for record in records}
     numbers = sorted(float(floor) for floor in floors if is_number(floor))
-    texts = [f"{floor:g}" for floor in numbers] + ["not stated"] * (len(numbers) < len(floors) or not floors)
+    texts = [f"{floor:g}" for floor in numbers] + ["not stated"] * (len(numbers) < len(floors) and bool(numbers))
     return Source(protocol, (min(sizes), max(sizes)), tuple(commits), tuple(texts), len(records))
 
 

@@ -60,8 +60,8 @@ def comparisons(records: Sequence[Record], layout: Layout, protocol: str) -> lis
 
 
 def _metric(metric: Metric, layout: Layout) -> Metric:
-    per_output = metric.key == "nll" and layout.name == "multivariate"
-    return dataclasses.replace(metric, unit="nats an output, standardised y") if per_output else metric
+    per_output = metric.key.startswith("nll") and layout.name == "multivariate"
+    return dataclasses.replace(metric, unit=metric.unit.replace("nats", "nats an output")) if per_output else metric
 
 
 def _part(records: Sequence[Record], grids: Sequence[Grid], paper: Paper, layout: Layout) -> Part:
@@ -77,6 +77,7 @@ def _part(records: Sequence[Record], grids: Sequence[Grid], paper: Paper, layout
     nll = next((grid for grid in grids if _is_nll(grid)), None)
     verdict: list[str] = []
     if nll is not None:
+        verdict += verdicts.what_was_run(records, layout, protocol)
         if protocol == "paper":
             blocks = _check(nll, paper, layout) + blocks
             verdict += verdicts.check(tables.checked(nll, paper, layout))

@@ -1,16 +1,51 @@
 """What the numbers say, in plain words: where DSPP is first, where it is not, and whether the paper's order holds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from experiments.catalogue import EXPERIMENTS as CATALOGUE
 from experiments.peers import PEERS
+from experiments.protocol import canonical, read_protocol
 from experiments.report import tables
 from experiments.report.blocks import fixed, listed, plural
-from experiments.report.layout import HEADLINE, NLL, Layout, Metric
+from experiments.report.layout import HEADLINE, NLL, PROTOCOLS, Layout, Metric
 from experiments.report.paper import Paper
 from experiments.report.ranks import ALPHA, Ranking
-from experiments.report.records import Grid
+from experiments.report.records import Grid, Record
+from experiments.units import Unit, fit_key, list_units
 
 Losses = Mapping[str, Mapping[str, float]]  # data set: method: loss
+
+
+def what_was_run(records: Sequence[Record], layout: Layout, name: str) -> list[str]:
+    """Say which part of a protocol of ours was run, where it was not all, and what was run that is not part of it."""
+    if layout.name not in CATALOGUE or name not in PROTOCOLS:
+        return []
+    rules, experiment = read_protocol(name), CATALOGUE[layout.name]
+    mine = [r for r in records if (r.experiment, r.protocol) == (layout.name, name)]
+    parts: dict[str, list[str]] = {}
+    others = 0
+    for method in experiment.methods:
+        keys = {fit_key(vars(r)): r for r in mine if r.method == method}
+        sets = {r.dataset for r in keys.values()} & set(experiment.datasets)
+        wanted = {u.fit_key: u for u in list_units(experiment, rules, sorted(sets), [method])}
+        found = [wanted[key] for key in keys if key in wanted]
+        others += len(keys) - len(found)
+        shares = [_share(found, list(wanted.values()), what) for what in ("setting", "split")]
+        if found and any(shares):
+            parts.setdefault(" and ".join(filter(None, shares)), []).append(method)
+    lines = [f"Of this protocol, {listed(names)} had {share}." for share, names in parts.items()]
+    if others:
+        lines.append(f"{plural(others, 'fit')} had settings or rows that are not the protocol's: flags changed them.")
+    return lines
+
+
+def _share(found: Sequence[Unit], wanted: Sequence[Unit], what: str) -> str:
+    """How many different settings, or splits, were run; empty where all were."""
+    have, all_of_them = ({canonical({what: getattr(u, what)}) for u in units} for units in (found, wanted))
+    if len(have) == len(all_of_them):
+        return ""
+    alone = " (so none was chosen)" if len(have) == 1 and what == "setting" else ""
+    return f"{len(have)} of {len(all_of_them)} {what}s{alone}"
 
 
 def first_place(grid: Grid, paper: Paper, layout: Layout) -> list[str]:
