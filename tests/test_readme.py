@@ -29,7 +29,8 @@ def test_the_ten_lines_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/measured.md", "docs/scale.md"]
+    "page",
+    ["README.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/measured.md", "docs/production.md", "docs/scale.md"],
 )
 def test_every_file_and_heading_that_is_linked_to_is_there(page):
     file = ROOT / page

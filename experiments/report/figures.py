@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dspp.plots import CONTRAST, FONT_SIZE, INK, MAIN, MUTED
 from experiments.peers import PEERS
+from experiments.report import tables
 from experiments.report.blocks import Picture
 from experiments.report.drawing import heading, panels, picture
 from experiments.report.layout import HEADLINE, Layout
@@ -29,9 +30,10 @@ def dot_plot(grid: Grid, paper: Paper, layout: Layout) -> Picture:
     goal = "left is better" if grid.metric.target is None else f"the line marks {grid.metric.target:g}"
     kinds = f" Circles: {layout.variants[0]}; diamonds: {layout.variants[1]}." if layout.variants else ""
     apart = f" Orange: peers ({', '.join(grid.present(PEERS))})." if grid.present(PEERS) else ""
+    beside = " Hollow: the paper's." if layout.paper_cells and grid.metric.name in tables.PAPER_METRICS else ""
     caption = (
-        f"{grid.source}. Filled: ours; hollow: the paper's; bars: standard errors where there are two splits or "
-        f"more; {goal}.{kinds}{apart}"
+        f"{grid.source}. Filled: ours; bars: standard errors where there are two splits or more; {goal}."
+        f"{beside}{kinds}{apart}"
     )
     name = f"{layout.name}-{grid.source.protocol}-{grid.metric.key}"
     return picture(name, f"{layout.title}: {grid.metric.name}", caption, partial(_draw_dots, grid, paper, layout))

@@ -6,6 +6,7 @@ old file or the new one is there, complete. Reading executes nothing: the format
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
@@ -55,6 +56,15 @@ def read(path: str | Path, error: StorageError) -> tuple[dict[str, Tensor], dict
     if not isinstance(header, dict):
         raise error(f"{path} is not a file that dspp wrote: its header is no JSON object")
     return tensors, header
+
+
+def digest(tensors: Mapping[str, Tensor], header: Any) -> str:
+    """SHA-256 of the header and of every tensor's name, type, shape and bytes."""
+    hasher = hashlib.sha256(json.dumps(header).encode())
+    for name, tensor in sorted(tensors.items()):
+        hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return hasher.hexdigest()
 
 
 def replace(path: Path, content: bytes, error: StorageError) -> None:

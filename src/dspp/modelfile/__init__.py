@@ -9,7 +9,7 @@ Whatever the bytes, `load` raises nothing but ModelFileError and takes no more t
 100 MB. So no size in the header is believed: all are compared with the tensors that are there, on a model without
 memory (`skeleton.py`), before anything is made. Numbers are finite, scales positive and, where that is cheap, the
 kernel matrices are factorised: what cannot predict does not load. Large models are left to their first prediction,
-which raises NumericalError.
+which raises NumericalError. A hash tells damage from what was saved; it does not tell who saved it.
 """
 
 from dspp.modelfile.file import load, save

@@ -50,6 +50,7 @@ def save(fitted: Fitted, path: str | Path) -> None:
     own = fitted.model.features if has_own_features(fitted) else None
     try:
         tensors, header = write_tensors(fitted), write_header(fitted, own is not None)
+        header["digest"] = storage.digest(tensors, header)
         text = json.dumps(header, allow_nan=False)
         length = len(json.dumps(text)) + sum(len(name) + 200 for name in tensors)
         _check_header_size(length, _count_values(text.encode()) + 20 * len(tensors))
@@ -80,6 +81,7 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
             _check_header_size(length, values)
         tensors, header = storage.read(path, ModelFileError)
         _check_format(path, header)
+        _check_digest(path, tensors, header)
         _check_features(path, header.get("features") == "custom", features)
         return _restore(tensors, header, features)
     except (InputError, ArithmeticError, RuntimeError) as problem:  # RuntimeError: torch's, and JSON that is too deep
@@ -122,6 +124,13 @@ def _check_format(path: Path, header: Mapping[str, Any]) -> None:
             f"{path} was written by a later version of dspp (format {str(version)[:20]}, this reads up to {VERSION}); "
             "upgrade dspp"
         )
+
+
+def _check_digest(path: Path, tensors: Tensors, header: dict[str, Any]) -> None:
+    """Refuse what is not what was saved: a flipped bit may make a model that works, and is wrong."""
+    digest = header.pop("digest", None)  # files from before it have none
+    if digest is not None and digest != storage.digest(tensors, header):
+        raise ModelFileError(f"{path} is damaged: its hash does not fit; take another copy of it")
 
 
 def _check_features(path: Path, own: bool, features: nn.Module | None) -> None:

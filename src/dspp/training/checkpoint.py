@@ -6,8 +6,6 @@ It knows its data and settings, and refuses others. One process at a time writes
 
 import dataclasses
 import functools
-import hashlib
-import json
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -77,7 +75,7 @@ class Keeper:
         """
         tensors, run = _pack(moment)
         header = _plain({"format": FORMAT, "version": VERSION, **_versions(), **self._identity, "run": run})
-        storage.write(self.path, tensors, {**header, "digest": _digest(tensors, header)}, CheckpointError)
+        storage.write(self.path, tensors, {**header, "digest": storage.digest(tensors, header)}, CheckpointError)
         self._written = time.monotonic()
 
 
@@ -141,9 +139,9 @@ def identify(
 ) -> dict[str, Any]:
     """What a run is made of: its settings, and hashes of the rows as the model sees them and of the user's module."""
     rows = train.content | ({} if val is None else {"x_val": val.x, "y_val": val.y})
-    module = None if features is None else _digest(features.state_dict(), type(features).__qualname__)
+    module = None if features is None else storage.digest(features.state_dict(), type(features).__qualname__)
     settings = {"spec": dataclasses.asdict(spec), "features": module, "config": dataclasses.asdict(config)}
-    return dict(_plain({"data": _digest(rows, None), **settings}))
+    return dict(_plain({"data": storage.digest(rows, None), **settings}))
 
 
 # ---------------------------------------------------------------- reading
@@ -160,7 +158,7 @@ def _load(path: Path, identity: dict[str, Any]) -> tuple[Moment, tuple[str, ...]
             f"that wrote it ({header.get('dspp')}), or delete it to start afresh"
         )
     digest = header.pop("digest", None)
-    if digest != _digest(tensors, header):
+    if digest != storage.digest(tensors, header):
         raise CheckpointError(f"{path} is damaged: its hash does not fit; delete it to start afresh")
     _refuse_another_run(path, header, identity)
     try:
@@ -290,12 +288,3 @@ def _version() -> str:
 
 def _versions() -> dict[str, Any]:
     return {"dspp": _version(), "torch": str(torch.__version__), "threads": torch.get_num_threads()}
-
-
-def _digest(tensors: Mapping[str, Tensor], header: Any) -> str:
-    """SHA-256 of the header and of every tensor's name, type, shape and bytes."""
-    hasher = hashlib.sha256(json.dumps(header).encode())
-    for name, tensor in sorted(tensors.items()):
-        hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return hasher.hexdigest()
