@@ -28,7 +28,6 @@ from dspp.registry import Registry
 
 log = logging.getLogger("dspp")
 MIN_WEIGHT = 1e-30  # of a component, to be computed in predictions
-MAX_GRID_WIDTH = 10_000  # hidden GPs that a grid may cross; with 2 sites or more its own limit is far below
 
 Reader = Callable[[Tensor, Tensor], Tensor]  # (h from the layer below, the model's inputs x) -> what a layer reads
 
@@ -104,8 +103,7 @@ class Model(nn.Module):
         inputs = (x if self.features is None else self.features(x)).unsqueeze(0)  # (1, N, D)
         h = inputs
         for i, layer in enumerate(self.layers):
-            read = FEEDFORWARD if i in (0, len(self.layers) - 1) else self.topology
-            mean, var = layer(read.kernel(h, inputs), read.mean(h, inputs))  # (S, N, W)
+            mean, var = layer(*layer_inputs(self.topology, i, len(self.layers), h, inputs))  # (S, N, W)
             if self.rule is not None and i < len(self.layers) - 1:
                 h = self.rule.expand(i, mean, var.sqrt(), noise)  # g = μ + ξ σ
         log_weights = mean.new_zeros(1) if self.rule is None else self.rule.log_weights(noise is not None)
@@ -199,7 +197,7 @@ def build(
     layers: list[GPLayer] = []
     notes: list[str] = []
     for i, width in enumerate(layer_widths(config, num_outputs)):
-        kernel_rows, mean_rows = layer_inputs(config, i, h, inputs)
+        kernel_rows, mean_rows = layer_inputs(TOPOLOGIES[config.topology], i, config.layers, h, inputs)
         layers.append(_start_layer(config, i, width, kernel_rows[0], mean_rows[0], generator, notes).to(dtype))
         h = _propagate(layers[-1], kernel_rows, mean_rows, generator)
     model = compose(config, layers, num_outputs, x.shape[1], generator, features, notes)
@@ -213,9 +211,9 @@ def layer_widths(config: ModelConfig, num_outputs: int | None) -> list[int]:
     return [config.width] * (config.layers - 1) + [1 if num_outputs is None else num_outputs]
 
 
-def layer_inputs(config: ModelConfig, index: int, h: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """What the kernels and the means of a layer read, of `h` from the layer below and the model's inputs."""
-    read = FEEDFORWARD if index in (0, config.layers - 1) else TOPOLOGIES[config.topology]
+def layer_inputs(topology: Topology, index: int, num_layers: int, h: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """What the kernels and the means of layer `index` read, of `h` from the layer below and the model's inputs."""
+    read = FEEDFORWARD if index in (0, num_layers - 1) else topology
     return read.kernel(h, inputs), read.mean(h, inputs)
 
 
@@ -301,7 +299,4 @@ def compose(
 
 
 def _rule(config: ModelConfig, widths: Sequence[int], generator: torch.Generator) -> Rule:
-    kind = RULES[config.rule]
-    if kind.grid and sum(widths) > MAX_GRID_WIDTH:  # before S^W is computed, which would take for ever
-        raise InputError(f"got a grid over {sum(widths)} hidden GPs, expected {MAX_GRID_WIDTH} at most; use 'qr3'")
-    return kind(widths, config.sites, config.test_sites, generator)
+    return RULES[config.rule](widths, config.sites, config.test_sites, generator)

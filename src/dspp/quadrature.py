@@ -27,6 +27,7 @@ from dspp.registry import Registry
 RULES: Registry[type["Rule"]] = Registry("rule")
 MAX_COMPONENTS = 1024
 MAX_GRID_SITES = 100  # of a grid in one dimension
+MAX_GRID_WIDTH = 10_000  # hidden GPs that a grid may cross; with 2 sites or more the limit above is far below
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Noise:
     first: int = 0
     total: int | None = None
 
-    def draw(self, samples: int, like: Float[Tensor, "S N W"]) -> Float[Tensor, "T N W"]:
+    def draw(self, samples: int, like: Float[Tensor, "S N W"]) -> Float[Tensor, "S_next N W"]:
         """ε ~ N(0, 1), `samples` for each row and GP of `like`."""
         rows, width = like.shape[1:]
         shape = (samples, self.total or rows, width)
@@ -98,7 +99,7 @@ class Rule(nn.Module, ABC):
         mean: Float[Tensor, "S N W"],
         std: Float[Tensor, "S N W"],
         noise: Noise | None = None,
-    ) -> Float[Tensor, "T N W"]:
+    ) -> Float[Tensor, "S_next N W"]:
         """μ + ξ σ for every component (eqs. 18, 22 and 23). Rules that sample draw ξ from `noise` where it is given."""
         sites = self.sites(layer)
         if self.grid:
@@ -124,6 +125,8 @@ def _check_grid(name: str, num_sites: int, widths: tuple[int, ...]) -> None:
             f"{name} got {num_sites} sites in each dimension, expected at most {MAX_GRID_SITES}; more have weights too "
             "small for float64: use the rule 'qr3' (QR3)"
         )
+    if sum(widths) > MAX_GRID_WIDTH:  # before S^W is computed, which would take for ever
+        raise InputError(f"{name} got {sum(widths)} hidden GPs, expected {MAX_GRID_WIDTH} at most; use the rule 'qr3'")
     components = num_sites ** sum(widths)
     if components > MAX_COMPONENTS:
         raise InputError(
@@ -299,7 +302,7 @@ class MonteCarlo(Rule):
         mean: Float[Tensor, "S N W"],
         std: Float[Tensor, "S N W"],
         noise: Noise | None = None,
-    ) -> Float[Tensor, "T N W"]:
+    ) -> Float[Tensor, "S_next N W"]:
         """μ + ε σ, with ε ~ N(0, 1) of its own for every sample, row and GP while training."""
         if noise is None:
             return super().expand(layer, mean, std)

@@ -23,12 +23,12 @@ from dspp.config import TrainConfig
 from dspp.data.batches import derive_seed
 from dspp.data.cache import RowCache
 from dspp.errors import InputError
+from dspp.gp.inducing import START_ROWS
 from dspp.presets import Spec
 from dspp.training.rows import Rows, device_of
 
 BLOCK_ROWS = 1024  # neighbours that are read together
 GROUP_BYTES = 64 << 20  # of the rows that are shuffled together; two groups are in memory at a time
-START_ROWS = 50_000  # a random part of the table, on which models start
 BLOCKS, IN_GROUP, START = 1, 2, 3  # what a seed is for
 
 
