@@ -8,10 +8,11 @@ import pytest
 import torch
 from reference import assert_close
 from scipy import stats
+from sklearn.metrics import r2_score
 from torch import Tensor
 
 from dspp import metrics
-from dspp.calibration import LEVELS, Calibration, Conformal, check_calibration
+from dspp.calibration import LEVELS, Calibration, Conformal, all_scores, check_calibration, r_squared
 from dspp.errors import InputError, NumericalError
 from dspp.mixture import MultivariateNormalMixture, NormalMixture
 
@@ -306,6 +307,17 @@ def test_outputs_that_were_not_observed_do_not_count() -> None:
     assert lower.isinf().all(0).tolist() == upper.isinf().all(0).tolist() == [False, True, False]
 
 
+def test_an_output_that_no_row_observed_has_an_infinite_interval_and_spoils_no_other() -> None:
+    mixture = several_outputs(40)
+    y = drawn(mixture)
+    whole = Conformal.fit(mixture, y)
+    y[:, 1] = NAN
+    conformal = Conformal.fit(mixture, y)
+    assert conformal.counts == [40, 0, 40]
+    assert torch.equal(conformal.scores[:, [0, 2]], whole.scores[:, [0, 2]])
+    assert Conformal(conformal.scores).threshold(0.5)[1] == 0.5  # as read from a file
+
+
 @pytest.mark.parametrize(
     ("scores", "complaint"),
     [
@@ -315,7 +327,7 @@ def test_outputs_that_were_not_observed_do_not_count() -> None:
         (torch.tensor([0.1, 0.6], dtype=F64), r"outside \[0, 0.5\]"),
         (torch.tensor([0.1, NAN], dtype=F64), r"outside \[0, 0.5\]"),
         (torch.tensor([0.1, math.inf], dtype=F64), r"outside \[0, 0.5\]"),
-        (torch.tensor([[0.1, 1.0]], dtype=F64), r"outside \[0, 0.5\]"),  # an output without any score
+        (torch.tensor([[1.0, 1.0]], dtype=F64), r"outside \[0, 0.5\]"),  # not one score
         (torch.tensor([], dtype=F64), r"shape \(0,\)"),
         (torch.zeros(2, 0, dtype=F64), r"shape \(2, 0\)"),
         (torch.zeros(2, 1, 1, dtype=F64), r"shape \(2, 1, 1\)"),
@@ -346,3 +358,26 @@ def test_a_float32_model_is_recalibrated_in_float64() -> None:
     conformal = Conformal.fit(mixture, drawn(mixture))
     lower, upper = conformal.interval(mixture, 0.8)
     assert conformal.scores.dtype == lower.dtype == upper.dtype == F64
+
+
+# ------------------------------------------------------------ R²
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("wrong", [0.0, 3.0])
+def test_r2_is_nan_where_y_does_not_vary(rows: int, wrong: float) -> None:
+    mixture = one_output(rows)
+    y = torch.full((rows,), 0.1, dtype=F64)  # whose mean is not 0.1 to the last digit
+    assert math.isnan(r_squared((y + wrong).numpy(), y.numpy()))
+    assert math.isnan(all_scores(mixture, y)["r2"])
+
+
+def test_r2_of_several_outputs_is_the_mean_over_those_that_vary() -> None:
+    rng = np.random.default_rng(0)
+    y, mean, weights = rng.normal(size=(30, 3)), rng.normal(size=(30, 3)), rng.random(30)
+    assert r_squared(mean, y) == pytest.approx(r2_score(y, mean))
+    assert r_squared(mean, y, weights) == pytest.approx(r2_score(y, mean, sample_weight=weights))
+    y[:, 1] = 2.0
+    y[:7, 2] = NAN
+    expected = (r2_score(y[:, 0], mean[:, 0]) + r2_score(y[7:, 2], mean[7:, 2])) / 2
+    assert r_squared(mean, y) == pytest.approx(expected)

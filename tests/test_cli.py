@@ -102,6 +102,24 @@ def model(fitted: tuple[Path, str]) -> Path:
     return fitted[0]
 
 
+def csv_file(path: Path, lines: list[str]) -> Path:
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def odd_types(folder: Path) -> Path:
+    """A model of columns whose types a few rows do not show: long numbers, times of day, and codes such as 01."""
+    rng = np.random.default_rng(0)
+    lines = ["id,clock,code,x,y"]
+    for i in range(60):
+        code, x = ["01", "02", "X1", "NA"][i % 4], rng.normal()
+        lines.append(f"{9007199254740000 + 17 * i},{i % 24:02}:30,{code},{x:.3f},{5 * (code == '01') + x:.3f}")
+    out = folder / "odd.dspp"
+    done("fit", csv_file(folder / "odd.csv", lines), "--target", "y", "--out", out, *TINY)
+    return out
+
+
 def read(path: Path) -> dict[str, Any]:
     table = open_table(path).read()
     return {name: table[name].to_numpy() for name in table.column_names}
@@ -240,7 +258,19 @@ def test_kept_columns_are_copied_as_they_were_typed(folder: Path, predicted: dic
     cells = [line.split(",") for line in test_file.read_text().splitlines()[1:]]
     lines = (folder / "all.csv").read_text().splitlines()[1:]
     kept = [[cell.strip('"') for cell in line.split(",")[:2]] for line in lines]
-    assert kept == [[name, "" if size == "NA" else size] for name, _, size, *_ in cells]
+    assert kept == [[name, size] for name, _, size, *_ in cells]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "csv.gz", "parquet", "arrow"])
+def test_kept_columns_stay_what_they_were_in_every_format(suffix: str, odd_types: Path, tmp_path: Path) -> None:
+    out, kept = tmp_path / f"p.{suffix}", ["id", "clock", "code"]
+    rows = [["9007199254740995", "07:30", "01"], ["9007199254740993", "12:05", "NA"], ["3", "23:59", " 02 "]]
+    new = csv_file(tmp_path / "new.csv", ["id,clock,code,x", *(",".join([*row, "0.5"]) for row in rows)])
+    done("predict", odd_types, new, "--out", out, *(word for name in kept for word in ("--keep", name)))
+    (batch,) = open_table(out).as_typed(kept).batches() if "sv" in suffix else open_table(out).batches()
+    assert [list(row.values()) for row in batch.select(kept).to_pylist()] == rows
+    done("predict", odd_types, new, "--out", tmp_path / "alone.parquet")
+    np.testing.assert_allclose(read(out)["y_mean"], read(tmp_path / "alone.parquet")["y_mean"], rtol=1e-14)
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "feather", "csv", "tsv", "csv.gz"])
@@ -253,6 +283,12 @@ def test_formats_and_batches_make_no_difference(
     assert list(got) == ["price_mean", "price_std"]
     for name, values in got.items():
         np.testing.assert_allclose(values, predicted[name], rtol=1e-14)  # sums over 10 components may round otherwise
+
+
+def test_no_two_quantiles_share_a_column(model: Path, test_file: Path) -> None:
+    text = done("predict", model, test_file, "--out", "-", "--quantiles", "0.05,0.9999999,0.99999999")
+    names = ["price_mean", "price_std", "price_q0.05", "price_q0.9999999", "price_q0.99999999"]
+    assert pa.csv.read_csv(pa.BufferReader(text.encode())).column_names == names
 
 
 def test_a_dash_writes_csv_to_standard_output(predicted: dict[str, Any], model: Path, test_file: Path) -> None:
@@ -331,6 +367,75 @@ def test_evaluate_prints_the_scores_of_python(model: Path, test_file: Path, tmp_
     assert result.stderr == "dspp: warning: 2 rows without a target left out\n"
 
 
+def test_evaluate_reads_the_rows_that_predict_reads(odd_types: Path, tmp_path: Path) -> None:
+    """Without X1 in it, a column of codes looks like one of numbers."""
+    lines = [f"{i},{i % 24:02}:15,0{1 + i % 2},0.1,{i % 3}" for i in range(20)]
+    test = csv_file(tmp_path / "test.csv", ["id,clock,code,x,y", *lines])
+    result = dspp("evaluate", odd_types, test, "--json")
+    assert json.loads(result.stdout)["warnings"] == []
+    done("predict", odd_types, test, "--out", tmp_path / "p.csv")
+    squares = (read(tmp_path / "p.csv")["y_mean"] - np.arange(20) % 3) ** 2
+    assert json.loads(result.stdout)["rmse"] == pytest.approx(np.sqrt(squares.mean()), rel=1e-6)
+    bad = csv_file(tmp_path / "bad.csv", ["id,clock,code,x,y", "1,07:30,01,0.1,1", "2,07:30,01,0.1,one"])
+    assert f"{bad}: column 'y', row 1 (line 3): got 'one', expected a number" in refused("evaluate", odd_types, bad)
+
+
+@pytest.mark.parametrize("where", [[], ["--on-disk"]])
+def test_validation_rows_are_read_in_the_types_of_training(where: list[str], tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=60)
+    header, codes = "code,day,x,y", ["01", "02", "X1"] * 20
+    lines = [f"{code},2024-01-{1 + i % 28:02},{x[i]:.3f},{i % 3 + x[i]:.3f}" for i, code in enumerate(codes)]
+    table = open_table(csv_file(tmp_path / "train.csv", [header, *lines])).read()
+    csv_file(tmp_path / "val.csv", [header, *(line for line in lines if "X1" not in line)])
+    pq.write_table(table, tmp_path / "train.parquet")
+    pq.write_table(table.filter(pa.array([code != "X1" for code in codes])), tmp_path / "val.parquet")
+    found = []
+    for val in ("val.parquet", "val.csv"):
+        out = tmp_path / f"{val}.dspp"
+        command = ("fit", tmp_path / "train.parquet", "--target", "y", "--validation", tmp_path / val, "--out", out)
+        done(*command, *TINY, *where)
+        found.append(load(out).fitted_.metrics)
+    assert found[0] == found[1]
+
+
+def test_validation_rows_may_have_gaps_where_training_has_none(tmp_path: Path) -> None:
+    lines = [f"{i % 7},{'ab'[i % 2]},{i % 5}" for i in range(40)]
+    train = csv_file(tmp_path / "train.csv", ["x,c,y", *lines])
+    val = csv_file(tmp_path / "val.csv", ["x,c,y", "1,a,2", ",b,3", "4,,2"])
+    command = ("fit", train, "--target", "y", "--out", tmp_path / "m.dspp", *TINY)
+    assert "Scores on 3 rows" in done(*command, "--validation", val)
+    features = load(tmp_path / "m.dspp").fitted_.feature_names
+    assert {"x is missing", "c=(missing)"} < set(features or ())
+    val.write_text(val.read_text() + "big,a,2\n")
+    line = refused(*command, "--validation", val, "--overwrite")
+    assert f"{val}: column 'x', row 3 (line 5): got 'big', expected a number" in line
+
+
+@pytest.mark.parametrize("command", ["fit", "evaluate"])
+def test_reports_number_rows_as_the_file_does(
+    command: str, model: Path, train: Path, test_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr("dspp.report.write_model_report", lambda *given, **named: seen.update(named, y=given[2]))
+    settings = ("--target", "price", "--out", tmp_path / "m.dspp", *TINY)
+    words = ("fit", train, *settings) if command == "fit" else ("evaluate", model, test_file)
+    assert dspp(*words, "--report", tmp_path / "r.html").exit_code == 0
+    prices = read(train if command == "fit" else test_file)["price"]
+    y = seen["y"]["price"].to_numpy() if command == "fit" else seen["y"]
+    np.testing.assert_array_equal(prices[seen["row_labels"]], y)
+    assert max(seen["row_labels"]) >= len(y)  # not counted within those shown
+
+
+def test_columns_that_drop_out_of_the_training_rows_are_noted_once(tmp_path: Path) -> None:
+    held = DSPPRegressor(random_state=0).parts(60, 0, False)[1][0]
+    rows = [f"id {i},{'rare' if i == held else 'usual'},{i % 7},{i % 5}" for i in range(60)]
+    path = csv_file(tmp_path / "train.csv", ["id,kind,x,y", *rows])
+    text = done("fit", path, "--target", "y", "--out", tmp_path / "m.dspp", *TINY)
+    left_out = "note: in the rows trained on, column 'kind' is left out: it has the same value in all rows"
+    assert text.count(left_out) == 1
+    assert text.count("column 'id'") == 1  # though the model's note counts fewer rows
+
+
 def test_info_shows_what_a_model_is_made_of(model: Path) -> None:
     text, found, known = done("info", model), json.loads(done("info", model, "--json")), load(model).fitted_
     assert known.encoder is not None
@@ -371,6 +476,10 @@ BAD_FITS = {
     "--target price --validation gone.csv": "gone.csv does not exist",
     "--target price --report no/r.html": "the folder no does not exist; make it first",
     "--target price --epoch 3": "No such option: --epoch",
+    "--target price --threads 0": "Invalid value for '--threads'",
+    "--target price --trials 3": "--trials is for a search for settings; add --tune",
+    "--target price --study s": "--study is for a search for settings; add --tune",
+    "--target price --jobs 2": "--jobs is for a search for settings; add --tune",
     "": "Missing option '--target'",
 }
 
@@ -412,6 +521,8 @@ BAD_PREDICTIONS = {
     "--interval 90": "--interval: got '90.0', expected numbers between 0 and 1",
     "--keep pirce": "there is no column 'pirce' (--keep); did you mean 'price'?",
     "--samples -1": "Invalid value for '--samples'",
+    "--samples 1 --seed -99999999999999999999": "Invalid value for '--seed'",
+    "--samples 1 --seed 99999999999999999999": "Invalid value for '--seed'",
     "--batch-rows 0": "Invalid value for '--batch-rows'",
 }
 
@@ -452,6 +563,27 @@ def test_rows_that_cannot_be_predicted_are_named(model: Path, test_file: Path, t
     assert set(tmp_path.iterdir()) == before
 
 
+def test_a_mark_for_a_missing_number_is_named_by_its_line(model: Path, test_file: Path, tmp_path: Path) -> None:
+    lines = test_file.read_text().splitlines()
+    cells = lines[17].split(",")
+    lines[17] = ",".join([*cells[:2], "3.4e38", *cells[3:]])
+    (tmp_path / "mark.csv").write_text("\n".join(lines))
+    line = refused("predict", model, tmp_path / "mark.csv", "--out", tmp_path / "p.csv", "--batch-rows", "5")
+    assert f"mark.csv: column {lines[0].split(',')[2]!r}, row 16 (line 18): got 3.4e+38" in line
+
+
+def test_an_output_may_be_seen_seldom(tmp_path: Path) -> None:
+    """Held-out rows may have none of it: they are judged by the other."""
+    rows = [f"{i / 60:.3f},{i % 7 if i % 6 == 0 else ''},{i % 5}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,u,v", *rows]))
+    for seed in range(4):
+        out = tmp_path / f"{seed}.dspp"
+        report = ("--report", tmp_path / f"{seed}.html", "--seed", seed)
+        text = done("fit", tmp_path / "t.csv", "--target", "u", "--target", "v", "--out", out, *TINY, *report)
+        assert "Scores on" in text
+        assert "held out" in text
+
+
 def test_files_that_are_no_models_or_tables(model: Path, train: Path, tmp_path: Path) -> None:
     for command in ("predict", "evaluate"):
         more = ("--out", tmp_path / "p.csv") if command == "predict" else ()
@@ -480,6 +612,24 @@ def test_nothing_that_is_there_is_lost(model: Path, train: Path, test_file: Path
     assert kept == {path: path.read_bytes() for path in kept}
     done("predict", model, test_file, "--out", there, "--overwrite")
     assert there.read_text().startswith('"price_mean"')
+
+
+def test_no_two_files_are_one(train: Path, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    out, again = tmp_path / "m.dspp", tmp_path / "sub" / ".." / "m.dspp"
+    before = train.read_bytes()
+    for words, message in {
+        ("fit", "--out", out, "--report", again): f"{again} is both --out and --report; give each a file of its own",
+        ("fit", "--out", out, "--report", f"{out}.checkpoint"): "is both --report and the checkpoint",
+        ("tune", "--out", out, "--study", out): f"{out} is both --out and --study",
+        ("tune", "--out", f"{out}.best.dspp", "--study", out): "is both --out and the best model of the study",
+        ("tune", "--out", out, "--report", f"{out}.study"): "is both --report and the study",
+        ("tune", "--out", out, "--study", train): f"{train} is both what is read from and --study",
+        ("fit", "--out", train, "--overwrite"): f"{train} is both what is read from and --out",
+    }.items():
+        assert message in refused(words[0], train, "--target", "price", *words[1:])
+    assert [path.name for path in tmp_path.iterdir()] == ["sub"]
+    assert train.read_bytes() == before
 
 
 def test_an_unexpected_error_is_one_line_unless_asked_for_more(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import datetime
 import json
 import timeit
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dspp.data.arrays import MISSING
 from dspp.data.columns import LONGEST_TEXT, MAX_LEVELS
-from dspp.data.encoding import BLOCK, MAX_COLUMNS, TableEncoder
+from dspp.data.encoding import BLOCK, MAX_COLUMNS, Category, TableEncoder, reading_types
+from dspp.data.files import open_table, write_table
 from dspp.data.frames import to_arrow
 from dspp.errors import InputError
 
@@ -28,6 +31,41 @@ def fit(**columns: Any) -> TableEncoder:
 
 def encoded(encoder: TableEncoder, **columns: Any) -> np.ndarray:
     return encoder.transform(pa.table(columns))
+
+
+# ---------------------------------------------------------------- what says that a value is missing
+
+
+@pytest.mark.parametrize("mark", MISSING)
+def test_marks_of_missing_values_mean_the_same_wherever_they_come_from(mark: str, tmp_path: Path) -> None:
+    cells = ["FR", f" {mark} ", "DE", mark, "none", "FR"]
+    (tmp_path / "t.csv").write_text("c,x\n" + "".join(f"{cell},{i}\n" for i, cell in enumerate(cells)))
+    plain = pa.table({"c": cells, "x": range(len(cells))})
+    write_table(tmp_path / "t.parquet", plain.to_batches(), plain.schema)
+    tables = {
+        "csv": open_table(tmp_path / "t.csv").read(),
+        "parquet": open_table(tmp_path / "t.parquet").read(),
+        "arrow": plain,
+        "dictionary": plain.set_column(0, "c", plain["c"].dictionary_encode()),
+        "pandas": to_arrow(pd.DataFrame({"c": cells, "x": range(6)})),
+        "pandas category": to_arrow(pd.DataFrame({"c": pd.Categorical(cells), "x": range(6)})),
+        "polars": to_arrow(pl.DataFrame({"c": cells, "x": range(6)})),
+    }
+    expected = TableEncoder.fit(tables["csv"])
+    assert expected.feature_names == ("c=FR", "c=DE", "c=none", "c=(missing)", "x")
+    for name, table in tables.items():
+        encoder = TableEncoder.fit(table)
+        assert encoder == expected, name
+        np.testing.assert_array_equal(encoder.transform(table)[:, 3], [0, 1, 0, 1, 0, 0], name)
+        assert encoder.unseen(table) == {}
+
+
+def test_a_mark_that_an_older_model_learned_as_a_level_stays_one() -> None:
+    stored = TableEncoder((Category("c", ("FR", "NA", "DE"), other=False, missing=False),))
+    np.testing.assert_array_equal(encoded(stored, c=["NA", "FR", "IT"]), [[0, 1, 0], [1, 0, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(encoded(stored, c=pa.array(["NA"]).dictionary_encode()), [[0, 1, 0]])
+    with pytest.raises(InputError, match="column 'c', row 1: a value is missing"):
+        encoded(stored, c=["NA", "None"])
 
 
 # ---------------------------------------------------------------- numbers
@@ -499,3 +537,26 @@ def test_marking_learns_from_other_rows_which_columns_have_gaps_and_nothing_else
     marked = encoder.marking(gaps)
     assert marked.feature_names == ("a", "a is missing", "b=x", "b=y", "b=(missing)", "c")
     np.testing.assert_array_equal(marked.transform(gaps), [[9, 0, 1, 0, 0, 1], [2, 1, 0, 0, 1, 1]])
+
+
+def test_types_for_reading_are_known_before_there_is_an_encoder() -> None:
+    table = pa.table(
+        {
+            "n": [1, 2],
+            "d": pa.array([1, 2], pa.decimal128(5, 2)),
+            "b": [True, False],
+            "s": ["x", "y"],
+            "c": pa.array([1, 2]).dictionary_encode(),
+            "t": TWO_DAYS,
+            "clock": [datetime.time(1), datetime.time(2)],
+        }
+    )
+    empty = pa.field("empty", pa.null())
+    assert reading_types(table.schema.append(empty)) == TableEncoder.fit(table).arrow_types()
+
+
+def test_a_column_of_very_long_text_is_left_out_with_a_reason() -> None:
+    encoder = fit(c=["a" * (LONGEST_TEXT + 1), "b"] * 3, x=[1, 2, 3, 4, 5, 6])
+    assert encoder.column_names == ("x",)
+    assert encoder.notes == ("column 'c' is left out: it is text of more than 10,000 characters",)
+    assert fit(c=["a" * LONGEST_TEXT, "b"] * 3).column_names == ("c",)

@@ -148,6 +148,34 @@ def test_types_are_those_that_every_cell_has(tmp_path: Path, monkeypatch: pytest
     assert after.column("bool").to_pylist() == ["true"] * 50 + ["x"]
 
 
+def test_types_that_are_told_are_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csvfile, "_BLOCK_BYTES", 200)
+    file = csv(tmp_path, "code,x,when,y\n" + "01,1,2024-01-01,5\n" * 50 + "NA,2,2024-01-02,\n")
+    assert isinstance(file, csvfile.CsvFile)
+    told = {"code": pa.string(), "x": pa.float64(), "when": pa.timestamp("us")}
+    table = file.read(told)
+    assert [str(kind) for kind in table.schema.types] == ["string", "double", "timestamp[us]", "int64"]
+    assert table.column("code").to_pylist() == ["01"] * 50 + [None]
+    (batch,) = file.batches(100, told)
+    assert batch.select(list(told)).to_pydict() == table.select(list(told)).to_pydict()
+    write(file.path, file.path.read_bytes().replace(b"NA", b"one"))
+    with pytest.raises(InputError, match=r"column 'code', row 50 \(line 52\): got 'one', expected a number"):
+        file.read({"code": pa.float64()})
+
+
+def test_whole_numbers_are_numbers(tmp_path: Path) -> None:
+    """Arrow takes 0xd8 for a whole number, but for no number: the encoder would refuse what `read` had guessed."""
+    table = csv(tmp_path, "hex,whole\n0xd8,12\n0x1f,-3\n").read()
+    assert [str(kind) for kind in table.schema.types] == ["string", "int64"]
+
+
+def test_columns_can_be_had_as_they_were_typed(tmp_path: Path) -> None:
+    file = csv(tmp_path, "a,b\n NA ,NA\n 01,01\n,\n")
+    assert isinstance(file, csvfile.CsvFile)
+    (batch,) = file.as_typed(["a"]).batches(10, {"a": pa.float64(), "b": pa.float64()})
+    assert batch.to_pydict() == {"a": [" NA ", " 01", None], "b": [None, 1.0, None]}
+
+
 def test_marks_of_missing_values(tmp_path: Path) -> None:
     marks = ["", "NA", " NA ", "NaN", "null", "None", "?", '"NA"']
     rows = "".join(f"{mark},{mark},{mark}\n" for mark in marks)

@@ -507,6 +507,9 @@ def test_folders_and_files_that_cannot_be_used(folder: Path, table: pa.Table, tm
     assert "can be read a piece at a time; convert it to Parquet" in refused(empty / "*.csv", *out)
     assert "can be read a piece at a time" in refused(empty / "table.csv", "--on-disk", *out)
     assert "is read from the disk, where settings cannot be searched" in refused(folder, *out, "--tune")
+    part = folder / "part-0.parquet"
+    assert f"{part} is what is read from" in refused(folder, "--target", "y", "--out", part, "--overwrite")
+    assert f"{part} is what is read from" in refused(folder, *out, "--report", part, "--overwrite")
     assert "add --on-disk" in refused(folder / "part-0.parquet", *out, "--cache", tmp_path)
     assert "rows held out" in refused(folder, *out, "--validation-fraction", 0, "--report", tmp_path / "r.html")
     assert "there is no column 'z' (--drop)" in refused(folder, *out, "--drop", "z")

@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dspp.data.checks import Table, check_y
@@ -156,7 +156,8 @@ class Conformal:
 
     Attributes:
         scores: The scores in ascending order, (n,), or (n, T) with each output's in its own column. Outputs that were
-            observed in fewer than n rows have their column filled up with ones, which are not scores and do not count.
+            observed in fewer than n rows have their column filled up with ones, which are not scores and do not count;
+            one that was observed in none has no others, and no finite interval.
 
     Raises:
         InputError: The scores are not that.
@@ -172,7 +173,7 @@ class Conformal:
                 "torch.float64; use Conformal.fit"
             )
         valid = (scores >= 0.0) & ((scores <= 0.5) | (scores == _NO_SCORE))  # NaN is not
-        if not bool(valid.all() & (scores.diff(dim=0) >= 0.0).all() & (scores[0] <= 0.5).all()):
+        if not bool(valid.all() & (scores.diff(dim=0) >= 0.0).all() & (scores[0] <= 0.5).any()):
             raise InputError(
                 "got scores out of order or outside [0, 0.5], expected each column to ascend, padded with 1 at its end "
                 "at most; use Conformal.fit"
@@ -190,8 +191,15 @@ class Conformal:
             InputError: y does not fit the mixture.
             NumericalError: The mixture has no finite numbers where y was observed.
         """
-        scores = (_pit_columns(mixture, y) - 0.5).abs().nan_to_num(_NO_SCORE).sort(dim=1).values  # (T, N)
+        some, y_some, seen = observed_outputs(mixture, y)
+        scores = torch.full((len(seen), len(mixture)), _NO_SCORE, dtype=torch.float64)  # (T, N)
+        scores[seen] = (_pit_columns(some, y_some) - 0.5).abs().nan_to_num(_NO_SCORE).sort(dim=1).values
         return cls(scores[0] if isinstance(mixture, NormalMixture) else scores.T.contiguous())
+
+    @property
+    def counts(self) -> list[int]:
+        """How many rows each output was observed in."""
+        return (self.scores <= 0.5).sum(0).reshape(-1).tolist()
 
     def threshold(self, coverage: float) -> Float[Tensor, " *T"]:
         """Return q, in [0, ½], for each output; ½ means that the interval is infinite.
@@ -236,16 +244,42 @@ def _closed_interval(one: NormalMixture, q: float) -> tuple[Float[Tensor, " N"],
     return lower, upper
 
 
+def observed_outputs(mixture: Mixture, y: Table) -> tuple[Mixture, Float[np.ndarray, " N *T"], Bool[np.ndarray, " T"]]:
+    """Return the mixture and y of the outputs that were observed in some row, and which those are."""
+    y_rows = check_y(y, len(mixture), missing=True, every_output=False)
+    seen = ~np.isnan(y_rows.reshape(len(y_rows), -1)).all(axis=0)
+    if isinstance(mixture, NormalMixture) or seen.all():
+        return mixture, y_rows, seen
+    return mixture.select(np.flatnonzero(seen).tolist()), y_rows[:, seen], seen
+
+
+def r_squared(
+    mean: Float[np.ndarray, " N *T"], y: Float[np.ndarray, " N *T"], weights: Float[np.ndarray, " N"] | None = None
+) -> float:
+    """Return R² of predicted means; of T outputs, the average over those that vary, each where it was observed.
+
+    NaN where y does not vary, as in a single row: there is nothing to explain.
+    """
+    mean, y = mean.reshape(len(y), -1), y.reshape(len(y), -1)
+    each = np.ones(len(y)) if weights is None else weights
+    found = []
+    for m, column in zip(mean.T, y.T, strict=True):
+        seen = ~np.isnan(column) & (each > 0)
+        m, column, w = m[seen], column[seen], each[seen]
+        if len(column) and column.min() < column.max():  # by rounding, what is constant may have a spread
+            spread = np.sum(w * np.square(column - np.average(column, weights=w)))
+            found.append(1 - np.sum(w * np.square(column - m)) / spread if spread > 0 else math.nan)
+    return float(np.mean(found)) if found else math.nan
+
+
 def all_scores(mixture: Mixture, y: Table) -> dict[str, float]:
     """Return every score of held-out rows by name: those of `metrics.evaluate`, R², coverage, widths, PIT."""
     calibration = check_calibration(mixture, y)
     observed = check_y(y, len(mixture), missing=True)
     mean = mixture.mean.detach().cpu().double().numpy()
-    spread = np.nansum(np.square(observed - np.nanmean(observed, axis=0)), axis=0)
-    error = np.nansum(np.square(observed - mean), axis=0)
     return {
         **evaluate(mixture, y),
-        "r2": float(np.mean(1 - error / np.where(spread > 0, spread, np.inf))),
+        "r2": r_squared(mean, observed),
         **{f"coverage{100 * level:.0f}": share for level, share in calibration.coverage.items()},
         **{f"width{100 * level:.0f}": width for level, width in calibration.width.items()},
         "pit_ks": calibration.ks,

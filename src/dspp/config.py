@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+import sys
 import types
 import typing
 from dataclasses import dataclass
 from typing import Any, Self
+
+import numpy as np
 
 from dspp.errors import InputError
 
@@ -40,10 +43,12 @@ class _Config:
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
+            value = _plain(getattr(self, f.name))
+            object.__setattr__(self, f.name, value)
             if not _fits(value, hints[f.name]):
                 expected = getattr(hints[f.name], "__name__", str(hints[f.name]))
-                raise InputError(f"{type(self).__name__}.{f.name}: got {value!r}, expected {expected}")
+                finite = " (finite)" if expected == "float" else ""
+                raise InputError(f"{type(self).__name__}.{f.name}: got {value!r:.100}, expected {expected}{finite}")
             low = f.metadata.get("at_least")
             if low is not None and value is not None and not value >= low:
                 raise InputError(f"{type(self).__name__}.{f.name}: got {value!r}, expected at least {low}")
@@ -53,15 +58,22 @@ class _Config:
                 raise InputError(f"{type(self).__name__}.{f.name}: got {value!r}; choose one of: {names}")
 
 
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy, alone or in a tuple or an array, as those of Python; anything else as it is."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return tuple(map(_plain, value)) if isinstance(value, tuple | np.ndarray) else value
+
+
 def _fits(value: object, hint: Any) -> bool:
-    """Whether `value` is of the type `hint` (numbers, strings, flat tuples, optional)."""
+    """Whether `value` is of the type `hint` (finite numbers, strings, flat tuples, optional)."""
     origin = typing.get_origin(hint)
     if origin is types.UnionType:
         return any(_fits(value, part) for part in typing.get_args(hint))
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(v, typing.get_args(hint)[0]) for v in value)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, hint)

@@ -1,5 +1,6 @@
 """A fitted model: everything that turns the user's rows into the user's distribution, and how it came about."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from dspp.config import TrainConfig
 from dspp.data.checks import Table, check_width, check_X
 from dspp.data.encoding import TableEncoder
+from dspp.data.messages import Place
 from dspp.data.scaling import Standardizer
 from dspp.heads import Mixture
 from dspp.model import Model, Predictor
@@ -50,6 +52,11 @@ class Fitted:
         """T for several outputs; None for a single one."""
         return None if self.one_output else len(self.scale_y.mean)
 
+    @property
+    def _farthest(self) -> float:
+        """How far out an input may lie, standardised: a thousandth of where its square leaves the model's dtype."""
+        return math.sqrt(torch.finfo(getattr(torch, self.spec.model.dtype)).max) / 1000
+
     @cached_property
     def predictor(self) -> Predictor:
         """The model frozen for predictions, made when first asked for; changes of the model after that go unnoticed.
@@ -59,16 +66,30 @@ class Fitted:
         """
         return self.model.predictor()
 
-    def distribution(self, X: Table) -> Mixture:
+    def distribution(self, X: Table, first_row: int = 0, where: str = "X") -> Mixture:
         """The predictive distribution of each row of X (N, D), encoded but not scaled; in the units of y, density too.
 
+        Args:
+            X: The rows.
+            first_row: The number that errors give to the first row.
+            where: What errors call the table.
+
         Raises:
-            InputError: X is not a table of finite numbers with D columns.
+            InputError: X is not a table of finite numbers with D columns, or a number is too large for the model.
         """
         rows = check_X(X)
         check_width(rows, self.num_inputs)
-        with np.errstate(over="ignore"):  # what leaves float64 is reported by the predictor
+        with np.errstate(over="ignore"):  # what leaves float64 is reported
             standardised = self.scale_X.transform(rows)
+        far = np.argwhere(~(np.abs(standardised) <= self._farthest))
+        if len(far):
+            row, d = far[0].tolist()
+            name = str(d) if self.feature_names is None else self.feature_names[d]
+            problem = (
+                f"got {rows[row, d]:g}, {standardised[row, d]:.2g} standard deviations from the mean of the training "
+                "rows, expected less for numbers to stay finite; if it marks a missing value, clear it"
+            )
+            raise Place(where, name, first_row).error(problem, row)
         mixture = self.predictor(standardised).to(torch.float64)  # in float32 a large shift would swallow digits
         outputs = mixture.component_mean.shape[2:]
         shift, scale = (torch.tensor(part).reshape(outputs) for part in (self.scale_y.mean, self.scale_y.scale))

@@ -69,12 +69,13 @@ def evaluated(estimator: Any, options: EvaluateOptions) -> Evaluation:
     from dspp.calibration import all_scores, check_calibration
 
     fitted = estimator.fitted_
-    data = read_labelled(options.test, fitted.target_names)
+    types = None if fitted.encoder is None else fitted.encoder.arrow_types()
+    data = read_labelled(options.test, fitted.target_names, types)
     with located(data.file):
         rows = encoded(fitted, data.table, options.test)[data.observed]
     y = data.y[data.observed]
     y = y[:, 0] if fitted.one_output else y
-    mixture = fitted.distribution(rows)
+    mixture = fitted.distribution(rows, where=f"{options.test}, rows with a target")
     unseen = Unseen(fitted.encoder)
     for batch in data.table.to_batches():
         unseen.look(batch)
@@ -106,7 +107,8 @@ def _report(estimator: Any, data: Any, y: Any, options: EvaluateOptions) -> None
     table = data.table.filter(data.observed)
     X = encoded(estimator.fitted_, table, options.test) if names is None else columns_of(table, names)
     assert options.report is not None
-    write_model_report(estimator, X, y, options.report, title="", rows=str(options.test))
+    numbers = data.numbers.tolist()
+    write_model_report(estimator, X, y, options.report, title="", rows=str(options.test), row_labels=numbers)
 
 
 def _as_json(found: Evaluation, options: EvaluateOptions) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from dspp.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
     from dspp.data.files import TableFile
 
@@ -43,20 +43,33 @@ class Labelled:
         return found
 
     @property
+    def numbers(self) -> "Int[np.ndarray, ' _']":
+        """The number of each of these rows in the file, from 0."""
+        import numpy as np
+
+        return np.flatnonzero(self.observed)
+
+    @property
     def left_out(self) -> str:
         """How many rows have no target, in words; nothing if all have."""
         count = int((~self.observed).sum())
         return f"{count:,} row{'s' if count > 1 else ''} without a target left out" if count else ""
 
 
-def read_labelled(path: Path, targets: Sequence[str]) -> Labelled:
+def read_labelled(path: Path, targets: Sequence[str], types: "Mapping[str, pa.DataType] | None" = None) -> Labelled:
     """Read a table with its targets.
+
+    Args:
+        path: The file.
+        targets: The columns to predict.
+        types: For CSV, the types that training rows had; those of other columns are found in the file, as in training.
 
     Raises:
         InputError: There is no such table, or no such column; a target is no number; no row has one.
     """
     import numpy as np
 
+    from dspp.data.csvfile import CsvFile
     from dspp.data.files import open_table
 
     file = open_table(path)
@@ -64,7 +77,7 @@ def read_labelled(path: Path, targets: Sequence[str]) -> Labelled:
     if len(set(targets)) < len(targets):
         raise InputError(f"{path}: got the same --target twice, expected each once")
     with located(file):
-        table = file.read()
+        table = file.read(types) if isinstance(file, CsvFile) else file.read()
         y = np.column_stack([_numbers(file, table, name) for name in targets])
     for name, column in zip(targets, y.T, strict=True):
         if np.isnan(column).all():
@@ -133,6 +146,14 @@ def check_output(path: Path, overwrite: bool, *inputs: Path) -> None:
         raise InputError(f"{path} is what is read from; write to another file")
     if path.exists() and not overwrite:
         raise InputError(f"{path} is there already; pass --overwrite to replace it, or give another name")
+
+
+def check_apart(paths: Mapping[str, Path | None]) -> None:
+    """Raise `InputError` if two of these files, each by what it is to the user, are one."""
+    seen: dict[Path, str] = {}
+    for name, path in paths.items():
+        if path is not None and (other := seen.setdefault(path.resolve(), name)) != name:
+            raise InputError(f"{path} is both {other} and {name}; give each a file of its own")
 
 
 def file_size(path: Path) -> str:

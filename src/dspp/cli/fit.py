@@ -1,23 +1,38 @@
 """`dspp fit` and `dspp tune`: from a table to a model file."""
 
+import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dspp.cli import fit_disk, show
-from dspp.cli.files import Labelled, check_columns, check_output, columns_of, file_size, located, read_labelled
+from dspp.cli.files import (
+    Labelled,
+    check_apart,
+    check_columns,
+    check_output,
+    columns_of,
+    file_size,
+    located,
+    read_labelled,
+)
 from dspp.cli.fit_options import FitOptions
 from dspp.cli.options import duration
 from dspp.cli.session import Session, Stopped
 from dspp.errors import CheckpointError, InputError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from jaxtyping import Int
 
     from dspp.estimators.regressor import Regressor
+
+# What a note is about: that of the training rows alone may give other numbers than that of the whole table.
+_SUBJECT = re.compile(r"""column (?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")( is left out)?: """)
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,9 @@ class Task:
     judges: str  # what to call them
     given: bool  # whether they were given in a file
     num_train: int  # rows of X that are not held out
+    numbers: "Int[np.ndarray, ' N'] | None" = None  # of the rows of X in their table; None: not known
+    numbers_val: "Int[np.ndarray, ' V'] | None" = None
+    said: Iterable[str] = ()  # notes that the user has read before training
 
 
 def run(options: FitOptions, session: Session) -> None:
@@ -46,6 +64,7 @@ def run(options: FitOptions, session: Session) -> None:
 
 def _run(options: FitOptions, session: Session, first: bool) -> None:
     budget = duration(options.time_budget, "--time-budget")
+    options.check_search()
     _check_outputs(options)
     estimator = options.estimator()
     if fit_disk.is_wanted(options):
@@ -68,6 +87,9 @@ def _run(options: FitOptions, session: Session, first: bool) -> None:
 
 def _check_outputs(options: FitOptions) -> None:
     inputs = (options.train, *([options.validation] if options.validation else []))
+    written = {"--out": options.out, "--report": options.report, **options.state}
+    for path in inputs:
+        check_apart({"what is read from": path, **written})
     check_output(options.out, options.overwrite, *inputs)
     if options.report is not None:
         check_output(options.report, options.overwrite, *inputs)
@@ -102,21 +124,25 @@ def _read(options: FitOptions, estimator: "Regressor") -> tuple[Task, list[str]]
         f"  rows        {task.num_train:,} to train on{held}",
         f"  model       {model}",
     ]
-    notes = [*data.file.notes, data.left_out, *encoder.notes]
-    return task, lines + [f"note: {note}" for note in notes if note]
+    notes = [note for note in (*data.file.notes, data.left_out, *encoder.notes) if note]
+    return replace(task, said=notes), lines + [f"note: {note}" for note in notes]
 
 
 def _task(options: FitOptions, estimator: "Regressor", data: Labelled, names: list[str], encoder: Any) -> Task:
+    from dspp.data.encoding import reading_types
+
     X, y = data.table.select(names).filter(data.observed), _targets(options.target, data)
-    train, held, _ = estimator.parts(X.num_rows, options.seed, options.validation is not None)
+    outputs = data.y[data.observed] if len(options.target) > 1 else None
+    train, held, _ = estimator.parts(X.num_rows, options.seed, options.validation is not None, outputs)
     if options.validation is None:
-        return Task(X, y, X.take(held), y.take(held), f"{options.train}, held out", False, len(train))
-    val = read_labelled(options.validation, options.target)
+        judges, numbers = f"{options.train}, held out", data.numbers
+        return Task(X, y, X.take(held), y.take(held), judges, False, len(train), numbers, numbers[held])
+    val = read_labelled(options.validation, options.target, reading_types(X.schema))
     check_columns(options.validation, val.table.column_names, names, "which training has")
     with located(val.file):
-        encoder.transform(val.table, where=str(options.validation))
-    X_val = val.table.select(names).filter(val.observed)
-    return Task(X, y, X_val, _targets(options.target, val), str(options.validation), True, len(train))
+        encoder.marking(val.table, str(options.validation))
+    X_val, y_val = val.table.select(names).filter(val.observed), _targets(options.target, val)
+    return Task(X, y, X_val, y_val, str(options.validation), True, len(train), data.numbers, val.numbers)
 
 
 def _targets(names: list[str], data: Labelled) -> "pa.Table":
@@ -170,7 +196,8 @@ def _from_disk(
     targets = pa.table({name: pa.array(part, from_pandas=True) for name, part in zip(options.target, y.T, strict=True)})
     judges = f"{options.train}, held out" if options.validation is None else str(options.validation)
     X = table.val.rows.table
-    return estimator, Task(X, targets, X, targets, judges, options.validation is not None, len(table))
+    given = options.validation is not None
+    return estimator, Task(X, targets, X, targets, judges, given, len(table), said=table.notes)
 
 
 def _searched(
@@ -223,7 +250,7 @@ def _resumable(options: FitOptions, session: Session) -> Iterator[None]:
 def _tidy(options: FitOptions) -> None:
     """Remove what only an unfinished run needs; a journal that was asked for stays."""
     if options.study is None:
-        for path in (options.kept, options.kept.with_name(f"{options.kept.name}.best.dspp")):
+        for path in options.state.values():
             path.unlink(missing_ok=True)
 
 
@@ -239,18 +266,26 @@ def _summary(fitted: "Regressor", task: Task, options: FitOptions) -> list[Any]:
         lines += ["", *show.score_table(title, done.metrics, show.MAIN_SCORES), calibration.verdict()]
     best = "" if done.best_epoch is None else f"; the state of epoch {done.best_epoch} was kept"
     lines.append(f"Trained {len(done.history)} epochs in {show.seconds(done.seconds)}{best}.")
-    before = () if done.encoder is None else done.encoder.notes  # of the table: said before training
-    lines += [f"note: {note}" for note in done.notes if note not in before]
+    said = {_subject(note) for note in task.said}
+    for note in done.notes:
+        if _subject(note) not in said:
+            lines.append(f"note: {'in the rows trained on, ' if _SUBJECT.match(note) else ''}{note}")
     lines.append(f"Model:  {options.out} ({file_size(options.out)})")
     if options.report is not None:
         lines.append(f"Report: {options.report}")
     return [*lines, f"Next:   dspp predict {shlex.quote(str(options.out))} new.csv --out predictions.csv"]
 
 
+def _subject(note: str) -> str:
+    found = _SUBJECT.match(note)
+    return note if found is None else found[0]
+
+
 def _report(fitted: "Regressor", task: Task, path: Path) -> None:
     from dspp.report import write_model_report
 
-    X, y, rows = task.X_val, task.y_val, task.judges
-    if not X.num_rows:
-        X, y, rows = task.X, task.y, "the table it was trained on"
-    write_model_report(fitted, columns_of(X, fitted.feature_names_in_), y, path, title="", rows=rows)
+    X, y, rows, numbers = task.X_val, task.y_val, task.judges, task.numbers_val
+    if not X.num_rows or any(column.null_count == len(column) for column in y.columns):  # all outputs are drawn
+        X, y, rows, numbers = task.X, task.y, "the table it was trained on", task.numbers
+    X, labels = columns_of(X, fitted.feature_names_in_), None if numbers is None else numbers.tolist()
+    write_model_report(fitted, X, y, path, title="", rows=rows, row_labels=labels)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dspp.cli import show
-from dspp.cli.files import check_columns, file_size, located, read_labelled
+from dspp.cli.files import check_columns, check_output, file_size, located, read_labelled
 from dspp.cli.fit_options import FitOptions
 from dspp.cli.session import Session
 from dspp.errors import InputError
@@ -66,6 +66,8 @@ def train(
 
     estimator.set_params(checkpoint=options.kept, time_budget=budget, progress=session.bars)
     shards = Shards.at(options.train)
+    for output in filter(None, (options.out, options.report)):
+        check_output(output, options.overwrite, *(file.path for file in shards.files))
     check_columns(options.train, shards.names, options.target, "--target")
     check_columns(options.train, shards.names, options.drop or [], "--drop")
     with stored(
@@ -87,13 +89,15 @@ def _validation(options: FitOptions, shards: "Shards") -> "Part | None":
     """The rows of --validation that have a target."""
     import pyarrow as pa
 
+    from dspp.data.encoding import reading_types
     from dspp.data.inputs import Inputs
     from dspp.estimators.fitting import Part
 
     if options.validation is None:
         return None
     inputs = [name for name in shards.names if name not in (*options.target, *(options.drop or []))]
-    data = read_labelled(options.validation, options.target)
+    types = reading_types(pa.schema([shards.schema.field(name) for name in inputs]))
+    data = read_labelled(options.validation, options.target, types)
     check_columns(options.validation, data.table.column_names, inputs, "which training has")
     with located(data.file):
         rows = Inputs.of(data.table.select(inputs).filter(pa.array(data.observed)), str(options.validation))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspp.cli.options import KERNELS, MODELS, RULES, TOPOLOGIES, flag, option, sizes
+from dspp.errors import InputError
 
 if TYPE_CHECKING:
     from dspp.estimators.regressor import Regressor
@@ -96,7 +97,9 @@ class FitOptions:
         str | None, option("Be ready in 90s, 5m or 2h; epochs are left out if need be.", "TIME", TRAINING)
     ] = None
     seed: Annotated[int, option("The same seed gives the same model.", "N", TRAINING)] = 0
-    threads: Annotated[int | None, option("Threads to train with; all cores unless given.", "N", TRAINING)] = None
+    threads: Annotated[int | None, option("Threads to train with; all cores unless given.", "N", TRAINING, min=1)] = (
+        None
+    )
     device: Annotated[str, option("cpu or cuda.", "NAME", TRAINING)] = "cpu"
     resume: Annotated[bool, flag("--resume", "Go on where this command was interrupted.", TRAINING)] = False
     tune: Annotated[bool, flag("--tune", "Search for settings that are not given here.", SEARCH)] = False
@@ -123,6 +126,21 @@ class FitOptions:
         if self.tune:
             return self.study or self.out.with_name(f"{self.out.name}.study")
         return self.out.with_name(f"{self.out.name}.checkpoint")
+
+    @property
+    def state(self) -> dict[str, Path]:
+        """The files that an unfinished run leaves, each by what it is to the user."""
+        if not self.tune:
+            return {"the checkpoint": self.kept}
+        best = self.kept.with_name(f"{self.kept.name}.best.dspp")
+        return {"--study" if self.study else "the study": self.kept, "the best model of the study": best}
+
+    def check_search(self) -> None:
+        """Raise `InputError` for an option of the search without a search."""
+        usual = {"trials": None, "study": None, "jobs": 1, "engine": "local", "address": None}
+        given = [f"--{name}" for name, value in usual.items() if getattr(self, name) != value]
+        if given and not self.tune:
+            raise InputError(f"{given[0]} is for a search for settings; add --tune, or leave it out")
 
     @property
     def preset(self) -> str:

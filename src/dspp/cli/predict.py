@@ -51,7 +51,9 @@ class PredictOptions:
     ] = None
     mixture: Annotated[bool, flag("--mixture", "Give weight, mean and spread of each component.")] = False
     samples: Annotated[int, option("Give so many draws for each row.", "N", min=0)] = 0
-    seed: Annotated[int, option("Of the draws; the same seed and --batch-rows give the same.", "N")] = 0
+    seed: Annotated[
+        int, option("Of the draws; the same seed and --batch-rows give the same.", "N", min=-(2**63), max=2**64 - 1)
+    ] = 0
     keep: Annotated[list[str] | None, option("A column of the input to copy; repeatable.", "COLUMN")] = None
     batch_rows: Annotated[int, option("Rows in memory at a time.", "N", min=1)] = 65_536
     overwrite: Annotated[bool, flag("--overwrite", "Replace the file that is there already.")] = False
@@ -65,11 +67,14 @@ def run(options: PredictOptions, session: Session) -> None:
     if options.out != STDOUT:
         check_output(options.out, options.overwrite, options.model, options.new)
     from dspp import modelfile
+    from dspp.data.csvfile import CsvFile
     from dspp.data.files import open_table
 
     fitted = modelfile.load(options.model)
     file = open_table(options.new)
     check_columns(options.new, file.names, options.keep or (), "--keep")
+    if isinstance(file, CsvFile):  # which has no types to keep: what is copied stays as it was typed
+        file = file.as_typed(options.keep or ())
     unseen = Unseen(fitted.encoder)
     with located(file), _bar(session, file, options.out) as advance:
         batches = _predicted(fitted, file, options, levels, unseen, advance)
@@ -113,11 +118,9 @@ def _predicted(
     generator = torch.Generator().manual_seed(options.seed)
     kept = options.keep or []
     types = {} if fitted.encoder is None else fitted.encoder.arrow_types()
-    if options.out == STDOUT or ".csv" in options.out.name.lower():  # text stays as it was typed
-        types = {name: kind for name, kind in types.items() if name not in kept}
     row = 0
     for batch in file.batches(options.batch_rows, types):
-        mixture = fitted.distribution(encoded(fitted, batch, file.path, row))
+        mixture = fitted.distribution(encoded(fitted, batch, file.path, row), row, str(file.path))
         unseen.look(batch)
         columns = {name: batch.column(name) for name in kept}
         new = predictions(fitted, mixture, levels, options.interval, options.mixture, options.samples, generator)
@@ -161,6 +164,7 @@ def predictions(
     """The columns of predictions, output by output."""
     import torch
 
+    from dspp.data.columns import quantile_name
     from dspp.mixture import NormalMixture
 
     single = isinstance(mixture, NormalMixture)
@@ -172,7 +176,7 @@ def predictions(
         columns |= {f"{name}_mean": one.mean, f"{name}_std": one.std}
         if levels:
             quantiles = one.quantile(torch.tensor(levels, dtype=torch.float64))
-            columns |= {f"{name}_q{level:g}": row for level, row in zip(levels, quantiles, strict=True)}
+            columns |= {f"{name}_{quantile_name(level)}": row for level, row in zip(levels, quantiles, strict=True)}
         if ends is not None:
             columns |= {
                 f"{name}_{end}": v if single else v[:, t] for end, v in zip(("lower", "upper"), ends, strict=True)

@@ -1,5 +1,6 @@
 """The columns of an Arrow table as numpy arrays: numbers, booleans, dates; and text read as any of them."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -10,7 +11,8 @@ from pyarrow import types
 
 from dspp.data.messages import Place, first_line
 
-# What people write for a value they do not have; a column of text keeps "none", which may mean "no garage".
+# What people write for a value they do not have, and what it is here wherever it comes from: a cell of a CSV file, or
+# text in a data frame, a Parquet or an Arrow file. A column of text keeps "none", which may mean "no garage".
 MISSING: Final = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None")
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -71,25 +73,28 @@ def datetimes(array: pa.Array, place: Place) -> tuple[Int[np.ndarray, " n"], Boo
     return _micros(array, place), np.asarray(array.is_null().to_numpy(zero_copy_only=False))
 
 
-def texts(array: pa.Array, place: Place) -> pa.Array:
-    """Return a column as strings without space around them; null where missing or empty."""
+def texts(array: pa.Array, place: Place, levels: Sequence[str] = ()) -> pa.Array:
+    """Return a column as strings without space around them; null where missing, or a mark of it (`MISSING`).
+
+    A mark among the `levels` stays: models made before marks in text counted as missing have learned it.
+    """
     kind = array.type
     if types.is_dictionary(kind):
         if len(array.dictionary) > len(array):
-            return texts(array.dictionary_decode(), place)
-        return texts(array.dictionary, place).take(array.indices)
+            return texts(array.dictionary_decode(), place, levels)
+        return texts(array.dictionary, place, levels).take(array.indices)
     if types.is_floating(kind):
         array = pc.if_else(pc.is_nan(array), None, array)  # NaN is missing; 1.0 becomes "1", as the integer does
     elif not (is_text(kind) or is_number(kind) or is_datetime(kind) or types.is_boolean(kind) or types.is_null(kind)):
         raise place.error(f"got {kind}, expected text or another category")
-    text = pc.utf8_trim_whitespace(array.cast(pa.string()))
-    return pc.if_else(pc.equal(text, ""), None, text)
+    return clean(array, levels)
 
 
-def clean(text: pa.Array) -> pa.Array:
-    """Return strings without space around them, and null for every mark of a missing value."""
+def clean(text: pa.Array, kept: Sequence[str] = ()) -> pa.Array:
+    """Return strings without space around them, and null for every mark of a missing value but those `kept`."""
     text = pc.utf8_trim_whitespace(text.cast(pa.string()))
-    return pc.if_else(pc.is_in(text, pa.array(MISSING)), None, text)
+    marks = [mark for mark in MISSING if mark not in kept]
+    return pc.if_else(pc.is_in(text, pa.array(marks, pa.string())), None, text)
 
 
 def parse(text: pa.Array, kind: pa.DataType, place: Place) -> pa.Array:

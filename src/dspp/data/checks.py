@@ -36,7 +36,9 @@ def check_X(X: Table, name: str = "X") -> Float[np.ndarray, "N D"]:  # noqa: N80
     return _finite_float64(_not_empty(array, name), name)
 
 
-def check_y(y: Table, num_rows: int, name: str = "y", missing: bool = False) -> Float[np.ndarray, " N *T"]:
+def check_y(
+    y: Table, num_rows: int, name: str = "y", missing: bool = False, every_output: bool = True
+) -> Float[np.ndarray, " N *T"]:
     """Return the targets as a new float64 array, `(N,)` for one output or `(N, T)` for several.
 
     Args:
@@ -44,10 +46,11 @@ def check_y(y: Table, num_rows: int, name: str = "y", missing: bool = False) -> 
         num_rows: The number of rows of the inputs it belongs to.
         name: What to call it in an error.
         missing: Whether `(N, T)` targets may hold NaN for "not observed"; the result then keeps it.
+        every_output: Whether each output must be observed in some row, as in rows to learn from.
 
     Raises:
         InputError: It is not 1-D or 2-D, has another number of rows, or holds anything but finite numbers. With
-            `missing`: nothing is observed in some row, or in some column.
+            `missing`: nothing is observed in some row, or, with `every_output`, in some column.
     """
     array = _to_numpy(y, name)
     if array.ndim not in (1, 2):
@@ -61,7 +64,7 @@ def check_y(y: Table, num_rows: int, name: str = "y", missing: bool = False) -> 
             f"Give X and {name} the same rows in the same order."
         )
     if missing and array.ndim == 2:
-        return _observed_everywhere(_float64(array, name), name)
+        return _observed_everywhere(_float64(array, name), name, every_output)
     return _finite_float64(array, name)
 
 
@@ -153,8 +156,8 @@ def _finite_float64(array: NDArray[np.generic], name: str) -> Float[np.ndarray, 
     return copy
 
 
-def _observed_everywhere(y: Float[np.ndarray, "N T"], name: str) -> Float[np.ndarray, "N T"]:
-    """Return y, which may hold NaN but must have something to learn from in every row and column."""
+def _observed_everywhere(y: Float[np.ndarray, "N T"], name: str, every_output: bool) -> Float[np.ndarray, "N T"]:
+    """Return y, which may hold NaN but must have something to learn from in every row and, if asked for, column."""
     infinite = np.argwhere(np.isinf(y))
     empty_rows, empty_columns = (np.flatnonzero(np.isnan(y).all(axis)) for axis in (1, 0))
     if len(infinite):
@@ -167,7 +170,7 @@ def _observed_everywhere(y: Float[np.ndarray, "N T"], name: str) -> Float[np.nda
             f"{name}: expected at least one observed output in each row, got none in row {empty_rows[0]} "
             f"({len(empty_rows)} such rows in all). Drop these rows: there is nothing to learn from them."
         )
-    if len(empty_columns):
+    if every_output and len(empty_columns):
         raise InputError(
             f"{name}: expected each output to be observed in some row, got nothing but NaN in column "
             f"{empty_columns[0]} ({len(empty_columns)} such columns in all). Leave out these outputs."

@@ -174,8 +174,8 @@ class Boolean(Column):
 class Category(Column):
     """A column of levels, compared by their text: a 0/1 column for each, the most frequent level first.
 
-    Levels beyond `MAX_LEVELS` share the column "(other)". Missing values are the level "(missing)" if training had
-    any. Two levels alone need one column, 0 for the first and 1 for the second.
+    Levels beyond `MAX_LEVELS` share the column "(other)". Missing values, and text that says so (`arrays.MISSING`), are
+    the level "(missing)" if training had any. Two levels alone need one column, 0 for the first and 1 for the second.
 
     A level that training did not have counts as "(other)" where that exists. Otherwise it is none of the known ones:
     zeros everywhere or, where two levels share a column, 0.5, as near to the one as to the other.
@@ -194,6 +194,8 @@ class Category(Column):
             return Dropped(name, "has the same value in all rows" if levels else "has no values")
         if len(levels) > MAX_LEVELS and 2 * len(levels) > counts.total():
             return Dropped(name, f"is text with {len(levels):,} different values in {counts.total():,} rows")
+        if not all(map(is_short_text, levels[:MAX_LEVELS])):
+            return Dropped(name, f"is text of more than {LONGEST_TEXT:,} characters")
         return cls(name, tuple(levels[:MAX_LEVELS]), len(levels) > MAX_LEVELS, missing > 0)
 
     @property
@@ -216,7 +218,7 @@ class Category(Column):
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
         """Write the column of each row's level."""
-        text = arrays.texts(array, place)
+        text = arrays.texts(array, place, self.levels)
         absent = text.is_null().to_numpy(zero_copy_only=False)
         check_missing(absent, self.missing, place)
         found = pc.index_in(text, pa.array(self.levels, pa.string())).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -227,6 +229,14 @@ class Category(Column):
             found = np.where(found < 0, len(self.levels), found)
         found = np.where(absent, out.shape[1] - 1, found)
         out[:] = found[:, None] == np.arange(out.shape[1])
+
+
+# ---------------------------------------------------------------- what predictions are called
+
+
+def quantile_name(level: float) -> str:
+    """Return what follows "TARGET_" in the name of a quantile's column: no two levels share one."""
+    return f"q{float(level)!r}"
 
 
 # ---------------------------------------------------------------- what they share

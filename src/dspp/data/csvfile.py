@@ -1,16 +1,17 @@
 """Tables in CSV files, which have no types.
 
 Cells are read as text; `read` then finds the type that every cell of a column has, and `batches`, which cannot know
-what is to come, leaves them as text unless told the types. Either way the encoder of the model (`dspp.data.encoding`)
-makes the same numbers of them.
+what is to come, leaves them as text; both can be told the types. Either way the encoder of the model
+(`dspp.data.encoding`) makes the same numbers of them. Rows for a model that is there already are read in the types of
+its training rows: guessed anew, the text "01" is the number 1 where no other cell happens to be text.
 """
 
 import contextlib
 import csv
 import gzip
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import IO, Any, Final, TextIO
 
@@ -20,7 +21,6 @@ import pyarrow.csv
 from pyarrow import types
 
 from dspp.data import arrays
-from dspp.data.arrays import MISSING
 from dspp.data.messages import Place, check_names
 from dspp.data.tablefile import TableFile, problems_with
 from dspp.errors import InputError
@@ -28,13 +28,14 @@ from dspp.errors import InputError
 _BLOCK_BYTES: Final = 4 << 20  # of a file at once; a longer line is refused
 _ZIP, _UTF16 = b"PK\x03\x04", (b"\xff\xfe", b"\xfe\xff")
 
-# In this order a column of text is tried; what reads as none of them stays text.
-_GUESSES: Final = [pa.int64(), pa.float64(), pa.bool_(), pa.date32()]
+# In this order a column of text is tried; what reads as none of them stays text. A whole number is also a number: to
+# Arrow, 0xd8 is only the one, and the encoder would refuse it.
+_GUESSES: Final = [(pa.int64(), pa.float64()), (pa.float64(),), (pa.bool_(),), (pa.date32(),)]
 
 
 @dataclass(frozen=True)
 class CsvFile(TableFile):
-    """A table as text. Cells that say that they are missing (`MISSING`) are, and space around cells is cut off.
+    """A table as text. Cells that say that they are missing (`arrays.MISSING`) are, and space around cells is cut off.
 
     Columns without a name are left out: they are row numbers, or the traces of deleted columns.
 
@@ -42,11 +43,13 @@ class CsvFile(TableFile):
         header: All names in the header, also the empty ones.
         header_lines: How many lines come before the first row.
         separator: What stands between cells.
+        verbatim: Columns that `batches` gives as they were typed: text, with the space and the marks of missing values.
     """
 
     header: tuple[str, ...] = ()
     header_lines: int = 1
     separator: str = ","
+    verbatim: frozenset[str] = frozenset()
 
     @classmethod
     def open(cls, path: Path) -> "CsvFile":
@@ -64,12 +67,32 @@ class CsvFile(TableFile):
         _check_header(path, names, has_rows, separator)
         return cls(path, tuple(names), None, _header_notes(header), header, reader.line_num, separator)
 
-    def read(self) -> pa.Table:
-        """Return the whole table, each column of the type that all its cells have."""
+    def as_typed(self, names: Iterable[str]) -> "CsvFile":
+        """Return the same file with these columns `verbatim`."""
+        return replace(self, verbatim=frozenset(names))
+
+    def read(self, column_types: Mapping[str, pa.DataType] | None = None) -> pa.Table:
+        """Return the whole table.
+
+        Args:
+            column_types: The types of some columns, as for `batches`; another is of the type that all its cells have.
+
+        Raises:
+            InputError: The file is damaged, or a cell does not read as the type of its column.
+        """
         with self._parsing():
             options = self._options()
             text = pa.csv.read_csv(self._input(), **options).rename_columns(self.names)
-        return pa.table({name: _guessed([arrays.clean(c) for c in text.column(name).chunks]) for name in self.names})
+        types_of = column_types or {}
+        return pa.table({name: self._column(name, text.column(name), types_of.get(name)) for name in self.names})
+
+    def _column(self, name: str, text: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
+        chunks = [arrays.clean(chunk) for chunk in text.chunks]
+        if kind is None:
+            return _guessed(chunks)
+        starts = accumulate(map(len, chunks[:-1]), initial=0)
+        typed = [self._typed(name, chunk, kind, row) for chunk, row in zip(chunks, starts, strict=True)]
+        return pa.chunked_array(typed)
 
     def line_of(self, row: int) -> int:
         """Return the line of the file on which a row (the first is 0) ends."""
@@ -80,8 +103,12 @@ class CsvFile(TableFile):
         row = 0
         with self._parsing():
             for batch in pa.csv.open_csv(self._input(), **self._options()):
-                cells = zip(self.names, batch.columns, strict=True)
-                columns = [self._typed(name, arrays.clean(text), column_types.get(name), row) for name, text in cells]
+                columns = [
+                    text
+                    if name in self.verbatim
+                    else self._typed(name, arrays.clean(text), column_types.get(name), row)
+                    for name, text in zip(self.names, batch.columns, strict=True)
+                ]
                 yield pa.RecordBatch.from_arrays(columns, self.names)
                 row += len(batch)
 
@@ -109,7 +136,7 @@ class CsvFile(TableFile):
             "convert_options": pa.csv.ConvertOptions(
                 column_types={number: pa.string() for number in numbers},
                 include_columns=[number for number, name in zip(numbers, self.header, strict=True) if name],
-                null_values=MISSING,
+                null_values=[""],
                 strings_can_be_null=True,
             ),
         }
@@ -211,9 +238,9 @@ def _guessed(chunks: list[pa.Array]) -> pa.ChunkedArray:
     """Return a column of text in the first type that every cell has."""
     if all(chunk.null_count == len(chunk) for chunk in chunks):
         return pa.chunked_array([pa.nulls(len(chunk)) for chunk in chunks], pa.null())
-    for kind in _GUESSES:
-        if all(arrays.casts(chunk, kind) for chunk in chunks):
-            return pa.chunked_array([chunk.cast(kind) for chunk in chunks])
+    for kinds in _GUESSES:
+        if all(arrays.casts(chunk, kind) for kind in kinds for chunk in chunks):
+            return pa.chunked_array([chunk.cast(kinds[0]) for chunk in chunks])
     if any(arrays.casts(reading, kind) for reading, kind in arrays.datetime_readings(chunks[0])):
         with contextlib.suppress(InputError, pa.ArrowInvalid):  # a later cell is no date, or there are 2 GB of text
             return pa.chunked_array([_moments(pa.concat_arrays(chunks))])

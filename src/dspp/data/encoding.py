@@ -24,11 +24,11 @@ from jaxtyping import Float
 
 from dspp.data.columns import LONGEST_TEXT, Boolean, Category, Column, Dropped, Number, is_short_text
 from dspp.data.datetimes import Datetime
-from dspp.data.learning import Learner, count_levels, learner_of
+from dspp.data.learning import Learner, count_levels, kind_of, learner_of
 from dspp.data.messages import Place, check_names
 from dspp.errors import InputError
 
-__all__ = ["BLOCK", "MAX_COLUMNS", "Category", "TableEncoder", "TableLearner"]
+__all__ = ["BLOCK", "MAX_COLUMNS", "Category", "TableEncoder", "TableLearner", "reading_types"]
 
 MAX_COLUMNS: Final = 10_000  # of a table
 BLOCK: Final = 16_384  # rows encoded at once: the piece of the matrix being filled stays in the cache
@@ -73,14 +73,17 @@ class TableEncoder:
         learned = [_learned(table.column(i), Place(where, name)) for i, name in enumerate(table.column_names)]
         return _encoder(cls, learned, where)
 
-    def marking(self, table: pa.Table) -> Self:
+    def marking(self, table: pa.Table, where: str = "X") -> Self:
         """Return the encoder that also takes missing values where `table` has some and the training rows had none.
 
         For rows held out of the same table: whether a column has gaps is all that is learned from them.
+
+        Raises:
+            InputError: As `transform` does.
         """
         tolerant = type(self)(tuple(column.with_gaps() for column in self.columns), self.notes)
         ends = np.cumsum([len(column.features) for column in tolerant._used])
-        marks = np.any(tolerant.transform(table)[:, ends - 1] > 0, axis=0).tolist()  # the last feature
+        marks = np.any(tolerant.transform(table, where=where)[:, ends - 1] > 0, axis=0).tolist()  # the last feature
         gaps = {column.name for column, gap in zip(tolerant._used, marks, strict=True) if gap}
         return type(self)(tuple(c.with_gaps() if c.name in gaps else c for c in self.columns), self.notes)
 
@@ -186,6 +189,16 @@ class TableEncoder:
         if not encoder.feature_names:
             raise InputError("a table's encoding must have at least one column; it is damaged")
         return encoder
+
+
+def reading_types(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Return the Arrow types for reading rows that go with a table of this schema from a file that has no types.
+
+    They are those that an encoder of this table gives (`TableEncoder.arrow_types`), before there is one.
+    """
+    types = {"number": pa.float64(), "boolean": pa.bool_(), "datetime": pa.timestamp("us"), "category": pa.string()}
+    kinds = {field.name: kind_of(field.type) for field in schema}
+    return {name: types[kind] for name, kind in kinds.items() if kind}
 
 
 # ---------------------------------------------------------------- learning

@@ -93,8 +93,14 @@ def target_names(y: Any) -> tuple[str, ...] | None:
     return tuple(to_arrow(y, "y").column_names)
 
 
-def targets(y: Any, num_rows: int, name: str = "y") -> Float[np.ndarray, " N *T"]:
+def targets(y: Any, num_rows: int, name: str = "y", every_output: bool = True) -> Float[np.ndarray, " N *T"]:
     """The targets as float64: (N,), or (N, T) with NaN where an output was not observed.
+
+    Args:
+        y: The targets.
+        num_rows: Of the inputs they belong to.
+        name: What to call them in an error.
+        every_output: Whether each output must be observed in some row, as in rows to learn from.
 
     Raises:
         InputError: They are not numbers, not as many as rows, or hold inf, or NaN in the only output.
@@ -102,7 +108,7 @@ def targets(y: Any, num_rows: int, name: str = "y") -> Float[np.ndarray, " N *T"
     if is_frame(y) and has_string_names(y, name):
         columns = _columns(to_arrow(y, name), name)
         y = columns if hasattr(y, "columns") or hasattr(y, "column_names") else columns[:, 0]
-    return check_y(_numbers(y), num_rows, name, missing=True)
+    return check_y(_numbers(y), num_rows, name, missing=True, every_output=every_output)
 
 
 def _numbers(data: Any) -> Any:

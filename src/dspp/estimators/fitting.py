@@ -1,25 +1,28 @@
 """From a table to a fitted model: encode, scale, train, score. Only training rows teach the encoding and the scales."""
 
+import math
 import platform
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from dspp.calibration import Conformal, all_scores
+from dspp.calibration import Conformal, all_scores, observed_outputs
 from dspp.config import TrainConfig
 from dspp.data.encoding import TableEncoder
 from dspp.data.inputs import Inputs
 from dspp.data.scaling import Standardizer
+from dspp.errors import InputError
 from dspp.fitted import Fitted
 from dspp.presets import Spec
 from dspp.training import fit
 
 Array = NDArray[np.float64]
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
+LARGEST_SCALE = 1e150  # of a target: float64 ends at the square of a little more
+PROMISED = 0.9  # coverage that the notes on recalibration speak of: the usual one of `predict_interval`
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,14 @@ class Part:
 
     rows: Inputs
     y: Array
+    where: str = "X"  # what errors call the rows
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def encode(self, encoder: TableEncoder | None) -> Array:
+        """The rows as numbers."""
+        return self.rows.encode(encoder, where=self.where)
 
 
 @dataclass(frozen=True)
@@ -58,11 +66,20 @@ def fit_table(
         names: of the targets.
         **how: passed on to `dspp.training.fit`.
     """
-    encoder = train.rows.learn(val.rows, held.rows)
-    encoded = train.rows.encode(encoder)
+    encoder = train.rows.learn()
+    encoder = None if encoder is None else marked(encoder, val, held)
+    encoded = train.encode(encoder)
     learned = Learned(encoder, Standardizer.fit(encoded), _scale_of(train.y), names, len(train))
     rows = learned.scale_X.transform(encoded), learned.scale_y.transform(train.y)
     return fit_rows(spec, config, learned, rows, val, held, **how)
+
+
+def marked(encoder: TableEncoder, *parts: Part) -> TableEncoder:
+    """The encoder that also takes gaps where these rows have some."""
+    for part in parts:
+        if len(part) and part.rows.table is not None:
+            encoder = encoder.marking(part.rows.table, part.where)
+    return encoder
 
 
 def fit_rows(
@@ -70,8 +87,9 @@ def fit_rows(
 ) -> Fitted:
     """Train on rows that are encoded and scaled: X and y, or a `Source` of both and None; see `fit_table`."""
     encoder, scale_X, scale_y = learned.encoder, learned.scale_X, learned.scale_y
+    _check_scale(scale_y, learned.target_names)
     if len(val):
-        how |= {"X_val": scale_X.transform(val.rows.encode(encoder)), "y_val": scale_y.transform(val.y)}
+        how |= {"X_val": scale_X.transform(val.encode(encoder)), "y_val": scale_y.transform(val.y)}
     result = fit(spec, *rows, config=config, **how)
     fitted = Fitted(
         spec=spec,
@@ -92,8 +110,15 @@ def fit_rows(
         conformal=None,
         num_rows=learned.num_rows,
     )
-    scores = all_scores(fitted.distribution(val.rows.encode(encoder)), val.y) if len(val) else {}
-    return replace(fitted, metrics=scores, conformal=_conformal(fitted, held))
+    found: dict[str, Any] = {}
+    if len(val):
+        mixture, y, _ = observed_outputs(fitted.distribution(val.encode(encoder)), val.y)
+        found["metrics"] = all_scores(mixture, y)
+    if len(held):
+        conformal = Conformal.fit(fitted.distribution(held.encode(encoder)), held.y)
+        found["conformal"] = conformal.scores
+        found["notes"] = (*fitted.notes, *_broken_promises(conformal, learned.target_names))
+    return replace(fitted, **found)
 
 
 def _scale_of(y: Array) -> Standardizer:
@@ -104,7 +129,22 @@ def _scale_of(y: Array) -> Standardizer:
     return Standardizer(np.array([p.mean for p in parts]), np.array([p.scale for p in parts]))
 
 
-def _conformal(fitted: Fitted, held: Part) -> torch.Tensor | None:
-    if not len(held):
-        return None
-    return Conformal.fit(fitted.distribution(held.rows.encode(fitted.encoder)), held.y).scores
+def _check_scale(scale_y: Standardizer, names: tuple[str, ...]) -> None:
+    """Raise `InputError` for a target whose variance leaves float64."""
+    for name, mean, scale in zip(names, np.atleast_1d(scale_y.mean), np.atleast_1d(scale_y.scale), strict=True):
+        if not (abs(mean) <= LARGEST_SCALE and 1 / LARGEST_SCALE <= scale <= LARGEST_SCALE):
+            raise InputError(
+                f"y: column {name!r} has the mean {mean:.3g} and the spread {scale:.3g}, expected both below "
+                f"{LARGEST_SCALE:g} and a spread above {1 / LARGEST_SCALE:g}; remove stray values, or use other units"
+            )
+
+
+def _broken_promises(conformal: Conformal, names: tuple[str, ...]) -> list[str]:
+    """What to tell a user of outputs with too few calibration rows: (n+1)c > n for the usual coverage c."""
+    enough, percent = math.ceil(PROMISED / (1 - PROMISED) - 1e-9), f"{100 * PROMISED:.0f} %"
+    return [
+        f"{count} calibration row{'' if count == 1 else 's'} of {name} cannot promise {percent}, which takes {enough}: "
+        "such intervals are infinite; give more rows or raise calibration_fraction"
+        for name, count in zip(names, conformal.counts, strict=True)
+        if count < enough
+    ]

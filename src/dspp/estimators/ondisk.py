@@ -29,7 +29,7 @@ from dspp.data.scaling import RunningScale, Standardizer
 from dspp.data.shards import Piece, Shards
 from dspp.data.tablefile import BATCH_ROWS
 from dspp.errors import InputError, TrainingInterrupted
-from dspp.estimators.fitting import Learned, Part
+from dspp.estimators.fitting import Learned, Part, marked
 from dspp.estimators.settings import Settings, seed_of
 from dspp.training.progress import ProgressBar
 from dspp.training.team import Team
@@ -211,9 +211,7 @@ class _Maker:
             raise InputError(f"{self.shards.name}: column {empty!r} has no values to train on, expected numbers")
         val, held = (self._part(kept[role]) for role in (VAL, HELD))
         val = self.validation if self.validation is not None else val
-        encoder = learner.encoder(self.shards.name)
-        for part in (val, held):
-            encoder = encoder.marking(part.rows.table) if len(part) and part.rows.table is not None else encoder
+        encoder = marked(learner.encoder(self.shards.name), val, held)
         return encoder, val, held, int(counts[TRAIN]), int(counts[NO_TARGET])
 
     def _write(self, path: Path, encoder: TableEncoder, num_rows: int, about: dict[str, Any]) -> RowCache:

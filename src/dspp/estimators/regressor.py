@@ -1,6 +1,7 @@
 """The estimator behind every name: fit a table, then ask for distributions in the units of its target."""
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
@@ -9,14 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from dspp import metrics, modelfile
-from dspp.calibration import Calibration, Conformal, all_scores, check_calibration
+from dspp.calibration import Calibration, Conformal, all_scores, check_calibration, observed_outputs, r_squared
+from dspp.data.checks import check_y
+from dspp.data.columns import quantile_name
 from dspp.data.frames import frame_like, is_frame, series_like
 from dspp.data.inputs import Inputs, target_names, targets
 from dspp.data.messages import listed
@@ -24,7 +26,7 @@ from dspp.data.shards import Shards, is_dataset
 from dspp.errors import InputError
 from dspp.estimators.fitting import Array, Part, fit_rows, fit_table
 from dspp.estimators.ondisk import Stored, stored
-from dspp.estimators.settings import Settings, seed_of
+from dspp.estimators.settings import Settings, check_number, seed_of
 from dspp.heads import Mixture
 from dspp.mixture import NormalMixture
 from dspp.training.disk import DiskRows
@@ -32,7 +34,12 @@ from dspp.training.state import Epoch
 
 
 class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[misc]
-    """A predictive distribution for each row of a table; see `Settings` for the parameters."""
+    """A predictive distribution for each row of a table; see `Settings` for the parameters.
+
+    A data frame in gives a column or a data frame out, with its index. Estimators of scikit-learn that reshape what
+    others predict (TransformedTargetRegressor, StackingRegressor) take arrays only: give them `X.to_numpy()`, or a
+    pipeline whose first step makes arrays.
+    """
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -89,7 +96,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         self._y_is_column = y_rows.ndim == 2 and y_rows.shape[1] == 1
         whole = Part(rows, self._flat(y_rows))
         names, seed = target_names(y) or _default_names(whole.y), seed_of(self.random_state)
-        train, val, held = (_take(whole, index) for index in self.parts(len(rows), seed, given))
+        train, val, held = (_take(whole, index) for index in self.parts(len(rows), seed, given, whole.y))
         self.fitted_ = fit_table(
             self.spec(len(names)),
             self.train_config(len(train), seed),
@@ -121,6 +128,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         self, on_epoch: Callable[[Epoch], None] | None, should_stop: Callable[[], bool] | None, resume: bool
     ) -> dict[str, Any]:
         """What `training.fit` is told beside the rows."""
+        if self.time_budget is not None:
+            check_number("time_budget", self.time_budget)
         return {
             "features": self.features if isinstance(self.features, nn.Module) else None,
             "progress": self.progress,
@@ -135,7 +144,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         if X_val is None or y_val is None:
             raise InputError("got only one of X_val and y_val, expected both or neither")
         rows = self._inputs(X_val, reset=False, name="X_val")
-        return Part(rows, self._flat(targets(y_val, len(rows), "y_val")))
+        return Part(rows, self._flat(targets(y_val, len(rows), "y_val", every_output=False)), "X_val")
 
     def _flat(self, y: Array) -> Array:
         """(N,) for the (N, 1) of a single output."""
@@ -184,18 +193,26 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
 
     def predict_quantiles(self, X: Any, alpha: float | Sequence[float] = (0.05, 0.5, 0.95)) -> Any:
         """Quantiles at each probability in `alpha`: (N, K), or (N, K, T); for a data frame, columns such as y_q0.05."""
-        probabilities = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
+        try:
+            probabilities = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
+        except (TypeError, ValueError):
+            raise InputError(f"alpha: got {alpha!r:.100}, expected probabilities such as (0.05, 0.5, 0.95)") from None
         ends = _by_output(self.predict_dist(X), lambda one: one.quantile(torch.from_numpy(probabilities)).T)
-        return self._several(X, ends, [f"q{p:g}" for p in probabilities])
+        return self._several(X, ends, [quantile_name(p) for p in probabilities])
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Any:
         """The central interval that holds `coverage`: (N, 2), or (N, 2, T); for a data frame, columns lower and upper.
 
-        With `conformal=True` the interval is recalibrated, and holds its share of new rows whatever the model.
+        With `conformal=True` the interval is recalibrated, and holds its share of new rows whatever the model. Where
+        there were too few rows to recalibrate with, that takes an infinite one, with a warning.
         """
+        check_number("coverage", coverage)
         mixture, fitted = self.predict_dist(X), self.fitted_
         if fitted.conformal is not None:
             ends = torch.stack(Conformal(fitted.conformal).interval(mixture, coverage), dim=1).numpy()
+            if np.isinf(ends).any():
+                what = f"too few calibration rows ({len(fitted.conformal)}) to promise a coverage of {coverage}"
+                warnings.warn(f"{what}: intervals are infinite; give fit more rows", stacklevel=2)
         else:
             ends = _by_output(mixture, lambda one: torch.stack(one.interval(coverage), dim=1))
         return self._several(X, ends, ["lower", "upper"])
@@ -229,44 +246,62 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
     # ---------------------------------------------------------------- scores
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R² of the mean; with T outputs the average over them, each over the rows where it was observed."""
-        mixture = self.predict_dist(X)
-        mean = mixture.mean.numpy().reshape(len(mixture), -1)
-        observed = targets(y, len(mean)).reshape(len(mean), -1)
-        weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-        seen = ~np.isnan(observed)
-        scores = [
-            r2_score(observed[s, t], mean[s, t], sample_weight=None if weights is None else weights[s])
-            for t, s in enumerate(seen.T)
-        ]
-        return float(np.mean(scores))
+        """R² of the mean; with T outputs the average over those that vary, each over the rows where it was observed.
+
+        NaN where y does not vary, as in a single row.
+        """
+        mixture, y_rows = self.scored(X, y)
+        weights = None if sample_weight is None else self._flat(check_y(sample_weight, len(mixture), "sample_weight"))
+        if weights is not None and weights.ndim > 1:
+            raise InputError(f"sample_weight: got shape {weights.shape}, expected ({len(weights)},): one for each row")
+        return r_squared(mixture.mean.numpy(), y_rows, weights)
 
     def score_nll(self, X: Any, y: Any) -> float:
         """Mean negative log density of y, in nats; with T outputs, for each observed value. Lower is better."""
-        mixture, y_rows = self._scored(X, y)
+        mixture, y_rows = self.scored(X, y)
         return metrics.evaluate(mixture, y_rows)["nll"]
 
     def score_crps(self, X: Any, y: Any) -> float:
         """Mean continuous ranked probability score, in the units of y. Lower is better."""
-        return metrics.crps(*self._scored(X, y))
+        return metrics.crps(*self.scored(X, y))
 
     def evaluate(self, X: Any, y: Any) -> dict[str, float]:
         """Every score by name: nll, rmse, crps, r2, coverage and mean width of intervals, uniformity of the PIT."""
-        return all_scores(*self._scored(X, y))
+        return all_scores(*self.scored(X, y))
 
     def calibration(self, X: Any, y: Any) -> Calibration:
         """Whether the intervals hold what they promise on rows that were not trained on; `.verdict()` says it."""
-        return check_calibration(*self._scored(X, y))
+        mixture, y_rows, _ = observed_outputs(*self.scored(X, y, every_output=False))
+        return check_calibration(mixture, y_rows)
 
-    def _scored(self, X: Any, y: Any) -> tuple[Mixture, Array]:
+    def scored(self, X: Any, y: Any, every_output: bool = True) -> tuple[Mixture, Array]:
+        """The predictive distribution of each row, and what was observed there in the same shape.
+
+        Args:
+            X: The rows.
+            y: What was observed.
+            every_output: Whether each output must have been observed in some row.
+
+        Raises:
+            InputError: X or y cannot be used, or y has another number of outputs than the model.
+        """
         mixture = self.predict_dist(X)
-        y_rows = targets(y, len(mixture))
-        return mixture, self._flat(y_rows)
+        y_rows = self._flat(targets(y, len(mixture), every_output=every_output))
+        if y_rows.shape != mixture.mean.shape:
+            raise InputError(
+                f"y: expected shape {tuple(mixture.mean.shape)}, as predicted, got {y_rows.shape}. "
+                "Give the outputs that the model was fitted to."
+            )
+        return mixture, y_rows
 
     # ---------------------------------------------------------------- keeping
 
     def save(self, path: str | Path) -> None:
-        """Write one safe file from which `dspp.load` makes an equal estimator."""
+        """Write one safe file from which `dspp.load` makes an estimator that predicts the same.
+
+        What only `fit` is told comes back at its default (`validation_fraction`, `calibration_fraction`, `time_budget`,
+        `checkpoint`, `progress`), and where y was (N, 1), predictions are (N,).
+        """
         check_is_fitted(self, "fitted_")
         modelfile.save(self.fitted_, path)
 

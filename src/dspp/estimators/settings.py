@@ -1,8 +1,9 @@
 """What an estimator is told: scikit-learn's parameters, and the settings of model and training they stand for."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from dspp.quadrature import RULES
 FEWEST_STEPS = 1000  # of Adam, when `epochs` is left to the estimator
 SHARED_WIDTH = 20  # of hidden layers that several outputs share, when `width` is left to the estimator
 FEWEST_ROWS_TO_HOLD_OUT = 20  # a smaller table is too small to give rows away
+FEWEST_OBSERVED = 2  # rows of each of several outputs to train on
 Index = NDArray[np.intp]
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta")
 
@@ -51,7 +53,8 @@ class Settings(BaseEstimator):  # type: ignore[misc]
         conformal: whether intervals are recalibrated, with a finite-sample guarantee, on rows held out for it.
         calibration_fraction: the share of rows held out for that.
         time_budget: seconds that `fit` may take; it trains fewer epochs if need be.
-        checkpoint: a file to keep the state of training in, so that a killed `fit` goes on where it was.
+        checkpoint: a file to keep the state of training in, so that a killed `fit` goes on where it was. It stays after
+            a finished `fit`, which it can repeat at once; delete it before you fit other rows or settings.
         model_settings: further fields of `ModelConfig`.
         train_settings: further fields of `TrainConfig`.
         random_state: the same seed gives the same bits.
@@ -123,6 +126,10 @@ class Settings(BaseEstimator):  # type: ignore[misc]
         """The model and the objective that these settings mean for so many outputs."""
         given = {name: getattr(self, name) for name in MODEL_SETTINGS if getattr(self, name) is not None}
         if self.features is not None and not isinstance(self.features, nn.Module):
+            if not isinstance(self.features, Iterable):
+                raise InputError(
+                    f"features: got {self.features!r}, expected layer sizes such as (100, 50), or a module"
+                )
             given["features"] = tuple(self.features)
         given |= self.model_settings or {}
         spec = preset(self._preset, **given)
@@ -132,6 +139,11 @@ class Settings(BaseEstimator):  # type: ignore[misc]
 
     def train_config(self, num_rows: int, seed: int) -> TrainConfig:
         """How so many rows would be trained on."""
+        further = dict(self.train_settings or {})
+        for name in further:
+            parameter = "random_state" if name == "seed" else name
+            if parameter in self.get_params(deep=False):
+                raise InputError(f"train_settings: got {name!r}, expected further fields; pass {parameter}=... instead")
         given = {
             "batch_size": self.batch_size,
             "learning_rate": self.learning_rate,
@@ -140,7 +152,7 @@ class Settings(BaseEstimator):  # type: ignore[misc]
             "seed": seed,
             "device": self.device,
         }
-        config = TrainConfig().change(**given, **dict(self.train_settings or {}))
+        config = TrainConfig().change(**given, **further)
         if self.epochs is not None:
             return config.change(epochs=self.epochs)
         steps_an_epoch = math.ceil(num_rows / config.batch_size)
@@ -157,6 +169,8 @@ class Settings(BaseEstimator):  # type: ignore[misc]
             "calibration_fraction": self.calibration_fraction if self.conformal else 0.0,
         }
         for name, share in shares.items():
+            check_number(name, share)
+        for name, share in shares.items():
             if not 0 <= share < 1 or sum(shares.values()) >= 1:
                 raise InputError(f"got {name}={share!r}, expected a share in [0, 1) that leaves rows to train on")
         if num_rows < FEWEST_ROWS_TO_HOLD_OUT:
@@ -166,11 +180,16 @@ class Settings(BaseEstimator):  # type: ignore[misc]
             return 0.0, 0.0
         return shares["validation_fraction"], shares["calibration_fraction"]
 
-    def parts(self, num_rows: int, seed: int, given_validation: bool) -> tuple[Index, Index, Index]:
+    def parts(
+        self, num_rows: int, seed: int, given_validation: bool, y: NDArray[np.float64] | None = None
+    ) -> tuple[Index, Index, Index]:
         """Rows to train on, to choose the epoch by, and to recalibrate intervals with; each in the order of the table.
 
+        An output of y that chance has left with too few rows to train on gets some of those held out.
+
         Raises:
-            InputError: The shares leave nothing to train on, or there are too few rows to recalibrate with.
+            InputError: The shares leave nothing to train on, there are too few rows to recalibrate with, or an output
+                is observed too seldom.
         """
         shares = self.shares(num_rows, given_validation)
         sizes = [
@@ -179,7 +198,36 @@ class Settings(BaseEstimator):  # type: ignore[misc]
         ]
         cut = iter(split(num_rows, [size for size in sizes if size], seed))
         train, val, held = (np.sort(next(cut)) if size else np.empty(0, np.intp) for size in sizes)
-        return train, val, held
+        if y is None or y.ndim == 1:
+            return train, val, held
+        trained = _trained(~np.isnan(y), train)
+        if len(held) and trained[held].all():
+            raise InputError("no row is left to recalibrate with: the rare outputs of y need all; use conformal=False")
+        return np.flatnonzero(trained), val[~trained[val]], held[~trained[held]]
+
+
+def _trained(observed: NDArray[np.bool_], train: Index) -> NDArray[np.bool_]:
+    """Whether a row is to be trained on: those in `train`, and the first others that an output lacks."""
+    counts = observed.sum(axis=0)
+    if counts.min() < FEWEST_OBSERVED:
+        column = int(counts.argmin())
+        raise InputError(
+            f"y: got {counts[column]} observed value(s) in column {column}, expected at least {FEWEST_OBSERVED}; leave "
+            "out this output"
+        )
+    trained = np.zeros(len(observed), bool)
+    trained[train] = True
+    for column in observed.T:
+        lacking = FEWEST_OBSERVED - np.count_nonzero(column & trained)
+        if lacking > 0:
+            trained[np.flatnonzero(column & ~trained)[:lacking]] = True
+    return trained
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise `InputError` for what is no number."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise InputError(f"{name}: got {value!r:.100}, expected a number")
 
 
 def seed_of(random_state: Any) -> int:

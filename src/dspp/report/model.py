@@ -10,9 +10,8 @@ import pyarrow as pa
 import torch
 from jaxtyping import Float
 
-from dspp.calibration import Conformal, check_calibration
+from dspp.calibration import Conformal, all_scores, check_calibration
 from dspp.data.frames import is_frame, to_arrow
-from dspp.data.inputs import targets
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
 from dspp.fitted import Fitted
@@ -26,7 +25,14 @@ MOST_ROWS = 20_000  # that the figures are drawn from; scores are of all rows
 
 
 def write_model_report(
-    estimator: Regressor, X: Any, y: Any, path: str | Path, *, title: str = "", rows: str = "held-out rows"
+    estimator: Regressor,
+    X: Any,
+    y: Any,
+    path: str | Path,
+    *,
+    title: str = "",
+    rows: str = "held-out rows",
+    row_labels: Sequence[int] | None = None,
 ) -> None:
     """Write one self-contained HTML page about a fitted estimator, as seen on rows it was not trained on.
 
@@ -37,33 +43,44 @@ def write_model_report(
         path: where the page goes.
         title: its heading; empty: made from the model's name and its targets.
         rows: what to call the rows, such as "test.csv".
+        row_labels: the number to show for each row, such as its line in a file; None: its place in X, from 0.
 
     Raises:
-        InputError: X or y cannot be used.
+        InputError: X or y cannot be used, or there is not one label for each row.
         ModelFileError: the page cannot be written.
     """
-    write_report(report_data(estimator, X, y, title=title, rows=rows), path)
+    write_report(report_data(estimator, X, y, title=title, rows=rows, row_labels=row_labels), path)
 
 
-def report_data(estimator: Regressor, X: Any, y: Any, *, title: str = "", rows: str = "held-out rows") -> ReportData:
+def report_data(
+    estimator: Regressor,
+    X: Any,
+    y: Any,
+    *,
+    title: str = "",
+    rows: str = "held-out rows",
+    row_labels: Sequence[int] | None = None,
+) -> ReportData:
     """Gather what the page shows; arguments as in `write_model_report`."""
-    fitted = estimator.fitted_
-    mixture = estimator.predict_dist(X)
-    observed = targets(y, len(mixture)).reshape(len(mixture), -1)
+    mixture, y_rows = estimator.scored(X, y)
+    fitted, observed = estimator.fitted_, y_rows.reshape(len(mixture), -1)
+    labels = range(len(mixture)) if row_labels is None else row_labels
+    if len(labels) != len(mixture):
+        raise InputError(f"row_labels: got {len(labels)}, expected {len(mixture)}: give one for each row of X")
     shown, note = _shown_rows(observed)
     names = " and ".join(fitted.target_names)
     return ReportData(
         title=title or f"{fitted.spec.name.upper()} model of {names}",
         subtitle=f"{len(mixture):,} rows of {rows}; trained on {fitted.num_rows:,} rows",
         targets=_targets(fitted, mixture.rows(torch.from_numpy(shown)), observed[shown]),
-        calibration=check_calibration(mixture, observed if observed.shape[1] > 1 else observed[:, 0]).verdict(),
+        calibration=check_calibration(mixture, y_rows).verdict(),
         conformal=_conformal(fitted),
-        scores={name: value for name, value in estimator.evaluate(X, y).items() if name in SCORES},
+        scores={name: value for name, value in all_scores(mixture, y_rows).items() if name in SCORES},
         history=fitted.history,
         best_epoch=fitted.best_epoch,
         relevance=_relevance(fitted),
         rows=_inputs(fitted, X, shown),
-        row_labels=[str(i) for i in shown],
+        row_labels=[str(labels[i]) for i in shown],
         encoding=[] if fitted.encoder is None else fitted.encoder.describe(),
         settings=_settings(fitted),
         versions=fitted.versions,
@@ -101,9 +118,10 @@ def _conformal(fitted: Fitted) -> str | None:
     if fitted.conformal is None:
         return None
     level = float(Conformal(fitted.conformal).threshold(0.9).max()) * 2
+    takes = f"they take the central {level:.1%} of the model's distribution" if level < 1 else "they are infinite"
     return (
         f"Intervals from predict_interval are recalibrated on {len(fitted.conformal):,} rows kept apart: to hold 90 % "
-        f"of new rows they take the central {level:.1%} of the model's distribution. Figures show the model itself."
+        f"of new rows {takes}. Figures show the model itself."
     )
 
 

@@ -98,7 +98,7 @@ def validation_rows(X: Table | None, y: Table | None, like: Source, spec: Spec, 
     if X is None or y is None:
         raise InputError("got only one of X_val and y_val, expected both or neither")
     X64 = check_X(X, "X_val")
-    y64 = check_y(y, len(X64), "y_val", missing=True)
+    y64 = check_y(y, len(X64), "y_val", missing=True, every_output=False)
     check_width(X64, like.start.x.shape[1])
     outputs = tuple(like.start.y.shape[1:])
     if y64.shape[1:] != outputs:

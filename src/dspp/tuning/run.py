@@ -96,7 +96,7 @@ def _task(X: Any, y: Any, X_val: Any, y_val: Any, space: Space, seed: int) -> Ta
     num_rows, num_outputs = len(y_rows), y_rows[:1].size
     if X_val is not None or y_val is not None:
         any_model._validation(X_val, y_val)
-    train, val, _ = any_model.parts(num_rows, seed, X_val is not None)
+    train, val, _ = any_model.parts(num_rows, seed, X_val is not None, any_model._flat(y_rows))
     if X_val is None and not len(val):
         raise InputError(
             "tune needs validation rows: pass X_val and y_val, or a validation_fraction above 0 and at least "

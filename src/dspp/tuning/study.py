@@ -72,7 +72,7 @@ def best_file(path: Path) -> Path:
 def digest(X: Any, y: Any, X_val: Any, y_val: Any) -> str:
     """SHA-256 of the rows as numbers."""
     hasher = hashlib.sha256()
-    encoder = Inputs.of(X).learn()
+    encoder = Inputs.of(X).learn(*(() if X_val is None else (Inputs.of(X_val, "X_val"),)))
     for name, rows, target in (("", X, y), ("_val", X_val, y_val)):
         if rows is not None:
             array = Inputs.of(rows, f"X{name}").encode(encoder, where=f"X{name}")

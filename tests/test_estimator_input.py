@@ -1,0 +1,271 @@
+"""What the estimators do with odd input: an answer, or one line that says what is wrong and what to do."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+
+import dspp
+from dspp import DSPPRegressor, InputError, metrics
+from dspp.config import TrainConfig
+from dspp.estimators import Regressor
+from dspp.report import report_data
+from dspp.report.tables import score_cards
+
+TINY = {"inducing": 4, "width": 2, "sites": 2, "epochs": 1, "restarts": 1, "progress": False}
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 2))
+Y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=60)
+BOTH = np.column_stack([Y, -Y])
+
+
+def tiny(**settings: Any) -> Regressor:
+    return DSPPRegressor(**TINY | settings)
+
+
+@pytest.fixture(scope="module")
+def one() -> Regressor:
+    return tiny().fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def two() -> Regressor:
+    return tiny().fit(X, BOTH)
+
+
+# ---------------------------------------------------------------- scores and reports
+
+
+def test_a_report_shows_the_row_numbers_it_is_given(one: Regressor, tmp_path: Path) -> None:
+    lines = np.arange(1000, 1060)
+    assert report_data(one, X, Y, row_labels=lines).row_labels == [str(line) for line in lines]
+    assert report_data(one, X, Y).row_labels == [str(i) for i in range(60)]
+    with pytest.raises(InputError, match=r"row_labels: got 3, expected 60: give one for each row"):
+        dspp.write_model_report(one, X, Y, tmp_path / "page.html", row_labels=[1, 2, 3])
+
+
+def test_a_report_shows_the_numbers_of_the_rows_it_draws(two: Regressor) -> None:
+    gaps = BOTH.copy()
+    gaps[::2, 0] = np.nan
+    assert report_data(two, X, gaps, row_labels=range(100, 160)).row_labels[:3] == ["101", "103", "105"]
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_scores_want_the_outputs_of_the_model(two: Regressor, tmp_path: Path, outputs: int) -> None:
+    y = np.column_stack([Y] * outputs)
+    for ask in (two.score, two.score_nll, two.score_crps, two.evaluate, two.calibration):
+        with pytest.raises(InputError, match=r"y: expected shape \(60, 2\), as predicted, got \(60"):
+            ask(X, y)
+    with pytest.raises(InputError, match="Give the outputs that the model was fitted to"):
+        dspp.write_model_report(two, X, y, tmp_path / "page.html")
+
+
+def test_scores_of_one_output_refuse_two(one: Regressor, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"expected shape \(60,\), as predicted, got \(60, 2\)"):
+        one.score(X, BOTH)
+    with pytest.raises(InputError, match=r"expected shape \(60,\), as predicted, got \(60, 2\)"):
+        dspp.write_model_report(one, X, BOTH, tmp_path / "page.html")
+
+
+def test_a_weight_is_wanted_for_each_row(one: Regressor) -> None:
+    with pytest.raises(InputError, match="sample_weight: expected 60 rows, as many as X has, got 5"):
+        one.score(X, Y, sample_weight=np.ones(5))
+    assert one.score(X, Y, sample_weight=np.ones(60)) == pytest.approx(one.score(X, Y))
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_r2_of_what_does_not_vary_is_nan_and_a_dash(one: Regressor, tmp_path: Path, rows: int) -> None:
+    flat = np.full(rows, 7.0)
+    assert np.isnan(one.score(X[:rows], flat))
+    assert np.isnan(one.evaluate(X[:rows], flat)["r2"])
+    dspp.write_model_report(one, X[:rows], flat, tmp_path / "page.html")
+    cards = {card.name: card.value for card in score_cards(report_data(one, X[:rows], flat).scores)}
+    assert cards["R²"] == "–"
+
+
+def test_a_report_needs_a_fitted_model(tmp_path: Path) -> None:
+    with pytest.raises(NotFittedError):
+        dspp.write_model_report(tiny(), X, Y, tmp_path / "page.html")
+
+
+# ---------------------------------------------------------------- outputs that are seldom observed
+
+
+def seldom(rows: Any) -> np.ndarray:
+    """Two outputs, the first observed in these rows only."""
+    y = BOTH.copy()
+    y[np.setdiff1d(np.arange(60), rows), 0] = np.nan
+    return y
+
+
+@pytest.mark.parametrize("conformal", [False, True])
+def test_an_output_keeps_rows_to_train_on(conformal: bool) -> None:
+    estimator = tiny(conformal=conformal)
+    usual = estimator.parts(60, 0, given_validation=False)
+    rows = np.sort([usual[1][0], usual[1][-1], *usual[2][:1]])  # all of them held out
+    y = seldom(rows)
+    train, val, held = estimator.parts(60, 0, False, y)
+    assert list(train) == sorted([*usual[0], *rows[:2]])
+    assert sorted([*train, *val, *held]) == list(range(60))
+    fitted = estimator.fit(X, y).fitted_
+    assert fitted.num_rows == len(train)
+    assert fitted.scale_y.mean[0] == pytest.approx(y[rows[:2], 0].mean())
+    assert {"nll", "rmse", "r2"} <= {name for name, value in fitted.metrics.items() if np.isfinite(value)}
+
+
+def test_the_split_of_outputs_that_are_often_observed_is_as_ever() -> None:
+    for y in (BOTH, seldom(np.arange(0, 60, 2)), Y):
+        for usual, part in zip(tiny().parts(60, 0, False), tiny().parts(60, 0, False, y), strict=True):
+            np.testing.assert_array_equal(part, usual)
+
+
+def test_an_output_may_be_unobserved_in_the_rows_held_out(tmp_path: Path) -> None:
+    estimator = tiny(conformal=True)
+    train, val, _ = estimator.parts(60, 0, given_validation=False)
+    model = estimator.fit(X, seldom(train[::5]))
+    alone = model.predict_dist(X[val]).marginal(1)
+    assert model.fitted_.metrics["nll"] == pytest.approx(metrics.nll(alone, BOTH[val, 1]))
+    assert any(note.startswith("0 calibration rows of y0 cannot promise 90 %") for note in model.fitted_.notes)
+    model.save(tmp_path / "model.dspp")
+    with pytest.warns(UserWarning, match="intervals are infinite"):
+        intervals = dspp.load(tmp_path / "model.dspp").predict_interval(X, 0.5)
+    assert np.isinf(intervals[..., 0]).all()
+    assert np.isfinite(intervals[..., 1]).all()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_an_output_that_is_hardly_observed_is_refused(count: int) -> None:
+    with pytest.raises(InputError, match=r"^y: .* column 0.*[Ll]eave out th(is|ese) output"):
+        tiny().fit(X, seldom(np.arange(count)))
+
+
+def test_rows_to_recalibrate_with_are_left() -> None:
+    estimator = tiny(conformal=True, calibration_fraction=0.02)
+    held = estimator.parts(60, 0, given_validation=False)[2]
+    y = seldom([*held, *estimator.parts(60, 0, given_validation=False)[1][:1]])
+    with pytest.raises(InputError, match=r"no row is left to recalibrate with.*use conformal=False"):
+        estimator.fit(X, y)
+
+
+# ---------------------------------------------------------------- too few rows for a promise
+
+
+def test_an_infinite_interval_is_announced(tmp_path: Path) -> None:
+    model = tiny(conformal=True).fit(X, Y)
+    assert [note for note in model.fitted_.notes if "promise" in note] == [
+        "6 calibration rows of y cannot promise 90 %, which takes 9: such intervals are infinite; give more rows or "
+        "raise calibration_fraction"
+    ]
+    with pytest.warns(UserWarning, match=r"too few calibration rows \(6\) to promise a coverage of 0.9: intervals are"):
+        assert np.isinf(model.predict_interval(X)).all()
+    assert np.isfinite(model.predict_interval(X, 0.8)).all()  # and no warning, which would be an error here
+    assert "to hold 90 % of new rows they are infinite" in (report_data(model, X, Y).conformal or "")
+
+
+def test_enough_rows_for_a_promise_are_not_announced() -> None:
+    model = tiny(conformal=True, calibration_fraction=0.15).fit(X, Y)
+    assert len(model.fitted_.conformal) == 9
+    assert not any("promise" in note for note in model.fitted_.notes)
+    assert np.isfinite(model.predict_interval(X)).all()
+
+
+# ---------------------------------------------------------------- parameters
+
+
+def test_numbers_of_numpy_are_parameters() -> None:
+    search = GridSearchCV(tiny(), {"width": np.arange(2, 4), "beta": np.array([0.1], np.float32)}, cv=2).fit(X, Y)
+    assert type(search.best_estimator_.fitted_.spec.model.width) is int
+    model = tiny(features=np.array([4, 2]), epochs=np.int64(1), learning_rate=np.float32(0.01)).fit(X, Y)
+    assert model.fitted_.spec.model.features == (4, 2)
+    assert json.loads(model.fitted_.train.to_json())["epochs"] == 1
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, np.float32("inf"), 10**400])
+def test_a_setting_is_finite(value: float) -> None:
+    with pytest.raises(InputError, match=r"TrainConfig.learning_rate: got .*, expected float \(finite\)"):
+        TrainConfig(learning_rate=value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"features": 5}, r"features: got 5, expected layer sizes such as \(100, 50\), or a module"),
+        ({"time_budget": "5m"}, "time_budget: got '5m', expected a number"),
+        ({"validation_fraction": "0.1"}, "validation_fraction: got '0.1', expected a number"),
+        ({"conformal": True, "calibration_fraction": None}, "calibration_fraction: got None, expected a number"),
+        ({"train_settings": {"batch_size": 1}}, "train_settings: got 'batch_size'.*pass batch_size=... instead"),
+        ({"train_settings": {"epochs": 1}}, "train_settings: got 'epochs'.*pass epochs=... instead"),
+        ({"train_settings": {"seed": 1}}, "train_settings: got 'seed'.*pass random_state=... instead"),
+    ],
+)
+def test_parameters_that_mean_nothing_are_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        tiny(**settings).fit(X, Y)
+
+
+def test_a_level_is_a_number(one: Regressor) -> None:
+    with pytest.raises(InputError, match=r"coverage: got '0\.9', expected a number"):
+        one.predict_interval(X, "0.9")
+    with pytest.raises(InputError, match="alpha: got 'abc', expected probabilities"):
+        one.predict_quantiles(X, "abc")
+
+
+def test_no_two_quantiles_share_a_name() -> None:
+    table = pd.DataFrame(X, columns=["a", "b"])
+    model = tiny().fit(table, pd.Series(Y, name="y"))
+    found = model.predict_quantiles(table, [0.05, 0.9999999, 0.99999999])
+    assert list(found.columns) == ["y_q0.05", "y_q0.9999999", "y_q0.99999999"]
+
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize("value", [1e200, 1e-200])
+def test_a_target_beyond_float64_squared_is_refused(value: float) -> None:
+    y = Y * value if value < 1 else np.where(np.arange(60) == 7, value, Y)
+    with pytest.raises(InputError, match=r"y: column 'y' has the mean .* and the spread .*use other units"):
+        tiny(validation_fraction=0).fit(X, y)
+    with pytest.raises(InputError, match="y: column 'y1' has the mean"):
+        tiny(validation_fraction=0).fit(X, np.column_stack([Y, y]))
+    assert np.isfinite(tiny().fit(X, Y * 1e100).evaluate(X, Y * 1e100)["nll"])
+
+
+@pytest.mark.parametrize("mark", [3.4e38, 1.797e308, -1e25])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_mark_for_a_missing_value_is_named_when_predicting(mark: float, dtype: str) -> None:
+    table = pd.DataFrame(X, columns=["a", "b"])
+    model = tiny(model_settings={"dtype": dtype}).fit(table, Y)
+    odd = table.copy()
+    odd.loc[3, "b"] = mark
+    if dtype == "float64" and abs(mark) < 1e150:
+        assert np.isfinite(model.predict(odd)).all()
+        return
+    with pytest.raises(
+        InputError, match=rf"X: column 'b', row 3: got {re.escape(f'{mark:g}')}, .*missing value, clear it"
+    ):
+        model.predict(odd)
+    assert np.isfinite(model.predict(table * 1e6)).all()
+
+
+def test_an_error_in_validation_rows_says_so() -> None:
+    table = pd.DataFrame(X, columns=["a", "b"])
+    odd = table.assign(a=table["a"].astype(str))  # a column of text, as of a file
+    odd.loc[3, "a"] = "abc"
+    with pytest.raises(InputError, match="X_val: column 'a', row 3: "):
+        tiny().fit(table, Y, odd, Y)
+
+
+def test_gaps_in_validation_rows_do_not_stop_a_study(tmp_path: Path) -> None:
+    table = pd.DataFrame(X, columns=["a", "b"])
+    gaps = table.iloc[:20].copy()
+    gaps.loc[2, "a"] = np.nan
+    base = {name: value for name, value in TINY.items() if name != "progress"}
+    how = {"space": {"beta": [0.1]}, "base": base, "trials": 1, "progress": False, "study": tmp_path / "study"}
+    found = dspp.tune(table, Y, X_val=gaps, y_val=Y[:20], **how)
+    assert np.isfinite(found.best_estimator.predict(gaps)).all()
