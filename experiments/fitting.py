@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dspp.config import TrainConfig
-from dspp.heads import Mixture
 from dspp.metrics import evaluate
+from dspp.mixture import AnyMixture
 from dspp.model import Model
 from dspp.presets import Spec
 from dspp.training import FitResult, fit
@@ -23,7 +23,8 @@ from experiments.protocol import MODEL, OBJECTIVE, TRAIN, Setting
 from experiments.units import Unit
 
 Record = dict[str, Any]
-Fitted = tuple[Mixture, Mixture, float, dict[str, Any]]  # of the test rows, of the validation rows, seconds, details
+# Of the test rows, of the validation rows; seconds; details.
+Fitted = tuple[AnyMixture, AnyMixture, float, dict[str, Any]]
 
 
 def run_unit(unit: Unit, data_folder: Path | None, work: Path, provenance: Mapping[str, Any], parent: int) -> Record:
@@ -78,7 +79,7 @@ def _record(
     }
 
 
-def scores(test: Mixture, parts: Parts) -> dict[str, float | None]:
+def scores(test: AnyMixture, parts: Parts) -> dict[str, float | None]:
     """Every score of the test rows, and the NLL of those whose inputs were not among the training rows."""
     new = np.flatnonzero(~parts.seen).tolist()
     nll_new = evaluate(test.rows(new), parts.y_test[new])["nll"] if len(new) else None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dspp.config import ModelConfig
 from dspp.gp.layer import GPLayer
-from dspp.heads import Mixture
+from dspp.mixture import AnyMixture
 from dspp.model import Model, build
 from dspp.objectives import elbo, gamma_elbo, gamma_score, predictive
 from dspp.quadrature import QR3
@@ -176,7 +176,7 @@ def test_dgp_on_equal_samples(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert_same(model, peer, ours, theirs)
 
 
-def multiplied_gamma_elbo(mixture: Mixture, y: Tensor, kl: Tensor, gamma: float, beta: float) -> Tensor:
+def multiplied_gamma_elbo(mixture: AnyMixture, y: Tensor, kl: Tensor, gamma: float, beta: float) -> Tensor:
     """Our gamma-elbo with the power of the normalising integral that GPyTorch has, +(γ − 1)/γ.
 
     The published loss (Knoblauch 2019) divides by I^((γ−1)/γ); GPyTorch multiplies by it. `test_objectives.py` shows by
@@ -226,7 +226,7 @@ class MixtureAndKL(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor) -> tuple[Mixture, Tensor]:
+    def forward(self, x: Tensor) -> tuple[AnyMixture, Tensor]:
         return self.model(x), self.model.kl()
 
 

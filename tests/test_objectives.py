@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, Normal
 
 from dspp.errors import InputError
-from dspp.heads import LMC, Head, Mixture, SingleOutput
-from dspp.mixture import MultivariateNormalMixture, NormalMixture
+from dspp.heads import LMC, Head, SingleOutput
+from dspp.mixture import AnyMixture, MultivariateNormalMixture, NormalMixture
 from dspp.objectives import OBJECTIVES, elbo, gamma_elbo, gamma_score, predictive
 
 S, N, T = 3, 4, 3
 GAMMAS = (1.01, 1.03, 1.1, 1.5)
-Make = Callable[[], tuple[Mixture, Tensor]]
+Make = Callable[[], tuple[AnyMixture, Tensor]]
 NO_KL = torch.zeros((), dtype=torch.float64)
 
 
@@ -49,7 +49,7 @@ def integrate(function: Callable[[float], float], centre: float, width: float) -
     return quad(function, low, high, epsabs=1e-13, epsrel=1e-13, limit=400)[0]
 
 
-def over_latents(mixture: Mixture, function: Callable[[Array, int], Array]) -> Array:
+def over_latents(mixture: AnyMixture, function: Callable[[Array, int], Array]) -> Array:
     """E[function(f, row)] over f ~ N(μ, v) or N(μ, C), for each component and row: (S, N).
 
     One output: adaptive integration. T outputs: a grid of 24^T Gauss–Hermite nodes, (K, T) at once.
@@ -69,7 +69,7 @@ def over_latents(mixture: Mixture, function: Callable[[Array, int], Array]) -> A
     return out
 
 
-def log_likelihood(mixture: Mixture, y: Tensor, f: Array, n: int) -> Array:
+def log_likelihood(mixture: AnyMixture, y: Tensor, f: Array, n: int) -> Array:
     """log p(y_n | f) for f (..., T), outputs independent given f."""
     return norm.logpdf(y[n].numpy(), f, np.sqrt(mixture.noise_var.numpy())).sum(-1)
 
@@ -96,7 +96,7 @@ def test_elbo_is_below_the_predictive_objective() -> None:
 # ---------------------------------------------------------------- gamma-elbo
 
 
-def published_score(mixture: Mixture, y: Tensor, gamma: float) -> Array:
+def published_score(mixture: AnyMixture, y: Tensor, gamma: float) -> Array:
     """γ/(γ−1) E[p(y|f)^(γ−1)] / (∫ p(y'|f)^γ dy')^((γ−1)/γ), everything integrated numerically."""
     tempered = over_latents(mixture, lambda f, n: np.exp((gamma - 1) * log_likelihood(mixture, y, f, n)))
     integral = 1.0

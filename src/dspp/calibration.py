@@ -15,9 +15,8 @@ from torch import Tensor
 
 from dspp.data.checks import Table, check_y
 from dspp.errors import InputError, NumericalError
-from dspp.heads import Mixture
 from dspp.metrics import evaluate, pit
-from dspp.mixture import NormalMixture
+from dspp.mixture import AnyMixture, NormalMixture
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 _HEADLINE = 0.9  # the level that the verdict speaks of
@@ -89,7 +88,7 @@ class Calibration:
         return f"the {100.0 * _HEADLINE:.0f} % interval holds {held} % of {self.num_values:,} {what}{plural}"
 
 
-def check_calibration(mixture: Mixture, y: Table) -> Calibration:
+def check_calibration(mixture: AnyMixture, y: Table) -> Calibration:
     """Measure coverage, width and PIT of a predictive distribution on rows it was not fitted to.
 
     Args:
@@ -125,13 +124,13 @@ def _widths(one: NormalMixture) -> Float[Tensor, "levels n"]:
     return upper - lower
 
 
-def _marginals(mixture: Mixture) -> list[NormalMixture]:
+def _marginals(mixture: AnyMixture) -> list[NormalMixture]:
     if isinstance(mixture, NormalMixture):
         return [mixture]
     return [mixture.marginal(t) for t in range(mixture.num_outputs)]
 
 
-def _pit_columns(mixture: Mixture, y: Table) -> Float[Tensor, "T N"]:
+def _pit_columns(mixture: AnyMixture, y: Table) -> Float[Tensor, "T N"]:
     """Return the PIT of each output, NaN where it was not observed and nowhere else."""
     u = pit(mixture, y).cpu()
     observed = ~torch.from_numpy(np.isnan(check_y(y, len(u), missing=True)))
@@ -180,7 +179,7 @@ class Conformal:
             )
 
     @classmethod
-    def fit(cls, mixture: Mixture, y: Table) -> Self:
+    def fit(cls, mixture: AnyMixture, y: Table) -> Self:
         """Score the calibration rows.
 
         Args:
@@ -214,7 +213,7 @@ class Conformal:
         q = self.scores.gather(0, (rank.clamp(max=len(self.scores)) - 1).unsqueeze(0)).squeeze(0)
         return torch.where(rank > count, 0.5, q)
 
-    def interval(self, mixture: Mixture, coverage: float) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]:
+    def interval(self, mixture: AnyMixture, coverage: float) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]:
         """Return (lower, upper) for each row of a new prediction; see the class for what they promise.
 
         Raises:
@@ -244,7 +243,9 @@ def _closed_interval(one: NormalMixture, q: float) -> tuple[Float[Tensor, " N"],
     return lower, upper
 
 
-def observed_outputs(mixture: Mixture, y: Table) -> tuple[Mixture, Float[np.ndarray, " N *T"], Bool[np.ndarray, " T"]]:
+def observed_outputs(
+    mixture: AnyMixture, y: Table
+) -> tuple[AnyMixture, Float[np.ndarray, " N *T"], Bool[np.ndarray, " T"]]:
     """Return the mixture and y of the outputs that were observed in some row, and which those are."""
     y_rows = check_y(y, len(mixture), missing=True, every_output=False)
     seen = ~np.isnan(y_rows.reshape(len(y_rows), -1)).all(axis=0)
@@ -272,7 +273,7 @@ def r_squared(
     return float(np.mean(found)) if found else math.nan
 
 
-def all_scores(mixture: Mixture, y: Table) -> dict[str, float]:
+def all_scores(mixture: AnyMixture, y: Table) -> dict[str, float]:
     """Return every score of held-out rows by name: those of `metrics.evaluate`, R², coverage, widths, PIT."""
     calibration = check_calibration(mixture, y)
     observed = check_y(y, len(mixture), missing=True)

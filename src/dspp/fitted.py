@@ -14,7 +14,7 @@ from dspp.data.checks import Table, check_width, check_X
 from dspp.data.encoding import TableEncoder
 from dspp.data.messages import Place
 from dspp.data.scaling import Standardizer
-from dspp.heads import Mixture
+from dspp.mixture import AnyMixture
 from dspp.model import Model, Predictor
 from dspp.presets import Spec
 from dspp.training.state import Epoch
@@ -66,7 +66,7 @@ class Fitted:
         """
         return self.model.predictor()
 
-    def distribution(self, X: Table, first_row: int = 0, where: str = "X") -> Mixture:
+    def distribution(self, X: Table, first_row: int = 0, where: str = "X") -> AnyMixture:
         """The predictive distribution of each row of X (N, D), encoded but not scaled; in the units of y, density too.
 
         Args:

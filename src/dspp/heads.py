@@ -9,12 +9,10 @@ from torch.nn.functional import softplus
 
 from dspp.errors import InputError
 from dspp.gp.kernels import inverse_softplus
-from dspp.mixture import MultivariateNormalMixture, NormalMixture
+from dspp.mixture import AnyMixture, MultivariateNormalMixture, NormalMixture
 from dspp.registry import Registry
 
 HEADS: Registry[type["Head"]] = Registry("head")
-
-Mixture = NormalMixture | MultivariateNormalMixture
 
 
 class Head(nn.Module, ABC):
@@ -38,7 +36,7 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def forward(
         self, log_weights: Float[Tensor, " S"], mean: Float[Tensor, "S N W"], var: Float[Tensor, "S N W"]
-    ) -> Mixture:
+    ) -> AnyMixture:
         """The predictive distribution, observation noise included."""
 
 

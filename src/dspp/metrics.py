@@ -13,17 +13,17 @@ from torch import Tensor
 
 from dspp.data.checks import Table, check_y
 from dspp.errors import InputError
-from dspp.heads import Mixture
+from dspp.mixture import AnyMixture
 
 
-def nll(mixture: Mixture, y: Table) -> float:
+def nll(mixture: AnyMixture, y: Table) -> float:
     """Return the mean over rows of -log p(yₙ), joint over the outputs observed in that row."""
     exact, targets = _in_float64(mixture, y)
     with torch.no_grad():
         return -exact.log_prob(targets).mean().item()
 
 
-def rmse(mixture: Mixture, y: Table) -> float:
+def rmse(mixture: AnyMixture, y: Table) -> float:
     """Return the root of the mean squared error of the predicted mean, over all rows and outputs.
 
     The paper's, for T outputs, appears to be √T times as large: the outputs' squared errors summed before the root.
@@ -31,19 +31,19 @@ def rmse(mixture: Mixture, y: Table) -> float:
     return math.sqrt(_squared_error(mixture, y).item())
 
 
-def mrmse(mixture: Mixture, y: Table) -> float:
+def mrmse(mixture: AnyMixture, y: Table) -> float:
     """Return the mean over outputs of each output's RMSE."""
     return _squared_error(mixture, y, dim=0).sqrt().mean().item()
 
 
-def crps(mixture: Mixture, y: Table) -> float:
+def crps(mixture: AnyMixture, y: Table) -> float:
     """Return the continuous ranked probability score, the mean over rows and outputs."""
     exact, targets = _in_float64(mixture, y)
     with torch.no_grad():
         return _observed_mean(exact.crps(targets), targets).item()
 
 
-def pit(mixture: Mixture, y: Table) -> Float[Tensor, " N *T"]:
+def pit(mixture: AnyMixture, y: Table) -> Float[Tensor, " N *T"]:
     """Return Fₙ(yₙ) of each row and output: uniform on [0, 1] when the mixture is the truth; NaN if not observed."""
     exact, targets = _in_float64(mixture, y)
     with torch.no_grad():
@@ -52,7 +52,7 @@ def pit(mixture: Mixture, y: Table) -> Float[Tensor, " N *T"]:
         return exact.cdf(targets)
 
 
-def coverage(mixture: Mixture, y: Table, level: float = 0.9) -> float:
+def coverage(mixture: AnyMixture, y: Table, level: float = 0.9) -> float:
     """Return the share of targets inside their central interval of probability `level`.
 
     A target is inside exactly when its PIT is within level/2 of one half, so no quantile need be solved for.
@@ -66,7 +66,7 @@ def coverage(mixture: Mixture, y: Table, level: float = 0.9) -> float:
     return _observed_mean(((pit(exact, targets) - 0.5).abs() <= level / 2).double(), targets).item()
 
 
-def evaluate(mixture: Mixture, y: Table) -> dict[str, float]:
+def evaluate(mixture: AnyMixture, y: Table) -> dict[str, float]:
     """Return nll, rmse, crps and coverage90 by name; with T outputs, nll is that of one output, and mrmse is added.
 
     The NLL of one output is the sum over rows of the joint NLL, divided by the number of observed targets: the joint
@@ -83,7 +83,7 @@ def evaluate(mixture: Mixture, y: Table) -> dict[str, float]:
     return scores if mixture.mean.ndim == 1 else {**scores, "mrmse": mrmse(mixture, y)}
 
 
-def _in_float64(mixture: Mixture, y: Table) -> tuple[Mixture, Float[Tensor, " N *T"]]:
+def _in_float64(mixture: AnyMixture, y: Table) -> tuple[AnyMixture, Float[Tensor, " N *T"]]:
     """Return both in float64 on the mixture's device, or an `InputError` if their shapes differ."""
     shape = tuple(mixture.mean.shape)
     targets = torch.from_numpy(check_y(y, shape[0], missing=True)).to(mixture.mean.device)
@@ -92,7 +92,7 @@ def _in_float64(mixture: Mixture, y: Table) -> tuple[Mixture, Float[Tensor, " N 
     return mixture.to(torch.float64), targets
 
 
-def _squared_error(mixture: Mixture, y: Table, dim: int | None = None) -> Float[Tensor, " *T"]:
+def _squared_error(mixture: AnyMixture, y: Table, dim: int | None = None) -> Float[Tensor, " *T"]:
     """Return the mean of the squared errors, over everything or over one axis."""
     exact, targets = _in_float64(mixture, y)
     return _observed_mean((exact.mean.detach() - targets).square(), targets, dim)

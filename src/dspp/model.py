@@ -22,7 +22,8 @@ from dspp.gp.inducing import kmeans_points, start_rows
 from dspp.gp.kernels import ARDKernel
 from dspp.gp.layer import GPLayer
 from dspp.gp.means import MEANS
-from dspp.heads import HEADS, Head, Mixture
+from dspp.heads import HEADS, Head
+from dspp.mixture import AnyMixture
 from dspp.quadrature import RULES, Noise, Rule
 from dspp.registry import Registry
 
@@ -91,7 +92,7 @@ class Model(nn.Module):
 
     def forward(
         self, x: Float[Tensor, "N D"], noise_seed: int | None = None, place: tuple[int, int | None] = (0, None)
-    ) -> Mixture:
+    ) -> AnyMixture:
         """The predictive distribution of each row.
 
         Args:
@@ -150,7 +151,7 @@ class Predictor:
         return 1 if self.model.rule is None else len(self.model.rule.log_weights())
 
     @torch.no_grad()
-    def __call__(self, X: Table) -> Mixture:
+    def __call__(self, X: Table) -> AnyMixture:
         """The predictive distribution of each row of X (N, D): an array, a tensor or nested lists, standardised.
 
         Raises:
@@ -160,7 +161,7 @@ class Predictor:
         step = max(1, self.BATCH_ROWS // self.num_components // TILE) * TILE
         padded = nn.functional.pad(rows, (0, 0, 0, -len(rows) % TILE))
         first, *rest = (self.model(part) for part in padded.split(step))
-        whole: Mixture = type(first).concat([first, *rest]) if rest else first
+        whole: AnyMixture = type(first).concat([first, *rest]) if rest else first
         return whole.rows(slice(len(rows))) if len(padded) > len(rows) else whole
 
     def _rows(self, X: Table) -> Float[Tensor, "N D"]:

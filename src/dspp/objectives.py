@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dspp.errors import InputError
-from dspp.heads import Mixture
-from dspp.mixture import MultivariateNormalMixture
+from dspp.mixture import AnyMixture, MultivariateNormalMixture
 from dspp.registry import Registry
 
 
@@ -23,7 +22,7 @@ class Objective(Protocol):
 
     def __call__(
         self,
-        mixture: Mixture,
+        mixture: AnyMixture,
         y: Tensor,
         kl: Tensor,
         num_data: int,
@@ -39,7 +38,7 @@ OBJECTIVES: Registry[Objective] = Registry("objective")
 
 @OBJECTIVES.register("predictive")
 def predictive(
-    mixture: Mixture, y: Tensor, kl: Tensor, num_data: int, *, beta: float = 1.0, gamma: float = 1.03
+    mixture: AnyMixture, y: Tensor, kl: Tensor, num_data: int, *, beta: float = 1.0, gamma: float = 1.03
 ) -> Float[Tensor, ""]:
     """Regularised maximum likelihood of the predictive distribution itself (eq. 16 for one layer, eq. 21 for more).
 
@@ -51,7 +50,7 @@ def predictive(
 
 @OBJECTIVES.register("elbo")
 def elbo(
-    mixture: Mixture, y: Tensor, kl: Tensor, num_data: int, *, beta: float = 1.0, gamma: float = 1.03
+    mixture: AnyMixture, y: Tensor, kl: Tensor, num_data: int, *, beta: float = 1.0, gamma: float = 1.03
 ) -> Float[Tensor, ""]:
     """The evidence lower bound (eqs. 6 and 13): E_q[log p(y|f)], exact in the top layer, by the components below it."""
     score = mixture.weights @ mixture.expected_log_lik(y)  # (N,)
@@ -60,7 +59,7 @@ def elbo(
 
 @OBJECTIVES.register("gamma-elbo")
 def gamma_elbo(
-    mixture: Mixture, y: Tensor, kl: Tensor, num_data: int, *, beta: float = 1.0, gamma: float = 1.03
+    mixture: AnyMixture, y: Tensor, kl: Tensor, num_data: int, *, beta: float = 1.0, gamma: float = 1.03
 ) -> Float[Tensor, ""]:
     """The γ-robust bound (Knoblauch 2019): the log-likelihood is replaced by
 
@@ -73,7 +72,7 @@ def gamma_elbo(
     return score.mean() - beta * kl / num_data
 
 
-def gamma_score(mixture: Mixture, y: Tensor, gamma: float, integral_power: float) -> Float[Tensor, "S N"]:
+def gamma_score(mixture: AnyMixture, y: Tensor, gamma: float, integral_power: float) -> Float[Tensor, "S N"]:
     """γ/(γ−1) · E[p(y|f)^(γ−1)] · I^power for each component, for Gaussian p(y|f) = N(f, r), f ~ N(μ, Σ).
 
     With c = γ − 1, p^c is a Normal density of variance r/c times a constant, so E[p^c] needs one Normal convolution.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dspp.data.files import TableFile
     from dspp.fitted import Fitted
-    from dspp.heads import Mixture
+    from dspp.mixture import AnyMixture
 
 STDOUT = Path("-")
 EXAMPLES = """Examples:
@@ -154,7 +154,7 @@ def encoded(fitted: "Fitted", batch: Any, path: Path, first_row: int = 0) -> "np
 
 def predictions(
     fitted: "Fitted",
-    mixture: "Mixture",
+    mixture: "AnyMixture",
     levels: tuple[float, ...],
     interval: float | None,
     components: bool,
@@ -188,7 +188,7 @@ def predictions(
     return {name: column.contiguous().numpy() for name, column in columns.items()}
 
 
-def _interval(fitted: "Fitted", mixture: "Mixture", coverage: float) -> tuple["torch.Tensor", "torch.Tensor"]:
+def _interval(fitted: "Fitted", mixture: "AnyMixture", coverage: float) -> tuple["torch.Tensor", "torch.Tensor"]:
     """The ends of the central interval, recalibrated where the model has calibration scores."""
     import torch
 

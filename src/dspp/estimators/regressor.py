@@ -27,8 +27,7 @@ from dspp.errors import InputError
 from dspp.estimators.fitting import Array, Part, fit_rows, fit_table
 from dspp.estimators.ondisk import Stored, stored
 from dspp.estimators.settings import Settings, check_number, seed_of
-from dspp.heads import Mixture
-from dspp.mixture import NormalMixture
+from dspp.mixture import AnyMixture, NormalMixture
 from dspp.training.disk import DiskRows
 from dspp.training.state import Epoch
 
@@ -164,18 +163,18 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
 
     # ---------------------------------------------------------------- predicting
 
-    def predict_dist(self, X: Any) -> Mixture:
+    def predict_dist(self, X: Any) -> AnyMixture:
         """The predictive distribution of each row, in the units of y: a mixture of Normals."""
         check_is_fitted(self, "fitted_")
         rows = self._inputs(X, reset=False)
         return self.fitted_.distribution(rows.encode(self.fitted_.encoder))
 
-    def pred_dist(self, X: Any) -> Mixture:
+    def pred_dist(self, X: Any) -> AnyMixture:
         """`predict_dist`, as NGBoost calls it."""
         return self.predict_dist(X)
 
     @available_if(lambda self: "skpro" in sys.modules)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> Mixture:
+    def predict_proba(self, X: Any) -> AnyMixture:
         """`predict_dist`, as skpro calls it; there only where skpro is in use.
 
         scikit-learn's contract forbids a regressor to have a method of this name.
@@ -274,7 +273,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         mixture, y_rows, _ = observed_outputs(*self.scored(X, y, every_output=False))
         return check_calibration(mixture, y_rows)
 
-    def scored(self, X: Any, y: Any, every_output: bool = True) -> tuple[Mixture, Array]:
+    def scored(self, X: Any, y: Any, every_output: bool = True) -> tuple[AnyMixture, Array]:
         """The predictive distribution of each row, and what was observed there in the same shape.
 
         Args:
@@ -322,7 +321,7 @@ def _default_names(y: Array) -> tuple[str, ...]:
     return ("y",) if y.ndim == 1 else tuple(f"y{t}" for t in range(y.shape[1]))
 
 
-def _by_output(mixture: Mixture, of_one: Callable[[NormalMixture], torch.Tensor]) -> Array:
+def _by_output(mixture: AnyMixture, of_one: Callable[[NormalMixture], torch.Tensor]) -> Array:
     """(N, K) of one output, or (N, K, T)."""
     if isinstance(mixture, NormalMixture):
         return cast(Array, of_one(mixture).numpy())

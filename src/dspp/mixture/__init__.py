@@ -9,4 +9,6 @@ from dspp.mixture.base import Mixture
 from dspp.mixture.multivariate import MultivariateNormalMixture
 from dspp.mixture.normal import NormalMixture
 
-__all__ = ["Mixture", "MultivariateNormalMixture", "NormalMixture"]
+AnyMixture = NormalMixture | MultivariateNormalMixture  # what a model predicts; `Mixture` is what the two share
+
+__all__ = ["AnyMixture", "Mixture", "MultivariateNormalMixture", "NormalMixture"]

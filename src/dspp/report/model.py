@@ -15,8 +15,7 @@ from dspp.data.frames import is_frame, to_arrow
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
 from dspp.fitted import Fitted
-from dspp.heads import Mixture
-from dspp.mixture import NormalMixture
+from dspp.mixture import AnyMixture, NormalMixture
 from dspp.report.data import ReportData, TargetData
 from dspp.report.page import write_report
 
@@ -103,7 +102,7 @@ def _shown_rows(observed: Float[np.ndarray, "N T"]) -> tuple[np.ndarray, list[st
     return complete, notes
 
 
-def _targets(fitted: Fitted, mixture: Mixture, observed: Float[np.ndarray, "N T"]) -> list[TargetData]:
+def _targets(fitted: Fitted, mixture: AnyMixture, observed: Float[np.ndarray, "N T"]) -> list[TargetData]:
     if isinstance(mixture, NormalMixture):
         parts = [mixture]
     else:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dspp.config import ObjectiveConfig, TrainConfig
 from dspp.data.batches import derive_seed
 from dspp.errors import InputError, NumericalError
-from dspp.heads import Mixture
+from dspp.mixture import AnyMixture
 from dspp.model import Model
 from dspp.objectives import OBJECTIVES
 from dspp.training.rows import Rows
@@ -96,7 +96,7 @@ class Stepper:
             raise problem or NumericalError("another process could not compute its part of the batch")
         return value, total / self._team.size, nll
 
-    def _score(self, mixture: Mixture, y: Tensor, model: Model, weight: float) -> Tensor:
+    def _score(self, mixture: AnyMixture, y: Tensor, model: Model, weight: float) -> Tensor:
         """The objective with its rows weighted, so that the mean over processes is that of the whole batch."""
         beta, gamma = self._options.beta, self._options.gamma
         kl = model.kl() if weight == 1.0 else model.kl() / weight
