@@ -194,7 +194,7 @@ def _run_with_bar(
             done += _cost(outcome.unit)
             left = (time.monotonic() - begin) * (total / done - 1)
             bar.update(task, advance=1, left=f"{left / 60:.0f} min left")
-            bar.console.print(f"{outcome.unit.label}: {_result(outcome)}", highlight=False)
+            bar.console.print(f"{outcome.unit.label}: {_result(outcome)}", highlight=False, soft_wrap=True)
 
         return run(todo, folder, data, jobs, report, engine, address)
 
