@@ -58,11 +58,14 @@ def second(cluster: Any) -> Iterator[Any]:
 
 
 def slow(task: int, folder: Path) -> int:
-    """Leave a file with the name of the node at the beginning, another at the end."""
+    """Leave a file with the name of the node at the beginning, another at the end; not done before both nodes work."""
     import ray
 
     name = f"{task}.{ray.get_runtime_context().get_node_id()}.{uuid.uuid4().hex}"
     (folder / f"{name}.begun").touch()
+    end = time.monotonic() + 60
+    while len({p.name.split(".")[1] for p in folder.glob("*.begun")}) < 2 and time.monotonic() < end:
+        time.sleep(0.1)
     time.sleep(1.0)
     (folder / f"{name}.done").touch()
     return task * task
