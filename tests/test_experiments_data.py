@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,7 +21,7 @@ import pytest
 
 from dspp.errors import InputError
 from experiments import data
-from experiments.data import DataMissing, __main__, available, download, files, load, mujoco
+from experiments.data import DataMissing, __main__, download, files, find, load, mujoco
 from experiments.data.sources import PUBLIC_URL, SOURCES, Source
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +39,10 @@ def packed(table: np.ndarray) -> bytes:
 
 def blob(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def available(names: Iterable[str], folder: Path | None = None) -> list[str]:
+    return [name for name in names if find(name, folder) is not None]
 
 
 class Mirror(ThreadingHTTPServer):

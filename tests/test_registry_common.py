@@ -263,3 +263,12 @@ def test_features_of_the_users_own_are_trained_with_the_rest() -> None:
     for p in features.parameters():
         assert p.grad is not None
         assert bool(p.grad.any())
+
+
+def test_fewer_rows_than_points_are_noted_for_both_bases() -> None:
+    rows = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+    notes = build(preset("od-svgp", inducing=10).model, rows).notes
+    assert notes == (
+        "layer 1 of 1: 30 points of the mean were asked for, but there are only 20 distinct rows; using 20",
+    )
+    assert len(build(preset("od-svgp", inducing=30).model, rows).notes) == 2

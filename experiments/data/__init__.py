@@ -8,7 +8,6 @@ folder given (`--data`), in $DSPP_DATA, in ../shared/data beside the repository 
 import io
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from experiments.data.download import STALL_SECONDS, DataMissing, fetch
 from experiments.data.files import checked_bytes
 from experiments.data.sources import QUADRATURE, ROBOTICS, SOURCES, UNIVARIATE, Source, how_to_get
 
-__all__ = ["QUADRATURE", "ROBOTICS", "UNIVARIATE", "DataMissing", "DataSet", "available", "find", "load", "places"]
+__all__ = ["QUADRATURE", "ROBOTICS", "UNIVARIATE", "DataMissing", "DataSet", "find", "load", "places"]
 
 CACHE = "the cache"  # what reports call that place
 
@@ -69,11 +68,6 @@ def load(
     if source:
         _check_width(path, X, y, source)
     return DataSet(name, X, y, groups, sha256, _origin(source, sha256, label))
-
-
-def available(names: Iterable[str], folder: Path | None = None) -> list[str]:
-    """Those of `names` whose files are here, so that they need no download."""
-    return [name for name in names if find(name, folder) is not None]
 
 
 def find(name: str, folder: Path | None = None) -> tuple[str, Path] | None:

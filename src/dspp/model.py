@@ -238,14 +238,16 @@ def _start_layer(
 ) -> GPLayer:
     """One layer, started on the rows that its kernels and its means will read."""
     points = kmeans_points(kernel_rows, config.inducing, generator)
-    if len(points) < config.inducing:
-        notes.append(
-            f"{_name(config, index)}: {config.inducing} inducing points were asked for, but there are only "
-            f"{len(points)} distinct rows; using {len(points)}"
-        )
-    mean_points = None
-    if config.mean_inducing:
-        mean_points = kmeans_points(kernel_rows, config.mean_inducing, generator)
+    mean_points = kmeans_points(kernel_rows, config.mean_inducing, generator) if config.mean_inducing else None
+    for what, asked, found in (
+        ("inducing points", config.inducing, points),
+        ("points of the mean", config.mean_inducing, mean_points),
+    ):
+        if found is not None and len(found) < asked:
+            notes.append(
+                f"{_name(config, index)}: {asked} {what} were asked for, but there are only {len(found)} distinct "
+                f"rows; using {len(found)}"
+            )
     layer = plain_layer(config, index, width, mean_rows.shape[1], points, mean_points)
     layer.mean.start(mean_rows, generator)
     return layer
