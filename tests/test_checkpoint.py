@@ -738,9 +738,13 @@ def test_signals_leave_a_checkpoint_and_their_exit_codes(tmp_path, alone):
 
 
 def test_a_time_budget_is_kept_and_the_schedule_ends():
-    begin = time.perf_counter()
-    result = train(CONFIG.change(epochs=100_000), time_budget=3.0)
-    assert 2.0 < time.perf_counter() - begin < 6.0  # of 3; the machine may stand still, and `Pretend` is exact
+    for _ in range(3):  # the machine may stand still once
+        begin = time.perf_counter()
+        result = train(CONFIG.change(epochs=100_000), time_budget=3.0)
+        spent = time.perf_counter() - begin
+        if spent < 4.0:
+            break
+    assert 2.0 < spent < 4.0
     assert result.stopped == "time"
     assert len(result.history) == result.planned_epochs < 100_000
     assert result.history[-1].learning_rate < 0.05 * CONFIG.learning_rate, "the cosine came to its end"

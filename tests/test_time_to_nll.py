@@ -74,7 +74,7 @@ def test_the_clock_stands_still_while_validation_rows_are_scored(name, rows, mon
     wall = time.perf_counter() - begin
     assert (timing.reached, timing.best, len(calls)) == (True, 0.0, 3)
     assert timing.seconds > 0
-    assert 0 <= wall - timing.seconds - sum(calls) < 2.0  # all of the scoring, and nothing else
+    assert 0 <= wall - timing.seconds - sum(calls) < 0.5  # all of the scoring, and nothing else
 
 
 @both
@@ -112,7 +112,7 @@ def test_ours_that_ends_without_getting_there_begins_again_with_twice_the_epochs
     assert epochs == [3, 6, 12]
     assert timing.reached
     assert timing.best == pytest.approx(1 / 12)
-    assert 0.15 <= timing.seconds < 5.0  # the time of all three
+    assert 0.15 <= timing.seconds < 1.0  # the time of all three
 
 
 def test_the_default_of_the_library_is_what_runs(rows, monkeypatch):

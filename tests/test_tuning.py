@@ -197,15 +197,18 @@ def test_nothing_is_pruned_for_one_that_came_to_nothing(monkeypatch) -> None:
 
 
 def test_the_time_budget_is_kept() -> None:
-    budget = 2.5
-    begin = time.perf_counter()
-    result = search(base=BASE | {"epochs": 2000}, time_budget=budget, trials=1000)
-    spent = time.perf_counter() - begin
-    epoch = max(e.seconds for e in result.best_estimator.fitted_.history)
-    stalls = 1.5  # of a busy machine
-    assert 0.5 * budget < spent < 1.05 * budget + epoch + stalls
+    budget, slack = 2.5, 0.3  # the slack is that of a busy machine
+    for _ in range(3):  # it may stand still once
+        begin = time.perf_counter()
+        result = search(base=BASE | {"epochs": 2000}, time_budget=budget, trials=1000)
+        spent = time.perf_counter() - begin
+        epoch = max(e.seconds for e in result.best_estimator.fitted_.history)
+        longest = max(t.seconds for t in result.trials)
+        if spent < 1.05 * budget + epoch + slack and longest < 0.25 * budget + epoch + slack:
+            break
+    assert 0.5 * budget < spent < 1.05 * budget + epoch + slack
+    assert longest < 0.25 * budget + epoch + slack
     assert len(result.trials) > 2
-    assert max(t.seconds for t in result.trials) < 0.25 * budget + epoch + stalls
     assert result.best_estimator.time_budget is None
 
 

@@ -6,6 +6,7 @@ import weakref
 import torch
 
 from dspp.gp.workspace import Lease, release
+from experiments.memory import rise_mb
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 
@@ -29,6 +30,17 @@ def test_free_buffers_can_be_given_back_and_held_ones_cannot() -> None:
     release()
     assert gone() is None
     assert held.tensor.eq(7).all()
+
+
+def test_memory_that_waits_in_the_pool_counts_when_a_computation_takes_it() -> None:
+    size = 8_000_000  # numbers, 61 MB
+
+    def take() -> None:
+        Lease((size,), LIKE).tensor.fill_(1.0)
+
+    take()  # leaves its buffer in the pool
+    assert 55 < rise_mb(take) < 75
+    assert rise_mb(lambda: None) < 5
 
 
 def test_a_lease_that_is_collected_while_a_buffer_is_looked_for_does_not_hang() -> None:
