@@ -130,6 +130,20 @@ def test_a_worker_stops_when_the_command_is_killed(data_folder: Path, tmp_path: 
     assert any(folder.glob(".work/*.checkpoint"))
 
 
+def test_being_told_to_stop_is_one_line(data_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    long = ("--epochs", "100000", "--methods", "PPGPR", "--jobs", "2")
+    words = [{"all": "biased", ",".join(SETS): "kin40k"}.get(w, w) for w in command(folder, data_folder, *long)]
+    process = subprocess.Popen(words, env=ENVIRONMENT, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: any(folder.glob(".work/*.checkpoint")))
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "stopped; what is done is kept, and the same command goes on from there" in errors
+    assert "Traceback" not in errors
+    assert "leaked" not in errors
+
+
 def wait_for(condition, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dspp.config import ModelConfig
 from dspp.errors import InputError
+from dspp.mixture import NormalMixture
 from dspp.model import Model, build
 from dspp.objectives import predictive
 from dspp.quadrature import MAX_COMPONENTS, QR1, QR2, QR3, RULES, FixedSites, GaussHermite, MonteCarlo, Noise, Rule
@@ -274,14 +275,18 @@ def test_pruning_moves_the_nll_by_less_than_a_millionth(name: str, layers: int) 
     assert rule.pruned(1.1).log_weights().numel() >= 1  # the heaviest always stays
 
 
-def test_what_training_scores_is_what_predictions_have_far_from_the_bulk() -> None:
-    """A component that weighs 1e-10 is all there is where the others do not reach."""
-    model, x = make_model("qr3", 2), ref.random_rows(5, 20, D)
+def test_predictions_keep_light_components_for_the_tails() -> None:
+    """Where the others do not reach, a broad one that weighs 1e-11 is all there is: of log p(1), 2000 nats and more."""
+    weights = torch.tensor([1.0, 1e-11], dtype=torch.float64)
+    narrow_and_broad = torch.tensor([[2e-4], [1.0]], dtype=torch.float64)
+    zero = torch.zeros(1, dtype=torch.float64)
+    whole = NormalMixture(weights.log(), torch.zeros(2, 1, dtype=torch.float64), narrow_and_broad, zero)
+    assert (whole.log_prob(zero + 1) - whole.prune(1e-9).log_prob(zero + 1)).item() > 2000
+    model = make_model("qr3", 2)
     with torch.no_grad():
         model.rule.raw_log_weights[0] = model.rule.raw_log_weights.max() - 25.0
-        light = model(x).component_mean[0]
-    y = light + 0.1
-    assert_close(model.predictor()(x).log_prob(y), model(x).log_prob(y).detach(), 1e-9)
+    assert model.predictor().num_components == model.rule.num_sites
+    assert model.predictor(min_weight=1e-9).num_components == model.rule.num_sites - 1
 
 
 def test_a_rule_that_crosses_a_layer_its_own_way_predicts_that_way() -> None:
