@@ -159,6 +159,7 @@ class DiskBatches:
             picked = order[begin - first : end - first]
             parts.append(table.index_select(0, picked))
             begin, group = begin + len(picked), group + 1
+            del table, order  # else three groups would be in memory while a batch crosses from one to the next
         return self._rows.placed(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _cut(self, number: int) -> int:
