@@ -28,7 +28,7 @@ from experiments.report.ranks import Ranking, cliques, exact_pvalue, nemenyi, ra
 from experiments.report.records import Grid, Record, grid_of, latest, read_records, source_of, summary
 from experiments.report.sections import comparisons, headline
 from experiments.report.tables import CSV_HEADER, check_table, main_table, nats_table, our_best, rank_table
-from experiments.report.verdicts import what_was_run
+from experiments.report.verdicts import other_files, what_was_run
 from experiments.report.weights import distinct_fits, weights_section
 from experiments.units import list_units
 
@@ -380,6 +380,18 @@ def test_a_part_of_a_protocol_is_called_that(tmp_path: Path) -> None:
 def test_other_rows_are_another_data_set(tmp_path: Path) -> None:
     runs = [nll("pol", DSPP, 1.0), nll("pol", DSPP, 2.0, setting={"split_by": "groups"})]
     assert grid(tmp_path, runs).values == {("pol", DSPP): {0: 1.0}, ("pol, split by groups", DSPP): {0: 2.0}}
+
+
+def test_results_from_different_files_of_a_data_set_are_pointed_out(tmp_path: Path) -> None:
+    def from_file(dataset: str, method: str, sha256: str) -> dict[str, Any]:
+        return run(dataset=dataset, method=method, details={"data": sha256})
+
+    same = [from_file("pol", DSPP, "aaa"), from_file("pol", "PPGPR", "aaa"), from_file("bike", DSPP, "bbb")]
+    assert other_files(records_of(tmp_path / "same", same)) == []
+    (line,) = other_files(records_of(tmp_path / "other", [*same, from_file("pol", "DGP-2L", "ccc")]))
+    assert "Results on pol come from different data files (sha256 aaa and ccc)" in line
+    page = write_report(tmp_path / "other" / "in", None)
+    assert line in page.with_name("univariate.md").read_text()
 
 
 def test_the_report_expects_what_is_run() -> None:

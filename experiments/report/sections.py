@@ -78,6 +78,7 @@ def _part(records: Sequence[Record], grids: Sequence[Grid], paper: Paper, layout
     verdict: list[str] = []
     if nll is not None:
         verdict += verdicts.what_was_run(records, layout, protocol)
+        verdict += verdicts.other_files(latest(records, layout.name, protocol))
         if protocol == "paper":
             blocks = _check(nll, paper, layout) + blocks
             verdict += verdicts.check(tables.checked(nll, paper, layout))

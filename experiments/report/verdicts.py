@@ -39,6 +39,20 @@ def what_was_run(records: Sequence[Record], layout: Layout, name: str) -> list[s
     return lines
 
 
+def other_files(records: Sequence[Record]) -> list[str]:
+    """Say of which data sets results were made from different files, as happens when folders are merged."""
+    files: dict[str, set[str]] = {}
+    for record in records:
+        if isinstance(found := record.details.get("data"), str):
+            files.setdefault(record.dataset, set()).add(found)
+    return [
+        f"Results on {dataset} come from different data files (sha256 {listed(sorted(those))}), so they are not of the "
+        "same rows: do not compare them."
+        for dataset, those in files.items()
+        if len(those) > 1
+    ]
+
+
 def _share(found: Sequence[Unit], wanted: Sequence[Unit], what: str) -> str:
     """How many different settings, or splits, were run; empty where all were."""
     have, all_of_them = ({canonical({what: getattr(u, what)}) for u in units} for units in (found, wanted))
