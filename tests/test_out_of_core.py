@@ -5,6 +5,7 @@ that follows from (seed, epoch), a killed run goes on exactly, and whatever is w
 import errno
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -83,6 +84,22 @@ def table() -> pa.Table:
 @pytest.fixture(scope="module")
 def folder(table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("tables") / "houses", table)
+
+
+# ---------------------------------------------------------------- what is held out
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_rows_held_out_are_called_by_where_they_stand(folder: Path, tmp_path: Path, several: bool) -> None:
+    files = {path.name: pq.read_table(path) for path in sorted(folder.glob("*.parquet"))}
+    path = folder if several else folder / "part-1.parquet"
+    with stored(Shards.at(path), ["y"], DSPPRegressor(progress=False), cache=tmp_path) as made:
+        assert len(made.val.labels) == len(made.val) > 10
+        for label, row, y in zip(made.val.labels, made.val.rows.table.to_pylist(), made.val.y, strict=True):
+            file, number = str(label).split(", ") if several else ("part-1.parquet", label)
+            (there,) = files[file].slice(int(number), 1).to_pylist()
+            assert there["y"] == y
+            assert all(there[name] == value or value != value for name, value in row.items())
 
 
 # ---------------------------------------------------------------- what is learned
@@ -577,7 +594,9 @@ def test_fit_reads_folders_patterns_and_large_files_from_the_disk(
     assert "to choose the best epoch" in said
     assert "without a target left out" in said
     assert "Scores on" in said
-    assert "held out" in (tmp_path / "r.html").read_text()
+    report = (tmp_path / "r.html").read_text()
+    assert "held out" in report
+    assert len(re.findall(r"part-\d\.parquet, \d+<", report)) >= 5, "surprising rows are called by file and number"
     assert "which was there" in printed(folder, "--cache", tmp_path)
     one = printed(folder / "part-0.parquet", "--conformal", "--validation", folder / "part-1.parquet", "--on-disk")
     assert "200 rows, 11 columns" in one

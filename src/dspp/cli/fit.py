@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,9 +25,7 @@ from dspp.cli.session import Session, Stopped
 from dspp.errors import CheckpointError, InputError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
-    from jaxtyping import Int
 
     from dspp.estimators.regressor import Regressor
 
@@ -46,8 +44,8 @@ class Task:
     judges: str  # what to call them
     given: bool  # whether they were given in a file
     num_train: int  # rows of X that are not held out
-    numbers: "Int[np.ndarray, ' N'] | None" = None  # of the rows of X in their table; None: not known
-    numbers_val: "Int[np.ndarray, ' V'] | None" = None
+    labels: Sequence[object] = ()  # what a report calls the rows of X; empty: their numbers
+    labels_val: Sequence[object] = ()
     said: Iterable[str] = ()  # notes that the user has read before training
 
 
@@ -134,15 +132,16 @@ def _task(options: FitOptions, estimator: "Regressor", data: Labelled, names: li
     X, y = data.table.select(names).filter(data.observed), _targets(options.target, data)
     outputs = data.y[data.observed] if len(options.target) > 1 else None
     train, held, _ = estimator.parts(X.num_rows, options.seed, options.validation is not None, outputs)
+    labels = data.numbers.tolist()
     if options.validation is None:
-        judges, numbers = f"{options.train}, held out", data.numbers
-        return Task(X, y, X.take(held), y.take(held), judges, False, len(train), numbers, numbers[held])
+        judges, held_labels = f"{options.train}, held out", data.numbers[held].tolist()
+        return Task(X, y, X.take(held), y.take(held), judges, False, len(train), labels, held_labels)
     val = read_labelled(options.validation, options.target, reading_types(X.schema))
     check_columns(options.validation, val.table.column_names, names, "which training has")
     with located(val.file):
         encoder.marking(val.table, str(options.validation))
     X_val, y_val = val.table.select(names).filter(val.observed), _targets(options.target, val)
-    return Task(X, y, X_val, y_val, str(options.validation), True, len(train), data.numbers, val.numbers)
+    return Task(X, y, X_val, y_val, str(options.validation), True, len(train), labels, val.numbers.tolist())
 
 
 def _targets(names: list[str], data: Labelled) -> "pa.Table":
@@ -197,7 +196,8 @@ def _from_disk(
     judges = f"{options.train}, held out" if options.validation is None else str(options.validation)
     X = table.val.rows.table
     given = options.validation is not None
-    return estimator, Task(X, targets, X, targets, judges, given, len(table), said=table.notes)
+    labels = table.val.labels
+    return estimator, Task(X, targets, X, targets, judges, given, len(table), labels, labels, table.notes)
 
 
 def _searched(
@@ -284,8 +284,8 @@ def _subject(note: str) -> str:
 def _report(fitted: "Regressor", task: Task, path: Path) -> None:
     from dspp.report import write_model_report
 
-    X, y, rows, numbers = task.X_val, task.y_val, task.judges, task.numbers_val
+    X, y, rows, labels = task.X_val, task.y_val, task.judges, task.labels_val
     if not X.num_rows or any(column.null_count == len(column) for column in y.columns):  # all outputs are drawn
-        X, y, rows, numbers = task.X, task.y, "the table it was trained on", task.numbers
-    X, labels = columns_of(X, fitted.feature_names_in_), None if numbers is None else numbers.tolist()
-    write_model_report(fitted, X, y, path, title="", rows=rows, row_labels=labels)
+        X, y, rows, labels = task.X, task.y, "the table it was trained on", task.labels
+    X = columns_of(X, fitted.feature_names_in_)
+    write_model_report(fitted, X, y, path, title="", rows=rows, row_labels=labels or None)

@@ -102,7 +102,7 @@ def _validation(options: FitOptions, shards: "Shards") -> "Part | None":
     with located(data.file):
         rows = Inputs.of(data.table.select(inputs).filter(pa.array(data.observed)), str(options.validation))
     y = data.y[data.observed]
-    return Part(rows, y[:, 0] if y.shape[1] == 1 else y)
+    return Part(rows, y[:, 0] if y.shape[1] == 1 else y, labels=tuple(data.numbers.tolist()))
 
 
 def _lines(options: FitOptions, shards: "Shards", table: "Stored", estimator: "Regressor") -> list[str]:

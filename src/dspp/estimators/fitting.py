@@ -32,6 +32,7 @@ class Part:
     rows: Inputs
     y: Array
     where: str = "X"  # what errors call the rows
+    labels: tuple[object, ...] = ()  # what a report calls each row; empty: nothing is known of them
 
     def __len__(self) -> int:
         return len(self.y)

@@ -127,17 +127,31 @@ def held_out(num_rows: int, shares: Sequence[float], seed: int) -> list[Int[np.n
 
 @dataclass(frozen=True)
 class _Rows:
-    """A piece of the table: inputs, targets, and what each row is for."""
+    """Rows of a file: inputs, targets, what each is for, and its number in the file."""
 
-    piece: Piece
+    where: str
     X: pa.RecordBatch
     y: Float[np.ndarray, "n T"]
     role: Int[np.ndarray, " n"]
+    number: Int[np.ndarray, " n"]
 
-    def of(self, role: int) -> tuple[pa.RecordBatch, Float[np.ndarray, "_ T"]]:
+    @property
+    def first(self) -> int:
+        """The number of the first row."""
+        return int(self.number[0]) if len(self.number) else 0
+
+    def only(self, role: int) -> "_Rows":
         """The rows that are for this."""
         mine = self.role == role
-        return (self.X, self.y) if mine.all() else (self.X.filter(pa.array(mine)), self.y[mine])
+        if mine.all():
+            return self
+        return _Rows(self.where, self.X.filter(pa.array(mine)), self.y[mine], self.role[mine], self.number[mine])
+
+    def labels(self, shards: Shards) -> list[object]:
+        """What to call each row: its number, after the file's name where there are several."""
+        numbers, path = self.number.tolist(), Path(self.where)
+        alike = sum(file.path.name == path.name for file in shards.files)
+        return numbers if len(shards.files) == 1 else [f"{path if alike > 1 else path.name}, {n}" for n in numbers]
 
 
 class _Maker:
@@ -195,21 +209,21 @@ class _Maker:
     def _learn(self) -> tuple[TableEncoder, Part, Part, int, int]:
         """The encoder, validation and calibration rows, and how many rows are trained on, and left out."""
         learner = TableLearner(self.inputs)
-        kept: dict[int, list[tuple[pa.RecordBatch, Any]]] = {VAL: [], HELD: []}
+        kept: dict[int, list[_Rows]] = {VAL: [], HELD: []}
         counts, observed = np.zeros(4, int), np.zeros(len(self.targets), int)
         for rows in self._pieces("learning the columns"):
-            check_no_inf(rows.X, rows.piece.where, rows.piece.first_row)
-            batch, y = rows.of(TRAIN)
-            learner.add(batch, rows.piece.where, rows.piece.first_row)
+            check_no_inf(rows.X, rows.where, rows.first)
+            train = rows.only(TRAIN)
+            learner.add(train.X, rows.where, rows.first)
             counts += np.bincount(rows.role, minlength=4)
-            observed += (~np.isnan(y)).sum(axis=0)
+            observed += (~np.isnan(train.y)).sum(axis=0)
             for role, parts in kept.items():
                 if role in rows.role:
-                    parts.append(rows.of(role))
+                    parts.append(rows.only(role))
         if not counts[TRAIN] or not observed.all():
             empty = self.targets[int(np.argmin(observed))]
             raise InputError(f"{self.shards.name}: column {empty!r} has no values to train on, expected numbers")
-        val, held = (self._part(kept[role]) for role in (VAL, HELD))
+        val, held = (self._part(rows) for rows in kept.values())
         val = self.validation if self.validation is not None else val
         encoder = marked(learner.encoder(self.shards.name), val, held)
         return encoder, val, held, int(counts[TRAIN]), int(counts[NO_TARGET])
@@ -228,9 +242,9 @@ class _Maker:
 
     def _encoded(self, what: str, encoder: TableEncoder) -> Iterator[tuple[Float[np.ndarray, "n D"], Any]]:
         for rows in self._pieces(what):
-            batch, y = rows.of(TRAIN)
-            if len(batch):
-                yield encoder.transform(batch, rows.piece.first_row, rows.piece.where), y
+            train = rows.only(TRAIN)
+            if len(train.y):
+                yield encoder.transform(train.X, rows.first, rows.where), train.y
 
     def _pieces(self, what: str) -> Iterator[_Rows]:
         for piece in self.shards.pieces(self.piece_rows):
@@ -242,16 +256,18 @@ class _Maker:
                 ends = np.searchsorted(chosen, (piece.number, piece.number + len(y)))
                 role[chosen[slice(*ends)] - piece.number] = part
             role[np.isnan(y).all(axis=1)] = NO_TARGET
-            yield _Rows(piece, piece.batch.select(self.inputs.names), y, role)
+            number = np.arange(piece.first_row, piece.first_row + len(y))
+            yield _Rows(piece.where, piece.batch.select(self.inputs.names), y, role, number)
             self.done += len(y)
             self.bar.update(self.done, what, len(y))
 
-    def _part(self, found: list[tuple[pa.RecordBatch, Any]]) -> Part:
+    def _part(self, found: list[_Rows]) -> Part:
         """Rows in memory, in the types of the whole table."""
-        tables = [pa.table({f.name: b.column(f.name).cast(f.type, safe=False) for f in self.inputs}) for b, _ in found]
+        tables = [pa.table({f.name: r.X.column(f.name).cast(f.type, safe=False) for f in self.inputs}) for r in found]
         table = pa.concat_tables([self.inputs.empty_table(), *tables]).combine_chunks()
-        y = np.concatenate([np.empty((0, len(self.targets))), *(y for _, y in found)])
-        return Part(Inputs(table, None), y[:, 0] if y.shape[1] == 1 else y)
+        y = np.concatenate([np.empty((0, len(self.targets))), *(rows.y for rows in found)])
+        labels = tuple(label for rows in found for label in rows.labels(self.shards))
+        return Part(Inputs(table, None), y[:, 0] if y.shape[1] == 1 else y, labels=labels)
 
 
 # ---------------------------------------------------------------- small parts

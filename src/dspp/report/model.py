@@ -31,7 +31,7 @@ def write_model_report(
     *,
     title: str = "",
     rows: str = "held-out rows",
-    row_labels: Sequence[int] | None = None,
+    row_labels: Sequence[object] | None = None,
 ) -> None:
     """Write one self-contained HTML page about a fitted estimator, as seen on rows it was not trained on.
 
@@ -42,7 +42,7 @@ def write_model_report(
         path: where the page goes.
         title: its heading; empty: made from the model's name and its targets.
         rows: what to call the rows, such as "test.csv".
-        row_labels: the number to show for each row, such as its line in a file; None: its place in X, from 0.
+        row_labels: what to call each row, such as its number in a file; None: its place in X, from 0.
 
     Raises:
         InputError: X or y cannot be used, or there is not one label for each row.
@@ -58,7 +58,7 @@ def report_data(
     *,
     title: str = "",
     rows: str = "held-out rows",
-    row_labels: Sequence[int] | None = None,
+    row_labels: Sequence[object] | None = None,
 ) -> ReportData:
     """Gather what the page shows; arguments as in `write_model_report`."""
     mixture, y_rows = estimator.scored(X, y)
