@@ -1,64 +1,29 @@
-"""Checkpoints (promises 19-23): whatever stops a run, going on gives the bits of a run that never stopped.
-
-Real kills need processes of their own. They are forked from a small helper process that has imported everything and
-has one thread: see `alone`.
-"""
+"""Checkpoints (promises 19, 21 and 22): whatever stops a run, going on gives the bits of a run that never stopped."""
 
 import dataclasses
 import errno
-import hashlib
-import inspect
 import itertools
-import json
 import os
 import random
-import select
 import shutil
 import signal
-import subprocess
-import sys
-import threading
 import time
-import traceback
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from runs import CONFIG, ONE_START, SPEC, X_VAL, Y_VAL, StopAfter, X, Y, at_call, train, untimed
 
 import dspp
-from dspp import TrainConfig, preset, storage
+from dspp import preset, storage
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.objectives import OBJECTIVES
-from dspp.training import fit, loop, stop_on_signals
-from dspp.training.checkpoint import Keeper, open_checkpoint
+from dspp.training import fit, loop
+from dspp.training.checkpoint import Keeper
 from dspp.training.state import take_snapshot
 from dspp.training.step import Stepper
 
 GENERATOR = np.random.default_rng(3)
-X, X_VAL = GENERATOR.normal(size=(200, 2)), GENERATOR.normal(size=(40, 2))
-Y, Y_VAL = np.sin(2 * X[:, 0]) + 0.1 * X[:, 1], np.sin(2 * X_VAL[:, 0]) + 0.1 * X_VAL[:, 1]
-SPEC = preset("dspp", inducing=10, width=2, sites=3)
-# 5 steps an epoch, 25 in all
-CONFIG = TrainConfig(epochs=4, batch_size=40, learning_rate=0.02, restarts=2, threads=1, seed=7)
-ONE_START = CONFIG.change(restarts=1, epochs=2)
-
-
-def train(config=CONFIG, **options):
-    return fit(SPEC, X, Y, X_val=X_VAL, y_val=Y_VAL, config=config, **options)
-
-
-def untimed(result):
-    """All that a run left behind but times and notes, the model as bytes."""
-    weights = {name: value.numpy().tobytes() for name, value in result.model.state_dict().items()}
-    history = [dataclasses.replace(epoch, seconds=0.0) for epoch in result.history]
-    rest = (result.best_epoch, result.recoveries, result.jitter_climbs, result.planned_epochs, result.stopped)
-    return weights, repr((history, result.restart_nll, rest))
-
-
-def fingerprint(result):
-    weights, rest = untimed(result)
-    return hashlib.sha256(b"".join(weights.values()) + rest.encode()).hexdigest()
 
 
 @pytest.fixture(autouse=True)
@@ -71,17 +36,6 @@ def never_stopped():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "SNAPSHOT_STEPS", 2)
         return train()
-
-
-class StopAfter:
-    """A `should_stop` that says so at the given call, counted from 1."""
-
-    def __init__(self, calls):
-        self.left = calls
-
-    def __call__(self):
-        self.left -= 1
-        return self.left == 0
 
 
 # ---------------------------------------------------------------- stopping and going on, in one process
@@ -208,23 +162,11 @@ def test_stopping_without_a_checkpoint_says_what_is_lost():
 def test_ctrl_c_in_a_step_leaves_the_last_good_state(tmp_path, monkeypatch):
     whole, path = train(ONE_START), tmp_path / "run"
     with monkeypatch.context() as patch:
-        _at_call(patch, 9, lambda: signal.raise_signal(signal.SIGINT))
+        at_call(patch, 9, lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             train(ONE_START, checkpoint=path, checkpoint_seconds=1e9)
     assert storage.read(path, CheckpointError)[1]["run"]["current"]["step"] == 7, "5 and every second after it"
     assert untimed(train(ONE_START, checkpoint=path, resume=True)) == untimed(whole)
-
-
-def _at_call(patch, number, act):
-    """Let the objective `act` at a call, counted from 1: in the middle of a step."""
-    original, calls = OBJECTIVES["predictive"], itertools.count(1)
-
-    def objective(*given, **options):
-        if next(calls) == number:
-            act()
-        return original(*given, **options)
-
-    patch.setitem(OBJECTIVES._parts, "predictive", objective)
 
 
 # ---------------------------------------------------------------- divergence
@@ -502,364 +444,3 @@ def test_writing_is_quick(tmp_path, monkeypatch):
     )
     assert len(times) == 9  # four epochs of four steps, and the end
     assert min(times) < 0.05
-
-
-# ---------------------------------------------------------------- signals
-
-
-def test_handlers_are_put_back_and_the_second_ctrl_c_is_at_once():
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with stop_on_signals() as stop:
-        assert not stop()
-        signal.raise_signal(signal.SIGTERM)
-        assert stop()
-        signal.raise_signal(signal.SIGTERM)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        assert stop.signal == signal.SIGTERM
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-
-
-def test_ignored_signals_stay_ignored_and_other_threads_are_left_alone():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with stop_on_signals() as stop:
-            signal.raise_signal(signal.SIGINT)
-            assert not stop()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-    seen = []
-
-    def elsewhere():
-        with stop_on_signals() as stop:
-            seen.append((stop(), signal.getsignal(signal.SIGTERM)))
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert seen == [(False, signal.getsignal(signal.SIGTERM))]
-
-
-# ---------------------------------------------------------------- real processes
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """Call a function of this file in a fresh fork of a process with one thread that has imported everything."""
-    errors = tmp_path_factory.mktemp("alone") / "errors"
-    folders = [str(Path(__file__).parent), str(Path(dspp.__file__).parents[1])]
-    program = f"import sys; sys.path[:0] = {folders!r}; import test_checkpoint; test_checkpoint.serve()"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (
-        errors.open("w") as file,
-        subprocess.Popen(
-            [sys.executable, "-c", program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
-        ) as process,
-    ):
-
-        def call(function, *arguments):
-            process.stdin.write(json.dumps([function.__name__, *arguments]).encode() + b"\n")
-            process.stdin.flush()
-            assert select.select([process.stdout], [], [], 900)[0], "no answer in 15 minutes"
-            assert process.stdout.readline() == b"0\n", errors.read_text()[-4000:]
-
-        yield call
-        process.stdin.close()  # ends it
-
-
-def serve():
-    """What the process does: call a function in a fork for each line, and answer with the exit code."""
-    torch.set_num_threads(1)
-    train(ONE_START)  # what is slow the first time, once for all
-    for line in sys.stdin:
-        name, *arguments = json.loads(line)
-        child = fork(lambda name=name, arguments=arguments: globals()[name](*arguments))
-        print(exit_code(child), flush=True)
-
-
-def fork(work):
-    """Do `work` in a child; its exit code is 0, or 99 when it raises."""
-    child = os.fork()
-    if child:
-        return child
-    try:
-        work()
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(99)
-
-
-def exit_code(child):
-    """Exit code, or minus the signal."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-SHORT = CONFIG.change(epochs=2)
-
-
-def go_on(path):
-    """What a child does: go on until the end and leave the result's fingerprint beside the checkpoint."""
-    result = train(SHORT, checkpoint=path, resume=True, checkpoint_seconds=0)
-    Path(f"{path}.done").write_text(fingerprint(result))
-
-
-def kill_and_resume(folder, kills, seed):
-    """Kill children at random times; each run goes on until it ends, and must end as if nothing had happened."""
-    loop.SNAPSHOT_STEPS = 2
-    expected, choose, killed, runs = fingerprint(train(SHORT)), random.Random(seed), 0, 0
-    begin = time.perf_counter()
-    go_on(f"{folder}/whole")
-    whole = time.perf_counter() - begin
-    while killed < kills:
-        path = f"{folder}/{runs}"
-        runs += 1
-        while True:
-            child = fork(lambda path=path: go_on(path))
-            time.sleep(choose.uniform(0, 0.8 * whole))
-            os.kill(child, signal.SIGKILL)
-            code = exit_code(child)
-            assert code in (0, -signal.SIGKILL), code
-            if code == 0 or Path(f"{path}.done").exists():
-                break
-            killed += 1
-        assert Path(f"{path}.done").read_text() == expected, f"run {runs} after {killed} kills"
-
-
-def test_kill_9_then_resume_is_never_killed(tmp_path, alone):
-    """Promise 19, 10 of 10."""
-    alone(kill_and_resume, str(tmp_path), 10, 1)
-
-
-@pytest.mark.long
-def test_kill_9_then_resume_is_never_killed_100_of_100(tmp_path, alone):
-    """Promise 19."""
-    alone(kill_and_resume, str(tmp_path), 100, 2)
-
-
-ONE_EPOCH = ONE_START.change(epochs=1)
-CALLS = ("write", "fsync", "replace")
-
-
-def crash_everywhere(folder):
-    """Leave before and after each write, fsync and rename of a run, and in the middle of each write; then go on."""
-    loop.SNAPSHOT_STEPS = 3
-    expected = fingerprint(train(ONE_EPOCH))
-    steps = [None, 0, 3, 5]  # at which there are saves, after none
-    for number in range(12):  # three saves of four calls: write, fsync, rename, fsync of the folder
-        for how in ("before", "half", "after") if number % 4 == 0 else ("before", "after"):
-            path = Path(folder) / f"{number}-{how}" / "run"
-            path.parent.mkdir()
-            child = fork(lambda path=path, number=number, how=how: crash_at(path, number, how))
-            assert exit_code(child) == 42, (number, how)
-            renamed = number % 4 == 3 or (number % 4 == 2 and how == "after")
-            assert step_in(path) == steps[number // 4 + renamed], (number, how)
-            if how != "before":
-                assert fingerprint(train(ONE_EPOCH, checkpoint=path, resume=True)) == expected, (number, how)
-                assert os.listdir(path.parent) == ["run"]
-
-
-def step_in(path):
-    """Load a checkpoint as a run would; the step it stands at, None when there is none."""
-    if not path.exists():
-        return None
-    header = storage.read(path, CheckpointError)[1]
-    identity = {name: header[name] for name in ("data", "spec", "features", "config")}
-    with open_checkpoint(path, True, 0.0, identity) as keeper:
-        return keeper.saved.current.step
-
-
-def crash_at(path, number, how):
-    """Train, and leave at a call, counted from 0 over all three kinds."""
-    calls = itertools.count()
-
-    def crashing(original, splits):
-        def call(*given):
-            now = next(calls) == number
-            if now and how == "half" and splits:
-                original(given[0], given[1][: len(given[1]) // 2])
-            if now and how != "after":
-                os._exit(42)
-            result = original(*given)
-            if now:
-                os._exit(42)
-            return result
-
-        return call
-
-    for name in CALLS:
-        setattr(os, name, crashing(getattr(os, name), name == "write"))
-    train(ONE_EPOCH, checkpoint=path, checkpoint_seconds=0)
-
-
-def test_every_crash_point_is_safe(tmp_path, alone):
-    """Promise 20."""
-    assert all(f"os.{name}(" in inspect.getsource(storage) for name in CALLS)
-    alone(crash_everywhere, str(tmp_path))
-
-
-def stop_by_signals(folder):
-    """SIGTERM and SIGINT in the middle of a step, with the handlers and, for Ctrl-C, without."""
-    loop.SNAPSHOT_STEPS = 2
-    expected = fingerprint(train(SHORT))
-    for number, handled in ((signal.SIGTERM, True), (signal.SIGINT, True), (signal.SIGINT, False)):
-        for step in (2, 13):  # in the trial of the first start, in the second epoch
-            path = f"{folder}/{number}-{handled}-{step}"
-            child = fork(
-                lambda path=path, number=number, handled=handled, step=step: drive(path, number, handled, step)
-            )
-            assert exit_code(child) == 128 + number
-            assert fingerprint(train(SHORT, checkpoint=path, resume=True)) == expected
-
-
-def drive(path, number, handled, step):
-    """A program as the command line will be: train, and turn being stopped into an exit code."""
-    with pytest.MonkeyPatch.context() as patch:
-        _at_call(patch, step, lambda: os.kill(os.getpid(), number))
-        try:
-            if handled:
-                with stop_on_signals() as stop:
-                    train(SHORT, checkpoint=path, checkpoint_seconds=1e9, should_stop=stop)
-            else:
-                train(SHORT, checkpoint=path, checkpoint_seconds=1e9)
-        except TrainingInterrupted:
-            os._exit(128 + stop.signal)
-        except KeyboardInterrupt:
-            os._exit(130)
-
-
-def test_signals_leave_a_checkpoint_and_their_exit_codes(tmp_path, alone):
-    """Promise 23."""
-    alone(stop_by_signals, str(tmp_path))
-
-
-# ---------------------------------------------------------------- time budget
-
-
-def test_a_time_budget_is_kept_and_the_schedule_ends():
-    for _ in range(3):  # the machine may stand still once
-        begin = time.perf_counter()
-        result = train(CONFIG.change(epochs=100_000), time_budget=3.0)
-        spent = time.perf_counter() - begin
-        if spent < 4.0:
-            break
-    assert 2.0 < spent < 4.0
-    assert result.stopped == "time"
-    assert len(result.history) == result.planned_epochs < 100_000
-    assert result.history[-1].learning_rate < 0.05 * CONFIG.learning_rate, "the cosine came to its end"
-    assert "the time budget of 3 s allowed " in result.notes[-1]
-    assert result.notes[-1].endswith(" of 100000 epochs")
-    assert len(result.restart_nll) == 2
-
-
-def test_a_budget_that_suffices_changes_nothing(never_stopped):
-    result = train(time_budget=600.0)
-    assert untimed(result) == untimed(never_stopped)
-    assert (result.stopped, result.planned_epochs, result.notes) == ("finished", 4, ())
-
-
-class Pretend:
-    """Steps that only take time, on a clock of the test's own: exact and without waiting."""
-
-    def __init__(self, patch, seconds, validation=0.0):
-        self.now, self.seconds, self.validation = 0.0, seconds, validation
-        patch.setattr("dspp.training.clock.time.perf_counter", lambda: self.now)
-        patch.setattr(Stepper, "step", lambda stepper, state, index, done: self.step(stepper, state, done))
-        patch.setattr(loop, "nll", self.nll)
-
-    def step(self, stepper, state, done):
-        self.now += self.seconds
-        config = stepper._config
-        state.optimizer.param_groups[0]["lr"] = config.learning_rate * stepper._schedule(done, config)
-        return 0.0, 0.0
-
-    def nll(self, *given):
-        self.now += self.validation
-        return 0.0
-
-
-LONG = CONFIG.change(epochs=1000, restarts=1, batch_size=20)  # 10 steps an epoch
-ENDED = 0.01 * CONFIG.learning_rate  # the cosine is there at its last 6 %
-
-
-@pytest.mark.parametrize("validation", [0.0, 2.0])
-def test_the_plan_fits_the_budget(monkeypatch, validation):
-    """At 0.1 s a step and 10 steps an epoch, with the validation at the end of each."""
-    pretend = Pretend(monkeypatch, 0.1, validation)
-    result = train(LONG, time_budget=60.0)
-    assert 0.94 * 60 <= result.seconds <= 60 + validation
-    assert result.seconds == pretend.now
-    expected = 60 / (1 + validation)
-    assert expected - 2 <= result.planned_epochs <= expected + 1
-    assert result.history[-1].learning_rate < ENDED
-
-
-def test_a_budget_of_less_than_an_epoch_still_ends_the_schedule(monkeypatch):
-    Pretend(monkeypatch, 0.1, validation=0.8)  # what validation is taken to cost before it has been measured
-    result = train(LONG.change(batch_size=2), time_budget=8.0)  # 100 steps an epoch
-    assert result.planned_epochs == len(result.history) == 1
-    assert result.history[0].learning_rate < ENDED
-    assert result.notes == ("the time budget of 8 s allowed 0.7 of 1000 epochs",)
-    assert result.seconds == pytest.approx(7.8)
-
-
-def test_restarts_that_would_take_too_much_are_left_out(monkeypatch):
-    Pretend(monkeypatch, 0.1)
-    config = LONG.change(restarts=3)  # 3 s for the trials
-    assert len(train(config, time_budget=11.0).restart_nll) == 3
-    result = train(config, time_budget=9.0)
-    assert result.restart_nll == ()
-    assert result.notes[0] == "the time budget of 9 s has no room to try 3 starts; the first was trained"
-    assert result.history[-1].learning_rate < ENDED
-    assert [epoch.number for epoch in result.history] == list(range(1, result.planned_epochs + 1))
-
-
-@pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_a_machine_that_changes_its_pace_is_followed(monkeypatch, factor):
-    pretend = Pretend(monkeypatch, 0.1)
-
-    def change(epoch):
-        if epoch.number == 10:
-            pretend.seconds *= factor
-
-    result = train(LONG, time_budget=60.0, on_epoch=change)
-    assert 0.94 * 60 <= result.seconds <= 60.2
-    assert result.planned_epochs == pytest.approx(10 + 50 / factor, rel=0.06)
-    assert result.history[-1].learning_rate < ENDED
-
-
-def test_time_before_a_resume_counts(tmp_path, monkeypatch):
-    path = tmp_path / "run"
-    pretend = Pretend(monkeypatch, 0.1)
-    with pytest.raises(TrainingInterrupted):
-        train(LONG, time_budget=20.0, checkpoint=path, should_stop=StopAfter(120))
-    pretend.now = 1000.0  # a new process, another clock
-    result = train(LONG, time_budget=20.0, checkpoint=path, resume=True)
-    assert result.seconds == pytest.approx(20, abs=0.8)
-    assert result.planned_epochs <= 20
-    again = train(LONG, time_budget=20.0, checkpoint=path, resume=True)
-    assert (again.seconds, again.notes, again.stopped) == (result.seconds, result.notes, "time")
-
-
-def test_without_a_budget_a_resumed_run_is_whole_again(tmp_path, monkeypatch):
-    config, path = LONG.change(epochs=40), tmp_path / "run"
-    Pretend(monkeypatch, 0.1)
-    with pytest.raises(TrainingInterrupted):
-        train(config, time_budget=10.0, checkpoint=path, should_stop=StopAfter(60))
-    assert storage.read(path, CheckpointError)[1]["run"]["total_steps"] < 120
-    result = train(config, checkpoint=path, resume=True)
-    assert (result.planned_epochs, len(result.history), result.stopped) == (40, 40, "finished")
-
-
-def test_a_tiny_budget_makes_one_step():
-    result = train(time_budget=1e-6)
-    assert result.stopped == "time"
-    assert len(result.history) == 1
-    assert all(torch.isfinite(value).all() for value in result.model.state_dict().values())
-
-
-@pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf")])
-def test_a_budget_that_makes_no_sense_is_refused(budget):
-    with pytest.raises(InputError, match=r"time_budget: got .*expected seconds > 0"):
-        train(time_budget=budget)

@@ -1,0 +1,59 @@
+"""A small run that is stopped, killed and resumed in the tests of checkpoints."""
+
+import dataclasses
+import hashlib
+import itertools
+
+import numpy as np
+
+from dspp import TrainConfig, preset
+from dspp.objectives import OBJECTIVES
+from dspp.training import fit
+
+GENERATOR = np.random.default_rng(3)
+X, X_VAL = GENERATOR.normal(size=(200, 2)), GENERATOR.normal(size=(40, 2))
+Y, Y_VAL = np.sin(2 * X[:, 0]) + 0.1 * X[:, 1], np.sin(2 * X_VAL[:, 0]) + 0.1 * X_VAL[:, 1]
+SPEC = preset("dspp", inducing=10, width=2, sites=3)
+# 5 steps an epoch, 25 in all
+CONFIG = TrainConfig(epochs=4, batch_size=40, learning_rate=0.02, restarts=2, threads=1, seed=7)
+ONE_START = CONFIG.change(restarts=1, epochs=2)
+
+
+def train(config=CONFIG, **options):
+    return fit(SPEC, X, Y, X_val=X_VAL, y_val=Y_VAL, config=config, **options)
+
+
+def untimed(result):
+    """All that a run left behind but times and notes, the model as bytes."""
+    weights = {name: value.numpy().tobytes() for name, value in result.model.state_dict().items()}
+    history = [dataclasses.replace(epoch, seconds=0.0) for epoch in result.history]
+    rest = (result.best_epoch, result.recoveries, result.jitter_climbs, result.planned_epochs, result.stopped)
+    return weights, repr((history, result.restart_nll, rest))
+
+
+def fingerprint(result):
+    weights, rest = untimed(result)
+    return hashlib.sha256(b"".join(weights.values()) + rest.encode()).hexdigest()
+
+
+class StopAfter:
+    """A `should_stop` that says so at the given call, counted from 1."""
+
+    def __init__(self, calls):
+        self.left = calls
+
+    def __call__(self):
+        self.left -= 1
+        return self.left == 0
+
+
+def at_call(patch, number, act):
+    """Let the objective `act` at a call, counted from 1: in the middle of a step."""
+    original, calls = OBJECTIVES["predictive"], itertools.count(1)
+
+    def objective(*given, **options):
+        if next(calls) == number:
+            act()
+        return original(*given, **options)
+
+    patch.setitem(OBJECTIVES._parts, "predictive", objective)

@@ -1,0 +1,145 @@
+"""Time budgets: the schedule is made to end in time, and what is left out is said."""
+
+import time
+
+import pytest
+import torch
+from runs import CONFIG, StopAfter, train, untimed
+
+from dspp import storage
+from dspp.errors import CheckpointError, InputError, TrainingInterrupted
+from dspp.training import loop
+from dspp.training.step import Stepper
+
+
+@pytest.fixture(autouse=True)
+def frequent_snapshots(monkeypatch):
+    monkeypatch.setattr(loop, "SNAPSHOT_STEPS", 2)
+
+
+def test_a_time_budget_is_kept_and_the_schedule_ends():
+    for _ in range(3):  # the machine may stand still once
+        begin = time.perf_counter()
+        result = train(CONFIG.change(epochs=100_000), time_budget=3.0)
+        spent = time.perf_counter() - begin
+        if spent < 4.0:
+            break
+    assert 2.0 < spent < 4.0
+    assert result.stopped == "time"
+    assert len(result.history) == result.planned_epochs < 100_000
+    assert result.history[-1].learning_rate < 0.05 * CONFIG.learning_rate, "the cosine came to its end"
+    assert "the time budget of 3 s allowed " in result.notes[-1]
+    assert result.notes[-1].endswith(" of 100000 epochs")
+    assert len(result.restart_nll) == 2
+
+
+def test_a_budget_that_suffices_changes_nothing():
+    result = train(time_budget=600.0)
+    assert untimed(result) == untimed(train())
+    assert (result.stopped, result.planned_epochs, result.notes) == ("finished", 4, ())
+
+
+class Pretend:
+    """Steps that only take time, on a clock of the test's own: exact and without waiting."""
+
+    def __init__(self, patch, seconds, validation=0.0):
+        self.now, self.seconds, self.validation = 0.0, seconds, validation
+        patch.setattr("dspp.training.clock.time.perf_counter", lambda: self.now)
+        patch.setattr(Stepper, "step", lambda stepper, state, index, done: self.step(stepper, state, done))
+        patch.setattr(loop, "nll", self.nll)
+
+    def step(self, stepper, state, done):
+        self.now += self.seconds
+        config = stepper._config
+        state.optimizer.param_groups[0]["lr"] = config.learning_rate * stepper._schedule(done, config)
+        return 0.0, 0.0
+
+    def nll(self, *given):
+        self.now += self.validation
+        return 0.0
+
+
+LONG = CONFIG.change(epochs=1000, restarts=1, batch_size=20)  # 10 steps an epoch
+ENDED = 0.01 * CONFIG.learning_rate  # the cosine is there at its last 6 %
+
+
+@pytest.mark.parametrize("validation", [0.0, 2.0])
+def test_the_plan_fits_the_budget(monkeypatch, validation):
+    """At 0.1 s a step and 10 steps an epoch, with the validation at the end of each."""
+    pretend = Pretend(monkeypatch, 0.1, validation)
+    result = train(LONG, time_budget=60.0)
+    assert 0.94 * 60 <= result.seconds <= 60 + validation
+    assert result.seconds == pretend.now
+    expected = 60 / (1 + validation)
+    assert expected - 2 <= result.planned_epochs <= expected + 1
+    assert result.history[-1].learning_rate < ENDED
+
+
+def test_a_budget_of_less_than_an_epoch_still_ends_the_schedule(monkeypatch):
+    Pretend(monkeypatch, 0.1, validation=0.8)  # what validation is taken to cost before it has been measured
+    result = train(LONG.change(batch_size=2), time_budget=8.0)  # 100 steps an epoch
+    assert result.planned_epochs == len(result.history) == 1
+    assert result.history[0].learning_rate < ENDED
+    assert result.notes == ("the time budget of 8 s allowed 0.7 of 1000 epochs",)
+    assert result.seconds == pytest.approx(7.8)
+
+
+def test_restarts_that_would_take_too_much_are_left_out(monkeypatch):
+    Pretend(monkeypatch, 0.1)
+    config = LONG.change(restarts=3)  # 3 s for the trials
+    assert len(train(config, time_budget=11.0).restart_nll) == 3
+    result = train(config, time_budget=9.0)
+    assert result.restart_nll == ()
+    assert result.notes[0] == "the time budget of 9 s has no room to try 3 starts; the first was trained"
+    assert result.history[-1].learning_rate < ENDED
+    assert [epoch.number for epoch in result.history] == list(range(1, result.planned_epochs + 1))
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_machine_that_changes_its_pace_is_followed(monkeypatch, factor):
+    pretend = Pretend(monkeypatch, 0.1)
+
+    def change(epoch):
+        if epoch.number == 10:
+            pretend.seconds *= factor
+
+    result = train(LONG, time_budget=60.0, on_epoch=change)
+    assert 0.94 * 60 <= result.seconds <= 60.2
+    assert result.planned_epochs == pytest.approx(10 + 50 / factor, rel=0.06)
+    assert result.history[-1].learning_rate < ENDED
+
+
+def test_time_before_a_resume_counts(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    pretend = Pretend(monkeypatch, 0.1)
+    with pytest.raises(TrainingInterrupted):
+        train(LONG, time_budget=20.0, checkpoint=path, should_stop=StopAfter(120))
+    pretend.now = 1000.0  # a new process, another clock
+    result = train(LONG, time_budget=20.0, checkpoint=path, resume=True)
+    assert result.seconds == pytest.approx(20, abs=0.8)
+    assert result.planned_epochs <= 20
+    again = train(LONG, time_budget=20.0, checkpoint=path, resume=True)
+    assert (again.seconds, again.notes, again.stopped) == (result.seconds, result.notes, "time")
+
+
+def test_without_a_budget_a_resumed_run_is_whole_again(tmp_path, monkeypatch):
+    config, path = LONG.change(epochs=40), tmp_path / "run"
+    Pretend(monkeypatch, 0.1)
+    with pytest.raises(TrainingInterrupted):
+        train(config, time_budget=10.0, checkpoint=path, should_stop=StopAfter(60))
+    assert storage.read(path, CheckpointError)[1]["run"]["total_steps"] < 120
+    result = train(config, checkpoint=path, resume=True)
+    assert (result.planned_epochs, len(result.history), result.stopped) == (40, 40, "finished")
+
+
+def test_a_tiny_budget_makes_one_step():
+    result = train(time_budget=1e-6)
+    assert result.stopped == "time"
+    assert len(result.history) == 1
+    assert all(torch.isfinite(value).all() for value in result.model.state_dict().values())
+
+
+@pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf")])
+def test_a_budget_that_makes_no_sense_is_refused(budget):
+    with pytest.raises(InputError, match=r"time_budget: got .*expected seconds > 0"):
+        train(time_budget=budget)
