@@ -205,6 +205,31 @@ def test_several_targets_may_be_partly_observed(tmp_path: Path) -> None:
     assert json.loads(dspp("evaluate", tmp_path / "m.dspp", tmp_path / "two.parquet", "--json").stdout)["rows"] == 55
 
 
+def test_targets_that_are_never_observed_together_are_reported_on(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=80)
+    lines = [f"{v:.3f},{f'{v:.3f}' if i % 2 else ''},{'' if i % 2 else f'{2 * v:.3f}'}" for i, v in enumerate(x)]
+    train, model = csv_file(tmp_path / "t.csv", ["x,a,b", *lines]), tmp_path / "m.dspp"
+    done("fit", train, "--target", "a", "--target", "b", "--out", model, "--report", tmp_path / "r.html", *TINY)
+    assert "figures of an output show the rows in which it was observed" in (tmp_path / "r.html").read_text()
+    alone = csv_file(tmp_path / "a.csv", ["x,a,b", *(line for line in lines[1::2])])
+    result = dspp("evaluate", model, alone)
+    assert result.exit_code == 0
+    assert "column 'b' has no values; scores are of the others" in result.stderr
+    assert "in nats a value observed" in " ".join(result.stdout.split())
+    nothing = csv_file(tmp_path / "n.csv", ["x,a,b", "1,,", "2,,"])
+    assert "column 'a' has no values" in refused("evaluate", model, nothing)
+
+
+def test_infinite_intervals_are_announced(train: Path, test_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m.dspp"
+    done("fit", train, "--target", "price", "--out", out, *TINY, "--conformal")
+    result = dspp("predict", out, test_file, "--out", tmp_path / "p.csv", "--interval", 0.99)
+    assert result.exit_code == 0
+    assert "at a coverage of 0.99 intervals are infinite: " in result.stderr
+    assert " calibration rows are too few, it takes 99" in result.stderr
+
+
 def test_tune_is_fit_with_a_search(train: Path, test_file: Path, tmp_path: Path) -> None:
     common = ("--target", "price", "--layers", 2, "--inducing", 8, "--epochs", 2, "--restarts", 1, "--trials", 2)
     text = done("fit", train, *common, "--tune", "--out", tmp_path / "a.dspp")
@@ -314,7 +339,7 @@ def test_intervals_are_recalibrated_where_the_model_was(train: Path, test_file: 
     expected, plain = load(out).predict_interval(inputs(test_file), 0.7), load(out).predict_dist(inputs(test_file))
     np.testing.assert_array_equal(read(new)["price_lower"], expected["lower"])
     assert not np.array_equal(read(new)["price_lower"], plain.interval(0.7)[0])
-    assert "Recalibrated intervals" in dspp("evaluate", out, test_file).stdout
+    assert "recalibrated intervals of 90 % hold" in dspp("evaluate", out, test_file).stdout
 
 
 def test_categories_never_seen_in_training_are_counted(model: Path, test_file: Path, tmp_path: Path) -> None:

@@ -53,7 +53,41 @@ def test_a_report_shows_the_row_numbers_it_is_given(one: Regressor, tmp_path: Pa
 def test_a_report_shows_the_numbers_of_the_rows_it_draws(two: Regressor) -> None:
     gaps = BOTH.copy()
     gaps[::2, 0] = np.nan
-    assert report_data(two, X, gaps, row_labels=range(100, 160)).row_labels[:3] == ["101", "103", "105"]
+    gaps[1::2, 1] = np.nan  # no row has both
+    shown = report_data(two, X, gaps, row_labels=range(100, 160))
+    assert shown.row_labels[:3] == ["100", "101", "102"]
+    for target, number in zip(shown.targets, (1, 0), strict=True):
+        assert shown.row_label(target.row(2)) == str(100 + number + 4)
+        np.testing.assert_array_equal(target.y, gaps[number::2, 1 - number])
+        np.testing.assert_array_equal(
+            target.mixture.mean.numpy(), two.predict_dist(X).mean[number::2, 1 - number].numpy()
+        )
+
+
+def test_an_output_that_was_not_observed_is_left_out_of_scores_and_report(two: Regressor, tmp_path: Path) -> None:
+    y = BOTH.copy()
+    y[:, 1] = np.nan
+    first = two.predict_dist(X).marginal(0)
+    scores = two.evaluate(X, y)
+    assert scores["nll"] == two.score_nll(X, y) == pytest.approx(metrics.nll(first, y[:, 0]))
+    assert scores["rmse"] == scores["mrmse"] == pytest.approx(metrics.rmse(first, y[:, 0]))
+    assert scores["crps"] == two.score_crps(X, y) == pytest.approx(metrics.crps(first, y[:, 0]))
+    assert two.score(X, y) == scores["r2"]
+    assert [target.name for target in report_data(two, X, y).targets] == ["y0"]
+    dspp.write_model_report(two, X, y, tmp_path / "page.html")
+
+
+def test_a_frame_whose_columns_have_no_names_is_reported_on(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X)
+    dspp.write_model_report(tiny().fit(frame, Y), frame, Y, tmp_path / "page.html")
+
+
+def test_weights_are_not_negative_and_quantiles_of_a_frame_differ(one: Regressor) -> None:
+    with pytest.raises(InputError, match="sample_weight: got -1, expected numbers of at least 0"):
+        one.score(X, Y, sample_weight=-np.ones(60))
+    assert one.predict_quantiles(X, [0.5, 0.5]).shape == (60, 2)
+    with pytest.raises(InputError, match="expected each once"):
+        one.predict_quantiles(pd.DataFrame(X), [0.5, 0.5])
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
@@ -162,7 +196,7 @@ def test_an_infinite_interval_is_announced(tmp_path: Path) -> None:
         "6 calibration rows of y cannot promise 90 %, which takes 9: such intervals are infinite; give more rows or "
         "raise calibration_fraction"
     ]
-    with pytest.warns(UserWarning, match=r"too few calibration rows \(6\) to promise a coverage of 0.9: intervals are"):
+    with pytest.warns(UserWarning, match="0.9 intervals are infinite: 6 calibration rows are too few, it takes 9"):
         assert np.isinf(model.predict_interval(X)).all()
     assert np.isfinite(model.predict_interval(X, 0.8)).all()  # and no warning, which would be an error here
     assert "to hold 90 % of new rows they are infinite" in (report_data(model, X, Y).conformal or "")

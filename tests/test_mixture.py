@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import scoringrules
 import torch
@@ -706,3 +707,28 @@ def test_a_covariance_must_be_positive_definite(bad: float) -> None:
     for call in (lambda: broken.log_prob(torch.zeros(3, 2)), lambda: broken.sample(1)):
         with pytest.raises(NumericalError, match=message):
             call()
+
+
+# ------------------------------------------------------------ what users hand in
+
+
+@pytest.mark.parametrize("kind", [np.asarray, pd.Series, list, tuple])
+def test_arrays_columns_and_lists_are_targets_too(kind: Callable[..., object]) -> None:
+    mixture = normal_mixture()
+    y = targets(mixture)
+    for ask in (mixture.log_prob, mixture.cdf, mixture.pit, mixture.crps, mixture.component_log_prob):
+        assert torch.equal(ask(kind(y.tolist())), ask(y))
+    assert torch.equal(mixture.cdf([y.tolist()] * 2), mixture.cdf(torch.stack([y, y])))
+    several = multivariate_mixture()
+    table = targets(several)
+    for ask in (several.log_prob, several.crps):
+        assert torch.equal(ask(table.numpy()), ask(table))
+        assert torch.equal(ask(pd.DataFrame(table.numpy())), ask(table))
+
+
+@pytest.mark.parametrize("y", [0.0, "text", None, [[1.0], [2.0, 3.0]], ["a"] * 5, {}, np.zeros(4)])
+def test_other_targets_are_refused_in_words(y: object) -> None:
+    mixture = normal_mixture()
+    for ask in (mixture.log_prob, mixture.cdf, mixture.crps):
+        with pytest.raises(InputError, match="give one"):
+            ask(y)

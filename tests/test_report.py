@@ -280,6 +280,8 @@ def test_of_many_inputs_the_most_relevant_are_shown_in_their_own_order() -> None
         (1.5e-7, f"1.5{THIN}×{THIN}10⁻⁷"),
         (-2.34567e9, f"−2.346{THIN}×{THIN}10⁹"),
         (9_999_999.9, f"1{THIN}×{THIN}10⁷"),
+        (5e-324, f"4.941{THIN}×{THIN}10⁻³²⁴"),
+        (1.7976931348623157e308, f"1.798{THIN}×{THIN}10³⁰⁸"),
         (float("nan"), "–"),
         (float("-inf"), "−∞"),
     ],
@@ -315,7 +317,7 @@ def test_the_weights_of_a_grid_are_summed_over_the_other_layers() -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"targets": [target("a", 3), target("b", 4)]}, "b: got 4 rows, expected 3, as a has"),
+        ({"targets": [target("a", 3), target("b", 4)]}, "b: got 4 rows, expected 3, as others have"),
         ({"targets": [target("a", 3)], "rows": {"x": [1]}}, r"rows\['x'\]: got 1 rows, expected 3"),
         ({"targets": [target("a", 3)], "row_labels": [1]}, "row_labels: got 1 rows"),
         ({"sites": [np.zeros((2, 1))], "weights": np.ones(3) / 3}, "weights: got 3, expected one for each"),

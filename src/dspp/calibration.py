@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -20,7 +20,7 @@ from dspp.mixture import AnyMixture, NormalMixture
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 _HEADLINE = 0.9  # the level that the verdict speaks of
-_STANDARD_ERRORS = 2.0  # a coverage this far from its level is no accident
+_CHANCE = 0.05  # a coverage that chance would give less often than this is no accident
 _SLIGHT = 0.03  # a coverage no farther than this from its level is only slightly off
 _SMALL_P = 0.01  # of the Kolmogorov–Smirnov test
 _NO_SCORE = 1.0  # above every score: fills the places of outputs that were not observed
@@ -28,17 +28,20 @@ _NO_SCORE = 1.0  # above every score: fills the places of outputs that were not 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How the central intervals of some rows fared; with T outputs, pooled over all the observed values.
+    """How the model's central intervals fared on some rows; with T outputs, pooled over all the observed values.
 
     Attributes:
         num_rows: Rows looked at.
         num_values: Observed values in them.
         coverage: For each level, the share of the values inside their interval of that probability.
         width: For each level, the mean width of the interval, in the units of y (of T outputs: their mean).
-        ks: The Kolmogorov–Smirnov distance of the PIT from the uniform distribution.
-        p_value: How likely a distance as large is if the model is right. Pooled over outputs that move together it is
-            too small: look at `per_output` then.
-        per_output: The same for each output; empty for a single one.
+        ks: The Kolmogorov–Smirnov distance of the PIT from the uniform distribution; of T outputs, that of the one
+            with the smallest p-value.
+        p_value: How likely a distance as large is if the model is right; of T outputs, T times the smallest, since
+            outputs that move together cannot be pooled.
+        per_output: The same for each output that was observed; empty for a single one.
+        name: What to call the output, for one of several.
+        recalibrated: The share of the values inside their conformal interval of 90 %; None without one.
     """
 
     num_rows: int
@@ -48,38 +51,50 @@ class Calibration:
     ks: float
     p_value: float
     per_output: tuple["Calibration", ...] = ()
+    name: str = ""
+    recalibrated: float | None = None
 
     def verdict(self) -> str:
-        """Say in one sentence whether the intervals can be trusted.
+        """Say in a sentence whether the intervals can be trusted, and in another how recalibrated ones fared.
 
-        Too narrow or too wide means that the coverage of the 90 % interval is more than 2 binomial standard errors from
-        90 %. Outputs of one row may move together, so the standard error is that of the rows, not of all the values.
+        Too narrow or too wide means that a right 90 % interval would hold so many or so few rows in less than 5 % of
+        cases, by the binomial distribution. Outputs of one row may move together, so rows are counted, not values.
         """
-        if complaint := self._complaint(_STANDARD_ERRORS):
-            return f"Intervals are {complaint}: {self._finding()}."
-        from scipy import stats  # here: predictions do not wait for it
+        if self.recalibrated is None:
+            return self._verdict()
+        held = f"{100.0 * self.recalibrated:.1f}".removesuffix(".0")
+        return f"{self._verdict()} That is the model itself; recalibrated intervals of 90 % hold {held} %."
 
+    def _verdict(self) -> str:
+        if complaint := self._complaint(_CHANCE):
+            return f"Intervals are {complaint}: {self._finding()}."
         parts = self.per_output or (self,)
         # Many outputs get more room each, so that a good model is blamed as seldom as for one.
-        errors = float(stats.norm.isf(stats.norm.sf(_STANDARD_ERRORS) / len(parts)))
-        for t, part in enumerate(self.per_output):
-            if complaint := part._complaint(errors):
-                return f"Intervals are right on the whole, but those of output {t} are {complaint}: {part._finding()}."
-        smallest = min(part.p_value for part in parts)
-        if smallest * len(parts) < _SMALL_P:
+        blamed = [part for part in self.per_output if part._complaint(_CHANCE / len(parts))]
+        if blamed:
+            worst = max(blamed, key=lambda part: abs(part._gap) * math.sqrt(part.num_rows))
+            complaint = worst._complaint(_CHANCE / len(parts))
+            return f"Intervals are right on the whole, but those of {worst.name} are {complaint}: {worst._finding()}."
+        if self.p_value < _SMALL_P:
             return (
                 f"Intervals are right at 90 %, but the distribution is off in shape or to one side: {self._finding()}, "
-                f"yet the PIT is not uniform (p = {smallest:.1g})."
+                f"yet the PIT is not uniform (p = {self.p_value:.1g})."
             )
+        if chance_bounds(self.num_rows, _HEADLINE)[1] >= 1.0:
+            return f"Too few rows to tell whether intervals are right: {self._finding()}."
         return f"Intervals are right: {self._finding()}."
 
-    def _complaint(self, standard_errors: float) -> str:
+    @property
+    def _gap(self) -> float:
+        return self.coverage[_HEADLINE] - _HEADLINE
+
+    def _complaint(self, chance: float) -> str:
         """Return "too narrow", "slightly too wide" and so on, or nothing."""
-        gap = self.coverage[_HEADLINE] - _HEADLINE
-        if abs(gap) <= standard_errors * math.sqrt(_HEADLINE * (1.0 - _HEADLINE) / self.num_rows):
+        low, high = chance_bounds(self.num_rows, _HEADLINE, chance)
+        if low <= self.coverage[_HEADLINE] <= high:
             return ""
-        slightly = "slightly " if abs(gap) <= _SLIGHT else ""
-        return slightly + ("too narrow" if gap < 0.0 else "too wide")
+        slightly = "slightly " if abs(self._gap) <= _SLIGHT else ""
+        return slightly + ("too narrow" if self._gap < 0.0 else "too wide")
 
     def _finding(self) -> str:
         what = "value" if self.per_output else "row"
@@ -88,24 +103,50 @@ class Calibration:
         return f"the {100.0 * _HEADLINE:.0f} % interval holds {held} % of {self.num_values:,} {what}{plural}"
 
 
-def check_calibration(mixture: AnyMixture, y: Table) -> Calibration:
+def chance_bounds(num_rows: int, level: float, chance: float = _CHANCE) -> tuple[float, float]:
+    """Return the least and the largest coverage that a right interval of this level has but for `chance`."""
+    from scipy import stats  # here: predictions do not wait for it
+
+    low, high = stats.binom.ppf([0.5 * chance, 1.0 - 0.5 * chance], num_rows, level) / num_rows
+    return float(low), float(high)
+
+
+def check_calibration(
+    mixture: AnyMixture, y: Table, names: Sequence[str] = (), conformal: "Conformal | None" = None
+) -> Calibration:
     """Measure coverage, width and PIT of a predictive distribution on rows it was not fitted to.
 
     Args:
         mixture: The predictive distribution of the rows.
         y: What was observed, (N,) or (N, T), in the same units; NaN in (N, T): not observed.
+        names: What to call the outputs; empty: "output 0", "output 1" and so on.
+        conformal: What recalibrates the intervals, measured too.
 
     Raises:
         InputError: y does not fit the mixture.
         NumericalError: The mixture has no finite numbers where y was observed.
     """
     columns = zip(_marginals(mixture), _pit_columns(mixture, y), strict=True)
-    parts = [(u[~u.isnan()], _widths(one.rows(~u.isnan()))) for one, u in columns]
+    found = [(t, u[~u.isnan()], one.rows(~u.isnan())) for t, (one, u) in enumerate(columns) if not u.isnan().all()]
+    parts = [(u, _widths(one)) for _, u, one in found]
     each = tuple(_measured(u, widths, len(u)) for u, widths in parts)
+    share = None if conformal is None else _recalibrated(conformal, mixture, y)
     if isinstance(mixture, NormalMixture):
-        return each[0]
+        return replace(each[0], recalibrated=share)
+    labels = [names[t] if names else f"output {t}" for t, _, _ in found]
+    each = tuple(replace(part, name=label) for part, label in zip(each, labels, strict=True))
     u, widths = (torch.cat(pieces, dim=-1) for pieces in zip(*parts, strict=True))
-    return replace(_measured(u, widths, len(mixture)), per_output=each)
+    worst = min(each, key=lambda part: part.p_value)
+    p_value = min(1.0, worst.p_value * len(each))
+    pooled = _measured(u, widths, len(mixture))
+    return replace(pooled, ks=worst.ks, p_value=p_value, per_output=each, recalibrated=share)
+
+
+def _recalibrated(conformal: "Conformal", mixture: AnyMixture, y: Table) -> float:
+    lower, upper = (end.cpu().numpy() for end in conformal.interval(mixture, _HEADLINE))
+    observed = check_y(y, len(mixture), missing=True, every_output=False)
+    seen = ~np.isnan(observed)
+    return float(((observed >= lower) & (observed <= upper))[seen].mean())
 
 
 def _measured(u: Float[Tensor, " n"], widths: Float[Tensor, "levels n"], num_rows: int) -> Calibration:
@@ -133,7 +174,7 @@ def _marginals(mixture: AnyMixture) -> list[NormalMixture]:
 def _pit_columns(mixture: AnyMixture, y: Table) -> Float[Tensor, "T N"]:
     """Return the PIT of each output, NaN where it was not observed and nowhere else."""
     u = pit(mixture, y).cpu()
-    observed = ~torch.from_numpy(np.isnan(check_y(y, len(u), missing=True)))
+    observed = ~torch.from_numpy(np.isnan(check_y(y, len(u), missing=True, every_output=False)))
     bad = (u.isnan() & observed).nonzero()
     if len(bad):
         raise NumericalError(f"the predictive distribution of row {int(bad[0, 0])} is not finite; fit the model again")
@@ -213,6 +254,25 @@ class Conformal:
         q = self.scores.gather(0, (rank.clamp(max=len(self.scores)) - 1).unsqueeze(0)).squeeze(0)
         return torch.where(rank > count, 0.5, q)
 
+    def why_infinite(self, coverage: float, names: Sequence[str] = ()) -> str:
+        """Return why intervals of this coverage are infinite, output by output; nothing where none is.
+
+        Args:
+            coverage: Of the intervals.
+            names: What to call the outputs; empty: "output 0", "output 1" and so on.
+        """
+        needed = math.ceil(coverage / (1.0 - coverage) - 1e-9)
+        reasons: dict[str, list[str]] = {}
+        for t, (q, count) in enumerate(zip(self.threshold(coverage).reshape(-1).tolist(), self.counts, strict=True)):
+            if _tail(q) > 0.0:
+                continue
+            few = f"{count:,} calibration row{' is' if count == 1 else 's are'} too few, it takes {needed:,}"
+            off = "too many calibration rows lie where the model puts no probability; fit a better model"
+            name = names[t] if names else f"output {t}"
+            reasons.setdefault(few if count < needed else off, []).append(name)
+        several = self.scores.ndim == 2
+        return "; ".join(why + (f" ({', '.join(those)})" if several else "") for why, those in reasons.items())
+
     def interval(self, mixture: AnyMixture, coverage: float) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]:
         """Return (lower, upper) for each row of a new prediction; see the class for what they promise.
 
@@ -231,16 +291,22 @@ class Conformal:
 
 
 def _closed_interval(one: NormalMixture, q: float) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """Return quantiles at ½ ± q, a hair further out: a y that ties with q must not fall outside by rounding.
-
-    Quantiles are solved to a relative 1e-11 of the tail, or to the rounding of F, which is 2e-16 near one.
-    """
-    tail = (0.5 - q) * (1.0 - 1e-10) - 2e-15
+    """Return quantiles at ½ ± q, a hair further out: a y that ties with q must not fall outside by rounding."""
+    tail = _tail(q)
     if tail <= 0.0:
         infinite = torch.full((len(one),), math.inf, dtype=torch.float64, device=one.component_mean.device)
         return -infinite, infinite
     lower, upper = one.quantile(torch.tensor([tail, 1.0 - tail], dtype=torch.float64))
     return lower, upper
+
+
+def _tail(q: float) -> float:
+    """Return the probability left out at either end; 0: none that float64 can tell from none.
+
+    Quantiles are solved to a relative 1e-11 of the tail, or to the rounding of F, which is 2e-16 near one.
+    """
+    tail = (0.5 - q) * (1.0 - 1e-10) - 2e-15
+    return tail if tail > 0.0 and 1.0 - tail < 1.0 else 0.0
 
 
 def observed_outputs(
@@ -276,7 +342,7 @@ def r_squared(
 def all_scores(mixture: AnyMixture, y: Table) -> dict[str, float]:
     """Return every score of held-out rows by name: those of `metrics.evaluate`, R², coverage, widths, PIT."""
     calibration = check_calibration(mixture, y)
-    observed = check_y(y, len(mixture), missing=True)
+    observed = check_y(y, len(mixture), missing=True, every_output=False)
     mean = mixture.mean.detach().cpu().double().numpy()
     return {
         **evaluate(mixture, y),

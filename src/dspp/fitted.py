@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dspp.calibration import Conformal
 from dspp.config import TrainConfig
 from dspp.data.checks import Table, check_width, check_X
 from dspp.data.encoding import TableEncoder
@@ -51,6 +52,11 @@ class Fitted:
     def num_outputs(self) -> int | None:
         """T for several outputs; None for a single one."""
         return None if self.one_output else len(self.scale_y.mean)
+
+    @property
+    def recalibration(self) -> Conformal | None:
+        """What recalibrates its intervals, if anything does."""
+        return None if self.conformal is None else Conformal(self.conformal)
 
     @property
     def _farthest(self) -> float:

@@ -32,8 +32,9 @@ def rmse(mixture: AnyMixture, y: Table) -> float:
 
 
 def mrmse(mixture: AnyMixture, y: Table) -> float:
-    """Return the mean over outputs of each output's RMSE."""
-    return _squared_error(mixture, y, dim=0).sqrt().mean().item()
+    """Return the mean of each output's RMSE, over the outputs that were observed."""
+    seen = ~_in_float64(mixture, y)[1].isnan().all(dim=0)
+    return _squared_error(mixture, y, dim=0)[seen].sqrt().mean().item()
 
 
 def crps(mixture: AnyMixture, y: Table) -> float:
@@ -86,7 +87,7 @@ def evaluate(mixture: AnyMixture, y: Table) -> dict[str, float]:
 def _in_float64(mixture: AnyMixture, y: Table) -> tuple[AnyMixture, Float[Tensor, " N *T"]]:
     """Return both in float64 on the mixture's device, or an `InputError` if their shapes differ."""
     shape = tuple(mixture.mean.shape)
-    targets = torch.from_numpy(check_y(y, shape[0], missing=True)).to(mixture.mean.device)
+    targets = torch.from_numpy(check_y(y, shape[0], missing=True, every_output=False)).to(mixture.mean.device)
     if targets.shape != shape:  # (N, 1) against (N,) would broadcast to N x N without a word
         raise InputError(f"y: expected shape {shape}, as predicted, got {tuple(targets.shape)}. Reshape y.")
     return mixture.to(torch.float64), targets

@@ -40,7 +40,6 @@ class Evaluation:
     rows: int
     scores: dict[str, float]
     verdict: str
-    interval: str  # what recalibrated intervals hold, where the model has any
     warnings: list[str]
 
 
@@ -59,7 +58,7 @@ def run(options: EvaluateOptions, session: Session) -> None:
         print(json.dumps(_as_json(found, options), indent=2))
         return
     session.say(*show.score_table(f"{options.model} on {found.rows:,} rows of {options.test}", found.scores))
-    session.say(found.verdict, *filter(None, [found.interval]))
+    session.say(found.verdict)
     if options.report is not None:
         session.say(f"Report: {options.report}")
 
@@ -70,7 +69,7 @@ def evaluated(estimator: Any, options: EvaluateOptions) -> Evaluation:
 
     fitted = estimator.fitted_
     types = None if fitted.encoder is None else fitted.encoder.arrow_types()
-    data = read_labelled(options.test, fitted.target_names, types)
+    data = read_labelled(options.test, fitted.target_names, types, every_target=False)
     with located(data.file):
         rows = encoded(fitted, data.table, options.test)[data.observed]
     y = data.y[data.observed]
@@ -82,22 +81,9 @@ def evaluated(estimator: Any, options: EvaluateOptions) -> Evaluation:
     if options.report is not None:
         _report(estimator, data, y, options)
     warnings = [*data.file.notes, *filter(None, [data.left_out]), *unseen.warnings()]
-    verdict = check_calibration(mixture, y).verdict()
-    return Evaluation(len(rows), all_scores(mixture, y), verdict, _recalibrated(fitted, mixture, y), warnings)
-
-
-def _recalibrated(fitted: Any, mixture: Any, y: Any) -> str:
-    """How much the recalibrated 90 % interval holds; nothing without one."""
-    if fitted.conformal is None:
-        return ""
-    import numpy as np
-
-    from dspp.calibration import Conformal
-
-    lower, upper = (end.numpy() for end in Conformal(fitted.conformal).interval(mixture, 0.9))
-    seen = ~np.isnan(y)
-    share = ((y >= lower) & (y <= upper))[seen].mean()
-    return f"Recalibrated intervals (--interval 0.9) hold {100 * share:.1f} %."
+    warnings += [f"column {name!r} has no values; scores are of the others" for name in data.empty]
+    verdict = check_calibration(mixture, y, fitted.target_names, fitted.recalibration).verdict()
+    return Evaluation(len(rows), all_scores(mixture, y), verdict, warnings)
 
 
 def _report(estimator: Any, data: Any, y: Any, options: EvaluateOptions) -> None:

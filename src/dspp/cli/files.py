@@ -28,11 +28,13 @@ class Labelled:
         file: The file.
         table: Every row and column of it.
         y: The targets, NaN where missing.
+        empty: Those of several targets that have no values.
     """
 
     file: "TableFile"
     table: "pa.Table"
     y: "Float[np.ndarray, 'N T']"
+    empty: tuple[str, ...] = ()
 
     @property
     def observed(self) -> "Bool[np.ndarray, ' N']":
@@ -56,13 +58,16 @@ class Labelled:
         return f"{count:,} row{'s' if count > 1 else ''} without a target left out" if count else ""
 
 
-def read_labelled(path: Path, targets: Sequence[str], types: "Mapping[str, pa.DataType] | None" = None) -> Labelled:
+def read_labelled(
+    path: Path, targets: Sequence[str], types: "Mapping[str, pa.DataType] | None" = None, every_target: bool = True
+) -> Labelled:
     """Read a table with its targets.
 
     Args:
         path: The file.
         targets: The columns to predict.
         types: For CSV, the types that training rows had; those of other columns are found in the file, as in training.
+        every_target: Whether each of several targets must have values, as in rows to learn from.
 
     Raises:
         InputError: There is no such table, or no such column; a target is no number; no row has one.
@@ -79,10 +84,10 @@ def read_labelled(path: Path, targets: Sequence[str], types: "Mapping[str, pa.Da
     with located(file):
         table = file.read(types) if isinstance(file, CsvFile) else file.read()
         y = np.column_stack([_numbers(file, table, name) for name in targets])
-    for name, column in zip(targets, y.T, strict=True):
-        if np.isnan(column).all():
-            raise InputError(f"{path}: column {name!r} has no values, expected numbers")
-    return Labelled(file, table, y)
+    empty = [name for name, column in zip(targets, y.T, strict=True) if np.isnan(column).all()]
+    if empty and (every_target or len(empty) == len(targets)):
+        raise InputError(f"{path}: column {empty[0]!r} has no values, expected numbers")
+    return Labelled(file, table, y, tuple(empty))
 
 
 def check_columns(path: Path, names: Sequence[str], wanted: Sequence[str], option: str) -> None:

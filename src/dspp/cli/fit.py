@@ -285,7 +285,7 @@ def _report(fitted: "Regressor", task: Task, path: Path) -> None:
     from dspp.report import write_model_report
 
     X, y, rows, labels = task.X_val, task.y_val, task.judges, task.labels_val
-    if not X.num_rows or any(column.null_count == len(column) for column in y.columns):  # all outputs are drawn
+    if not X.num_rows:
         X, y, rows, labels = task.X, task.y, "the table it was trained on", task.labels
     X = columns_of(X, fitted.feature_names_in_)
     write_model_report(fitted, X, y, path, title="", rows=rows, row_labels=labels or None)

@@ -79,7 +79,7 @@ def run(options: PredictOptions, session: Session) -> None:
     with located(file), _bar(session, file, options.out) as advance:
         batches = _predicted(fitted, file, options, levels, unseen, advance)
         rows = _write(options.out, batches)
-    for warning in (*file.notes, *unseen.warnings()):
+    for warning in (*file.notes, *unseen.warnings(), *_infinite(fitted, options.interval)):
         session.warn(warning)
     if options.out != STDOUT:
         session.say(f"{rows:,} rows predicted: {options.out} ({file_size(options.out)})")
@@ -115,6 +115,8 @@ def _predicted(
     import pyarrow as pa
     import torch
 
+    from dspp.data.arrays import decoded
+
     generator = torch.Generator().manual_seed(options.seed)
     kept = options.keep or []
     types = {} if fitted.encoder is None else fitted.encoder.arrow_types()
@@ -122,7 +124,7 @@ def _predicted(
     for batch in file.batches(options.batch_rows, types):
         mixture = fitted.distribution(encoded(fitted, batch, file.path, row), row, str(file.path))
         unseen.look(batch)
-        columns = {name: batch.column(name) for name in kept}
+        columns = {name: decoded(batch.column(name)) for name in kept}
         new = predictions(fitted, mixture, levels, options.interval, options.mixture, options.samples, generator)
         names, arrays = [*columns, *new], [*columns.values(), *(pa.array(values) for values in new.values())]
         yield pa.RecordBatch.from_arrays(arrays, names)
@@ -188,15 +190,22 @@ def predictions(
     return {name: column.contiguous().numpy() for name, column in columns.items()}
 
 
+def _infinite(fitted: "Fitted", coverage: float | None) -> list[str]:
+    """Why recalibrated intervals are infinite, if they are."""
+    if coverage is None or fitted.recalibration is None:
+        return []
+    why = fitted.recalibration.why_infinite(coverage, fitted.target_names)
+    return [f"at a coverage of {coverage:g} intervals are infinite: {why}"] if why else []
+
+
 def _interval(fitted: "Fitted", mixture: "AnyMixture", coverage: float) -> tuple["torch.Tensor", "torch.Tensor"]:
     """The ends of the central interval, recalibrated where the model has calibration scores."""
     import torch
 
-    from dspp.calibration import Conformal
     from dspp.mixture import NormalMixture
 
-    if fitted.conformal is not None:
-        return Conformal(fitted.conformal).interval(mixture, coverage)
+    if fitted.recalibration is not None:
+        return fitted.recalibration.interval(mixture, coverage)
     if isinstance(mixture, NormalMixture):
         return mixture.interval(coverage)
     parts = [mixture.marginal(t).interval(coverage) for t in range(mixture.num_outputs)]

@@ -26,7 +26,7 @@ def score_table(title: str, scores: Mapping[str, float], names: Sequence[str] = 
     """These scores, each with one plain sentence."""
     from dspp.report.tables import score_cards
 
-    cards = (score_cards({name: scores[name]})[0] for name in names if name in scores)
+    cards = (score_cards({name: scores[name]}, "mrmse" in scores)[0] for name in names if name in scores)
     rows = ((card.name, card.value, card.meaning) for card in cards)
     return table(title, ("score", "value", "what it says"), rows, right=(1,))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dspp.calibration import Conformal, all_scores, observed_outputs
+from dspp.calibration import Conformal, all_scores
 from dspp.config import TrainConfig
 from dspp.data.encoding import TableEncoder
 from dspp.data.inputs import Inputs
@@ -113,8 +113,7 @@ def fit_rows(
     )
     found: dict[str, Any] = {}
     if len(val):
-        mixture, y, _ = observed_outputs(fitted.distribution(val.encode(encoder)), val.y)
-        found["metrics"] = all_scores(mixture, y)
+        found["metrics"] = all_scores(fitted.distribution(val.encode(encoder)), val.y)
     if len(held):
         conformal = Conformal.fit(fitted.distribution(held.encode(encoder)), held.y)
         found["conformal"] = conformal.scores

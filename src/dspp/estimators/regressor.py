@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from dspp import metrics, modelfile
-from dspp.calibration import Calibration, Conformal, all_scores, check_calibration, observed_outputs, r_squared
+from dspp.calibration import Calibration, all_scores, check_calibration, r_squared
 from dspp.data.checks import check_y
 from dspp.data.columns import quantile_name
 from dspp.data.frames import frame_like, is_frame, series_like
@@ -196,6 +196,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
             probabilities = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
         except (TypeError, ValueError):
             raise InputError(f"alpha: got {alpha!r:.100}, expected probabilities such as (0.05, 0.5, 0.95)") from None
+        if is_frame(X) and len(set(probabilities.tolist())) < probabilities.size:
+            raise InputError(f"alpha: got {alpha!r:.100}, expected each once: columns of a data frame are known by it")
         ends = _by_output(self.predict_dist(X), lambda one: one.quantile(torch.from_numpy(probabilities)).T)
         return self._several(X, ends, [quantile_name(p) for p in probabilities])
 
@@ -207,11 +209,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         """
         check_number("coverage", coverage)
         mixture, fitted = self.predict_dist(X), self.fitted_
-        if fitted.conformal is not None:
-            ends = torch.stack(Conformal(fitted.conformal).interval(mixture, coverage), dim=1).numpy()
-            if np.isinf(ends).any():
-                what = f"too few calibration rows ({len(fitted.conformal)}) to promise a coverage of {coverage}"
-                warnings.warn(f"{what}: intervals are infinite; give fit more rows", stacklevel=2)
+        if (conformal := fitted.recalibration) is not None:
+            ends = torch.stack(conformal.interval(mixture, coverage), dim=1).numpy()
+            if why := conformal.why_infinite(coverage, fitted.target_names):
+                warnings.warn(f"at a coverage of {coverage:.6g} intervals are infinite: {why}", stacklevel=2)
         else:
             ends = _by_output(mixture, lambda one: torch.stack(one.interval(coverage), dim=1))
         return self._several(X, ends, ["lower", "upper"])
@@ -253,6 +254,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         weights = None if sample_weight is None else self._flat(check_y(sample_weight, len(mixture), "sample_weight"))
         if weights is not None and weights.ndim > 1:
             raise InputError(f"sample_weight: got shape {weights.shape}, expected ({len(weights)},): one for each row")
+        if weights is not None and (weights < 0).any():
+            raise InputError(f"sample_weight: got {weights.min():g}, expected numbers of at least 0")
         return r_squared(mixture.mean.numpy(), y_rows, weights)
 
     def score_nll(self, X: Any, y: Any) -> float:
@@ -270,22 +273,19 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
 
     def calibration(self, X: Any, y: Any) -> Calibration:
         """Whether the intervals hold what they promise on rows that were not trained on; `.verdict()` says it."""
-        mixture, y_rows, _ = observed_outputs(*self.scored(X, y, every_output=False))
-        return check_calibration(mixture, y_rows)
+        mixture, y_rows = self.scored(X, y)
+        return check_calibration(mixture, y_rows, self.fitted_.target_names, self.fitted_.recalibration)
 
-    def scored(self, X: Any, y: Any, every_output: bool = True) -> tuple[AnyMixture, Array]:
+    def scored(self, X: Any, y: Any) -> tuple[AnyMixture, Array]:
         """The predictive distribution of each row, and what was observed there in the same shape.
 
-        Args:
-            X: The rows.
-            y: What was observed.
-            every_output: Whether each output must have been observed in some row.
+        Of several outputs some may not have been observed at all; scores are then of the others.
 
         Raises:
             InputError: X or y cannot be used, or y has another number of outputs than the model.
         """
         mixture = self.predict_dist(X)
-        y_rows = self._flat(targets(y, len(mixture), every_output=every_output))
+        y_rows = self._flat(targets(y, len(mixture), every_output=False))
         if y_rows.shape != mixture.mean.shape:
             raise InputError(
                 f"y: expected shape {tuple(mixture.mean.shape)}, as predicted, got {y_rows.shape}. "

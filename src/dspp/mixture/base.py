@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 from torch.distributions import Categorical, MixtureSameFamily
 
+from dspp.data.checks import Table
 from dspp.errors import InputError
 from dspp.mixture import maths
 
@@ -29,7 +30,7 @@ class Mixture(ABC):
         """The variance of each component: latent function plus observation noise."""
 
     @abstractmethod
-    def component_log_prob(self, y: Float[Tensor, " N *T"]) -> Float[Tensor, "S N"]:
+    def component_log_prob(self, y: Table) -> Float[Tensor, "S N"]:
         """Return log p_s(y_n), without the weights."""
 
     @abstractmethod
@@ -74,7 +75,7 @@ class Mixture(ABC):
         """The square root of the total variance."""
         return self.var.sqrt()
 
-    def log_prob(self, y: Float[Tensor, " N *T"]) -> Float[Tensor, " N"]:
+    def log_prob(self, y: Table) -> Float[Tensor, " N"]:
         """Return log p(y_n) = log Σ_s exp(log ω_s + log p_s(y_n))."""
         return torch.logsumexp(self.log_weights.unsqueeze(-1) + self.component_log_prob(y), dim=0)
 

@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.special import ndtri
 
+from dspp.data.checks import Table
 from dspp.derivatives import first_only
 from dspp.errors import InputError, NumericalError
 
@@ -49,12 +51,18 @@ def check_variance(var: Float[Tensor, "S N"]) -> None:
         )
 
 
-def check_targets(y: Tensor, mean: Float[Tensor, "S N *T"], many: bool = False) -> None:
-    """Check that y has one value for each row and output or, where `many` are allowed, K of them."""
+def checked_targets(y: Table, mean: Float[Tensor, "S N *T"], many: bool = False) -> Tensor:
+    """Return y as a tensor with one value for each row and output or, where `many` are allowed, K of them."""
+    if not isinstance(y, Tensor):  # arrays, columns of data frames, lists
+        try:
+            y = torch.as_tensor(np.array(y), device=mean.device)
+        except (TypeError, ValueError):
+            raise InputError(f"y: got {y!r:.100}, expected numbers; give one for each row and output") from None
     rows = tuple(mean.shape[1:])
     if tuple(y.shape) != rows and not (many and tuple(y.shape[1:]) == rows):
         also = f", or (K, {rows[0]}) for K values a row" if many else ""
         raise InputError(f"y has shape {tuple(y.shape)}, expected {rows}{also}; give one value for each row and output")
+    return y
 
 
 def check_joinable(parts: list[dict[str, Tensor]]) -> None:
@@ -146,8 +154,9 @@ def mixture_cdf(
     mean: Float[Tensor, "S N"],
     std: Float[Tensor, "S N"],
 ) -> Float[Tensor, " *K N"]:
-    """F(y) = Σ_s ω_s Φ((y − μ_s) / σ_s)."""
-    return weights @ normal_cdf((y.unsqueeze(-2) - mean) / std)
+    """F(y) = Σ_s ω_s Φ((y − μ_s) / σ_s), at most 1 though rounded weights may sum to more."""
+    probability: Tensor = weights @ normal_cdf((y.unsqueeze(-2) - mean) / std)
+    return probability.clamp(max=1.0)
 
 
 def mixture_quantile(

@@ -52,26 +52,26 @@ class NormalMixture(Mixture):
         """The variance of each component: v + σ²."""
         return self.latent_var + self.noise_var
 
-    def component_log_prob(self, y: Float[Tensor, " N"]) -> Float[Tensor, "S N"]:
+    def component_log_prob(self, y: Table) -> Float[Tensor, "S N"]:
         """Return log N(y_n | μ_sn, v_sn + σ²), without the weights."""
-        maths.check_targets(y, self.component_mean)
+        y = maths.checked_targets(y, self.component_mean)
         return maths.normal_log_prob(y, self.component_mean, self.component_var)
 
-    def expected_log_lik(self, y: Float[Tensor, " N"]) -> Float[Tensor, "S N"]:
+    def expected_log_lik(self, y: Table) -> Float[Tensor, "S N"]:
         """Return E[log N(y_n | f, σ²)] over f ~ N(μ_sn, v_sn), the data term of the ELBO."""
-        maths.check_targets(y, self.component_mean)
+        y = maths.checked_targets(y, self.component_mean)
         return maths.expected_normal_log_prob(y, self.component_mean, self.latent_var, self.noise_var)
 
-    def cdf(self, y: Float[Tensor, " *K N"]) -> Float[Tensor, " *K N"]:
+    def cdf(self, y: Table) -> Float[Tensor, " *K N"]:
         """Return P(Y_n <= y_n) for one value a row, (N,), or for K values a row, (K, N)."""
-        maths.check_targets(y, self.component_mean, many=True)
+        y = maths.checked_targets(y, self.component_mean, many=True)
         weights, mean, var = self._in_float64()
         elements = len(weights) * y.shape[:-1].numel()
         return maths.over_row_chunks(partial(maths.mixture_cdf, weights), elements, y.double(), mean, var.sqrt())
 
-    def pit(self, y: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    def pit(self, y: Table) -> Float[Tensor, " N"]:
         """Return the probability integral transform F(y_n), uniform where the mixture is the truth."""
-        maths.check_targets(y, self.component_mean)
+        y = maths.checked_targets(y, self.component_mean)
         return self.cdf(y)
 
     @torch.no_grad()
@@ -97,9 +97,9 @@ class NormalMixture(Mixture):
         mean, std = self.component_mean.detach(), self.component_var.detach().sqrt()
         return mean.gather(0, which) + std.gather(0, which) * normal
 
-    def crps(self, y: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    def crps(self, y: Table) -> Float[Tensor, " N"]:
         """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y."""
-        maths.check_targets(y, self.component_mean)
+        y = maths.checked_targets(y, self.component_mean)
         weights, mean, var = self._in_float64()
         return maths.over_row_chunks(partial(maths.mixture_crps, weights), len(weights), y.double(), mean, var)
 

@@ -48,7 +48,7 @@ def training_curves(history: Sequence[EpochLike], *, best_epoch: int | None = No
     if best_epoch is not None:
         ax.axvline(best_epoch, color=CONTRAST, linewidth=1.2, linestyle=(0, (1, 1.5)), label=f"kept: {best_epoch}")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return labelled(ax, "epoch", "NLL, nats a row")
+    return labelled(ax, "epoch", "NLL, nats a row, standardised")
 
 
 def sites_and_weights(sites: Table, weights: Table, *, ax: "Axes | None" = None) -> "Axes":

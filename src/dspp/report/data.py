@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -22,6 +22,12 @@ Vector = Float[np.ndarray, " N"]
 class TargetData:
     """One output: what was observed in N rows, and the distributions predicted for them, in the user's units.
 
+    Attributes:
+        name: What it is called.
+        y: What was observed.
+        mixture: What was predicted.
+        rows: Which of the report's rows these are, where the output was not observed in all of them.
+
     Raises:
         InputError: `y` is not one finite number for each row of the mixture.
     """
@@ -29,6 +35,7 @@ class TargetData:
     name: str
     y: Vector
     mixture: NormalMixture
+    rows: Int[np.ndarray, " N"] | None = None
 
     def __post_init__(self) -> None:
         y = check_y(self.y, len(self.mixture), f"y of {self.name}")
@@ -38,6 +45,10 @@ class TargetData:
             )
         object.__setattr__(self, "y", y)
         object.__setattr__(self, "mixture", self.mixture.to(torch.float64))
+
+    def row(self, number: int) -> int:
+        """Which of the report's rows the one of this number is."""
+        return number if self.rows is None else int(self.rows[number])
 
     @cached_property
     def mean(self) -> Vector:
@@ -51,8 +62,8 @@ class TargetData:
 
     @cached_property
     def pit(self) -> Vector:
-        """F(y) of each row; rounding in the tails is cut off."""
-        return _numpy(self.mixture.pit(self._observed)).clip(0.0, 1.0)
+        """F(y) of each row."""
+        return _numpy(self.mixture.pit(self._observed))
 
     @cached_property
     def crps(self) -> Vector:
@@ -78,7 +89,7 @@ class ReportData:
     """
 
     title: str
-    targets: Sequence[TargetData] = ()  # one for each output, all on the same rows
+    targets: Sequence[TargetData] = ()  # one for each output
     subtitle: str = ""  # which data, which rows, when
     calibration: str = ""  # one plain sentence on whether the model can be trusted
     conformal: str | None = None  # what conformal calibration did, where it was used
@@ -98,7 +109,7 @@ class ReportData:
     def __post_init__(self) -> None:
         for name, count in self._counts().items():
             if count != self.num_rows:
-                raise InputError(f"{name}: got {count} rows, expected {self.num_rows}, as {self.targets[0].name} has")
+                raise InputError(f"{name}: got {count} rows, expected {self.num_rows}, as others have")
         if self.sites:
             self.layer_weights()  # fails here rather than half-way through the page
 
@@ -106,14 +117,15 @@ class ReportData:
         """The number of rows of each part that has any."""
         if not self.targets:
             return {}
-        counts = {target.name: len(target.y) for target in self.targets}
+        counts = {target.name: len(target.y) for target in self.targets if target.rows is None}
         counts |= {f"rows[{name!r}]": len(values) for name, values in self.rows.items()}
         return counts | ({"row_labels": len(self.row_labels)} if len(self.row_labels) else {})
 
     @property
     def num_rows(self) -> int:
         """N, the rows reported on."""
-        return len(self.targets[0].y) if self.targets else 0
+        whole = [len(target.y) for target in self.targets if target.rows is None]
+        return whole[0] if whole else len(self.row_labels)
 
     def row_label(self, row: int) -> str:
         """What to call a row."""

@@ -107,7 +107,7 @@ def densities(target: TargetData, data: ReportData, key: str) -> Picture:
     name, panels = f"density-{key}", []
     for i, (kind, rank) in enumerate(TYPICAL):
         row = int(order[round(rank * (len(order) - 1))])
-        title = f"{kind.capitalize()}: row {data.row_label(row)}, spread {number(target.std[row])}"
+        title = f"{kind.capitalize()}: row {data.row_label(target.row(row))}, spread {number(target.std[row])}"
         label = f"Predicted density of {target.name}. {title}, observed {number(target.y[row])}"
         panels.append(Panel(title, inline_svg(partial(_small_density, target, row), f"{name}-{i}", label)))
     return Picture(
@@ -141,7 +141,9 @@ def training(data: ReportData) -> Picture:
     return _picture(
         "training",
         "Training",
-        "The NLL after each pass over the training rows; lower is better. "
+        "The NLL after each pass over the training rows; lower is better. It is that of standardised targets"
+        + (", all outputs together" if len(data.targets) > 1 else "")
+        + ", so its scale is not that of the scores above. "
         + ("Validation rows were not trained on: where their curve turns up, the model overfits." if held_out else "")
         + ("" if held_out else "There were no validation rows, so the curve says nothing about overfitting.")
         + kept,

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 
 from dspp.calibration import Conformal, all_scores, check_calibration
-from dspp.data.frames import is_frame, to_arrow
+from dspp.data.frames import has_string_names, is_frame, to_arrow
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
 from dspp.fitted import Fitted
@@ -67,13 +67,14 @@ def report_data(
     if len(labels) != len(mixture):
         raise InputError(f"row_labels: got {len(labels)}, expected {len(mixture)}: give one for each row of X")
     shown, note = _shown_rows(observed)
+    conformal = fitted.recalibration
     names = " and ".join(fitted.target_names)
     return ReportData(
         title=title or f"{fitted.spec.name.upper()} model of {names}",
         subtitle=f"{len(mixture):,} rows of {rows}; trained on {fitted.num_rows:,} rows",
         targets=_targets(fitted, mixture.rows(torch.from_numpy(shown)), observed[shown]),
-        calibration=check_calibration(mixture, y_rows).verdict(),
-        conformal=_conformal(fitted),
+        calibration=check_calibration(mixture, y_rows, fitted.target_names, conformal).verdict(),
+        conformal=None if conformal is None else _conformal(conformal, fitted.target_names),
         scores={name: value for name, value in all_scores(mixture, y_rows).items() if name in SCORES},
         history=fitted.history,
         best_epoch=fitted.best_epoch,
@@ -89,38 +90,44 @@ def report_data(
 
 
 def _shown_rows(observed: Float[np.ndarray, "N T"]) -> tuple[np.ndarray, list[str]]:
-    """Rows to draw: those in which every output was observed, at most MOST_ROWS, evenly spread."""
-    complete = np.flatnonzero(~np.isnan(observed).any(axis=1))
-    if not len(complete):
-        raise InputError("no row has all outputs observed, so there is nothing to draw; give at least one such row")
-    notes = []
-    if len(complete) < len(observed):
-        notes.append(f"figures show the {len(complete):,} rows in which every output was observed")
-    if len(complete) > MOST_ROWS:
-        complete = complete[np.linspace(0, len(complete) - 1, MOST_ROWS).astype(int)]
-        notes.append(f"figures are drawn from {MOST_ROWS:,} of the rows, evenly spread; scores are of all rows")
-    return complete, notes
+    """Rows to draw: of each output those in which it was observed, at most MOST_ROWS, evenly spread."""
+    parts, notes = [], []
+    for column in observed.T:
+        seen = np.flatnonzero(~np.isnan(column))
+        if len(seen) > MOST_ROWS:
+            seen = seen[np.linspace(0, len(seen) - 1, MOST_ROWS).astype(int)]
+            notes = [f"figures are drawn from {MOST_ROWS:,} of the rows, evenly spread; scores are of all rows"]
+        parts.append(seen)
+    if np.isnan(observed).any():
+        notes.append("figures of an output show the rows in which it was observed")
+    return np.unique(np.concatenate(parts)), notes
 
 
 def _targets(fitted: Fitted, mixture: AnyMixture, observed: Float[np.ndarray, "N T"]) -> list[TargetData]:
+    """What to draw of each output that was observed."""
     if isinstance(mixture, NormalMixture):
-        parts = [mixture]
-    else:
-        parts = [mixture.marginal(t) for t in range(mixture.num_outputs)]
-    return [
-        TargetData(name, column, part)
-        for name, column, part in zip(fitted.target_names, observed.T, parts, strict=True)
-    ]
+        return [TargetData(fitted.target_names[0], observed[:, 0], mixture)]
+    found = []
+    for t, (name, column) in enumerate(zip(fitted.target_names, observed.T, strict=True)):
+        rows = np.flatnonzero(~np.isnan(column))
+        if len(rows):
+            one = mixture.marginal(t).rows(torch.from_numpy(rows))
+            found.append(TargetData(name, column[rows], one, None if len(rows) == len(column) else rows))
+    return found
 
 
-def _conformal(fitted: Fitted) -> str | None:
-    if fitted.conformal is None:
-        return None
-    level = float(Conformal(fitted.conformal).threshold(0.9).max()) * 2
-    takes = f"they take the central {level:.1%} of the model's distribution" if level < 1 else "they are infinite"
+def _conformal(conformal: Conformal, names: Sequence[str]) -> str:
+    counts = sorted(set(conformal.counts))
+    rows = f"{counts[0]:,} rows" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} rows"
+    levels = (2.0 * conformal.threshold(0.9)).reshape(-1).tolist()
+    finite = {name: f"{level:.1%}" for name, level in zip(names, levels, strict=True) if level < 1.0}
+    takes = " and ".join(text if len(names) == 1 else f"{text} ({name})" for name, text in finite.items())
+    said = [f"to hold 90 % of new rows they take the central {takes} of the model's distribution"] if finite else []
+    why = conformal.why_infinite(0.9, names)
+    said += [f"to hold 90 % of new rows {'others' if finite else 'they'} are infinite: {why}"] if why else []
     return (
-        f"Intervals from predict_interval are recalibrated on {len(fitted.conformal):,} rows kept apart: to hold 90 % "
-        f"of new rows {takes}. Figures show the model itself."
+        f"Intervals from predict_interval are recalibrated on {rows} kept apart: {'; '.join(said)}. Figures show the "
+        "model itself."
     )
 
 
@@ -151,7 +158,7 @@ def _settings(fitted: Fitted) -> dict[str, dict[str, str]]:
 
 
 def _inputs(fitted: Fitted, X: Any, shown: np.ndarray) -> dict[str, Sequence[object]]:
-    if is_frame(X):
+    if is_frame(X) and has_string_names(X):
         table = to_arrow(X).take(pa.array(shown))
         return {name: _Values(table.column(name)) for name in table.column_names}
     array = np.asarray(X)[shown]

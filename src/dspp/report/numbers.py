@@ -13,11 +13,10 @@ def number(value: float, digits: int = 4) -> str:
     value = float(value)
     if not math.isfinite(value):
         return "–" if math.isnan(value) else _signed("∞", value)
-    rounded = float(f"{abs(value):.{digits - 1}e}")
-    exponent = math.floor(math.log10(rounded)) if rounded else 0
+    mantissa, _, power = f"{abs(value):.{digits - 1}e}".partition("e")
+    exponent = int(power)
     if exponent < -4 or exponent >= max(7, digits):
-        mantissa = _without_zeros(f"{rounded / 10.0**exponent:.{digits - 1}f}")
-        return _signed(f"{mantissa}{THIN}×{THIN}10{str(exponent).translate(_RAISED)}", value)
+        return _signed(f"{_without_zeros(mantissa)}{THIN}×{THIN}10{str(exponent).translate(_RAISED)}", value)
     decimals = max(0, digits - 1 - exponent)
     return _signed(_without_zeros(f"{abs(value):,.{decimals}f}").replace(",", THIN), value)
 

@@ -96,7 +96,7 @@ def _sections(data: ReportData) -> list[Section]:
 
 
 def _scores(data: ReportData) -> Section:
-    blocks = [Block(cards=tables.score_cards(data.scores))] if data.scores else []
+    blocks = [Block(cards=tables.score_cards(data.scores, "mrmse" in data.scores))] if data.scores else []
     if len(data.targets) > 1:
         more = f"The first {MAX_OUTPUTS} outputs are shown in full below." if len(data.targets) > MAX_OUTPUTS else ""
         blocks.append(Block("Each output", more, table=tables.outputs_table(data.targets)))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import binom
 
+from dspp.calibration import chance_bounds
 from dspp.plots import central_coverage
 from dspp.report.data import ReportData, TargetData
 from dspp.report.numbers import beside, cell, number, percent
@@ -24,6 +24,16 @@ SCORES = {
     "r2": ("R²", "Share of the target's variance that the predicted mean explains: 1 is all of it."),
     "pit_ks": ("PIT distance", "Largest gap between promised and observed probabilities: 0 is perfect."),
     "pit_pvalue": ("PIT p-value", "Chance of so large a gap if the model were calibrated. Small is bad news."),
+}
+
+
+SEVERAL = {  # what they say of several outputs
+    "nll": "Surprise at what happened, in nats a value observed: the lower, the better. It may be below 0.",
+    "rmse": "Typical error of the predicted means, over all outputs, whatever their units.",
+    "crps": "Error of the distributions, the mean over all outputs, whatever their units: the lower, the better.",
+    "r2": "Share of the targets' variance that the predicted means explain, the mean over outputs: 1 is all of it.",
+    "pit_ks": "Largest gap between promised and observed probabilities, of the worst output: 0 is perfect.",
+    "pit_pvalue": "Chance of so large a gap in some output if the model were calibrated. Small is bad news.",
 }
 
 
@@ -46,28 +56,36 @@ class TextTable:
     extra: int = 1_000
 
 
-def score_cards(scores: Mapping[str, float]) -> list[Score]:
-    """Return the scores of `SCORES` in that order, then coverage and widths, then all others as they are."""
+def score_cards(scores: Mapping[str, float], several: bool = False) -> list[Score]:
+    """Return the scores of `SCORES` in that order, then coverage and widths, then all others as they are.
+
+    Args:
+        scores: By name.
+        several: Whether they are of several outputs.
+    """
     known = [name for name in SCORES if name in scores]
     leveled = [name for name in scores if _LEVELED.fullmatch(name)]
     others = [name for name in scores if name not in {*known, *leveled}]
-    return [_card(name, scores[name]) for name in (*known, *leveled, *others)]
+    return [_card(name, scores[name], several) for name in (*known, *leveled, *others)]
 
 
 _LEVELED = re.compile(r"(coverage|width)(\d\d)")
 
 
-def _card(name: str, value: float) -> Score:
+def _card(name: str, value: float, several: bool) -> Score:
     if name in SCORES:
         text = "< 0.0001" if name == "pit_pvalue" and value < 1e-4 else number(value)
-        return Score(SCORES[name][0], text, SCORES[name][1])
+        title, meaning = SCORES[name]
+        return Score(title, text, SEVERAL.get(name, meaning) if several else meaning)
     match = _LEVELED.fullmatch(name)
     if match is None:
         return Score(name, number(value), "")
     level = f"{match[2]} %"
     if match[1] == "coverage":
-        return Score(f"{level} coverage", percent(value), f"Rows inside their {level} interval: {level} is right.")
-    return Score(f"{level} width", number(value), f"Mean width of the {level} interval, in the target's units.")
+        what = "Values" if several else "Rows"
+        return Score(f"{level} coverage", percent(value), f"{what} inside their {level} interval: {level} is right.")
+    units = "over all outputs, whatever their units" if several else "in the target's units"
+    return Score(f"{level} width", number(value), f"Mean width of the {level} interval, {units}.")
 
 
 def coverage_table(target: TargetData) -> TextTable:
@@ -75,7 +93,7 @@ def coverage_table(target: TargetData) -> TextTable:
     num = len(target.pit)
     rows = []
     for level, observed in zip(LEVELS, central_coverage(target.pit, LEVELS), strict=True):
-        low, high = binom.ppf([0.025, 0.975], num, level) / num
+        low, high = chance_bounds(num, level)
         verdict = "as promised" if low <= observed <= high else "too wide" if observed > high else "too narrow"
         by_chance = f"{percent(low)} to {percent(high)}"
         rows.append((percent(level, 0), percent(observed), by_chance, verdict))
@@ -101,12 +119,12 @@ def surprises(target: TargetData, data: ReportData) -> TextTable:
     """Return the rows whose observed value was given the lowest density, with their inputs."""
     worst = np.argsort(target.log_density, kind="stable")[:SURPRISES].tolist()
     quantiles = target.mixture.rows(worst).quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
-    columns = {name: list(data.rows[name]) for name in _shown_inputs(data)}
+    columns = {name: data.rows[name] for name in _shown_inputs(data)}
     rows = []
     for row, (low, median, high) in zip(worst, quantiles.T.tolist(), strict=True):
         observed, middle, *interval = (beside(v, high - low) for v in (target.y[row], median, low, high))
-        inputs = [cell(values[row]) for values in columns.values()]
-        rows.append((data.row_label(row), observed, middle, " to ".join(interval), *inputs))
+        inputs = [cell(values[target.row(row)]) for values in columns.values()]
+        rows.append((data.row_label(target.row(row)), observed, middle, " to ".join(interval), *inputs))
     header = ("row", "observed", "predicted median", "90 % interval", *columns)
     return TextTable(header, rows, extra=10)
 
