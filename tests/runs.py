@@ -20,7 +20,7 @@ ONE_START = CONFIG.change(restarts=1, epochs=2)
 
 
 def train(config=CONFIG, **options):
-    return fit(SPEC, X, Y, X_val=X_VAL, y_val=Y_VAL, config=config, **options)
+    return fit(SPEC, X, Y, **{"X_val": X_VAL, "y_val": Y_VAL, "config": config} | options)
 
 
 def untimed(result):

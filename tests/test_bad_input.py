@@ -384,7 +384,6 @@ NO_TARGET: dict[str, Callable[[int], Any]] = {
     "complex": lambda i: Y + 1j,
     "3-d": lambda i: np.zeros((N, 1, i)),
     "all missing": lambda i: np.full(N, np.nan),
-    "an output missing": lambda i: np.column_stack([PAIR[:, 0], np.full(N, np.nan)]),
     "everything missing": lambda i: np.full((N, i), np.nan),
     "one row for many": lambda i: Y[:1],
     "fewer rows": lambda i: Y[: i - 1],
@@ -405,6 +404,12 @@ def test_what_is_no_target(plain: Regressor, pair: Regressor) -> None:
 
     kinds = st.sampled_from(list(NO_TARGET))
     every("no target", st.tuples(st.sampled_from(["fit", "evaluate"]), kinds, st.booleans(), st.integers(1, N)), check)
+
+
+def test_an_output_without_values_cannot_be_learned(pair: Regressor) -> None:
+    y = np.column_stack([PAIR[:, 0], np.full(N, np.nan)])
+    assert "column 1" in refusal("fit", pair, X, y)
+    assert np.isfinite(pair.evaluate(X, y)["nll"]), "but the other can be scored"
 
 
 def test_another_number_of_outputs_than_in_training(plain: Regressor, pair: Regressor) -> None:

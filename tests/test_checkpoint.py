@@ -179,7 +179,7 @@ class NaNAt:
     """
 
     def __init__(self, patch, steps):
-        self.steps, self.seen, self.state = sorted(steps), {}, None
+        self.steps, self.seen, self.met, self.state = sorted(steps), {}, {}, None
         step, objective = Stepper.step, OBJECTIVES["predictive"]
 
         def watched(stepper, state, index, done):
@@ -199,13 +199,49 @@ class NaNAt:
         return self.state.trial == 0 and met < len(self.steps) and self.state.step == self.steps[met]
 
     def _same_as_before(self, state):
-        now = take_snapshot(state)
-        goods = {recovery.back_to for recovery in state.recoveries}
-        before = self.seen.setdefault((state.trial, state.step), now)
-        if before is not now and state.step in goods:
+        now, met = take_snapshot(state), len(state.recoveries)
+        before = self.seen.get((state.trial, state.step))
+        if met > self.met.setdefault(id(state), met):  # it has just gone back
+            assert state.step == state.recoveries[-1].back_to
             assert all(torch.equal(now.weights[name], value) for name, value in before.weights.items())
             for number, moments in before.moments.items():
                 assert all(torch.equal(now.moments[number][name], value) for name, value in moments.items())
+        self.seen[state.trial, state.step], self.met[id(state)] = now, met
+
+
+class SpoiltBy:
+    """A step that leaves the model unable to make another, as a leap of the optimiser does, until the rate is lower."""
+
+    def __init__(self, patch, spoiling):
+        self.spoiling, step = spoiling, Stepper.step
+
+        def leaping(stepper, state, index, done):
+            found = step(stepper, state, index, done)
+            if state.step == self.spoiling and not state.recoveries:
+                with torch.no_grad():
+                    state.model.layers[0].kernel.raw_lengthscale.fill_(float("nan"))
+            return found
+
+        patch.setattr(Stepper, "step", leaping)
+
+
+@pytest.mark.parametrize("batch_size", [40, 200])
+@pytest.mark.parametrize("spoiling", [1, 4, 5, 6, 9])
+def test_a_step_that_spoils_the_model_is_taken_back(tmp_path, monkeypatch, spoiling, batch_size):
+    """A state is gone back to only if a step from there has succeeded, in an earlier epoch if need be."""
+    config = ONE_START.change(batch_size=batch_size, epochs=2 if batch_size == 40 else 11)
+    SpoiltBy(monkeypatch, spoiling)
+    seen = []
+    result = train(config, X_val=None, y_val=None, on_epoch=seen.append)
+    (recovery,) = result.recoveries
+    assert recovery.back_to <= spoiling < recovery.step
+    assert [epoch.number for epoch in result.history] == list(range(1, config.epochs + 1))
+    assert tuple({epoch.number: epoch for epoch in seen}.values()) == result.history, "a repeated epoch is told again"
+    assert all(torch.isfinite(value).all() for value in result.model.state_dict().values())
+    with pytest.raises(TrainingInterrupted):
+        train(config, X_val=None, y_val=None, checkpoint=tmp_path / "run", should_stop=StopAfter(spoiling + 1))
+    again = train(config, X_val=None, y_val=None, checkpoint=tmp_path / "run", resume=True)
+    assert untimed(again) == untimed(result)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -217,7 +253,8 @@ def test_divergence_is_contained_and_a_run_goes_on_from_it(tmp_path, monkeypatch
     NaNAt(monkeypatch, steps)
     whole = train(config)
     assert [recovery.step for recovery in whole.recoveries] == steps
-    assert [recovery.back_to for recovery in whole.recoveries] == [step // 5 * 5 + step % 5 // 2 * 2 for step in steps]
+    kept = (0, 2, 4, 5, 7, 9)  # of these the last from which a step had succeeded
+    assert [recovery.back_to for recovery in whole.recoveries] == [max(k for k in kept if k < step) for step in steps]
     assert [recovery.rate_factor for recovery in whole.recoveries] == [0.5, 0.25, 0.125]
     assert all(torch.isfinite(value).all() for value in whole.model.state_dict().values())
     for stop in choose.sample(range(1, 10), 3):

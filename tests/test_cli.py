@@ -22,8 +22,10 @@ from dspp import DSPPRegressor, load
 from dspp.cli import app
 from dspp.cli.options import duration, probabilities, sizes
 from dspp.data.files import open_table
-from dspp.errors import InputError
+from dspp.errors import InputError, TrainingInterrupted
 from dspp.report import tables
+from dspp.training.step import Stepper
+from dspp.training.team import LOST
 
 TINY = shlex.split("--inducing 8 --width 2 --epochs 3 --restarts 1")
 # As if typed: Ctrl-C is not ignored, also where the tests run in the background.
@@ -705,6 +707,25 @@ def interrupted(command: list[str], checkpoint: Path, number: signal.Signals) ->
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     return errors.decode()
+
+
+@pytest.mark.parametrize("more", [(), ("--on-disk",)])
+def test_a_process_lost_from_a_team_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Any) -> None:
+    """As the others of a torchrun see it: nobody has sent them a signal."""
+    rng, out = np.random.default_rng(0), tmp_path / "m.dspp"
+    pq.write_table(pa.table({"x": rng.normal(size=60), "y": rng.normal(size=60)}), tmp_path / "t.parquet")
+    step = Stepper.step
+
+    def lost(stepper: Any, state: Any, *given: Any) -> Any:
+        if state.step == 2:
+            raise TrainingInterrupted(LOST)
+        return step(stepper, state, *given)
+
+    monkeypatch.setattr(Stepper, "step", lost)
+    result = dspp("fit", tmp_path / "t.parquet", "--target", "y", "--out", out, *TINY, "--batch-size", 20, *more)
+    assert (result.exit_code, out.exists()) == (1, False)
+    assert result.stderr.startswith("dspp: another process was stopped or lost; what was done is in ")
+    assert "--resume" in result.stderr
 
 
 def test_a_fit_that_is_stopped_twice_ends_as_if_it_had_not_been(train: Path, test_file: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dspp.engines import TasksLost, run_all
+from dspp.engines import TasksLost, _Lost, run_all
 from dspp.errors import DsppError, InputError, NumericalError, TrainingInterrupted
 
 GENERATOR = np.random.default_rng(11)
@@ -231,7 +231,7 @@ def test_trials_that_were_running_when_a_search_ended_are_run_with_the_same_sett
     reference = search()
     search(trials=1, study=path)
     identity = identity_of(path)
-    space, task = Space(("ppgpr",), RATES, SHALLOW["base"]), Task(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL, 90, 1, 0)
+    space, task = Space(("ppgpr",), RATES, SHALLOW["base"]), Task(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL, 90, 1, 0, 1.0)
     with opened(path, identity) as study:
         left = Search(task, space, study, 5, Budget(None), best_file(path), None, Workers())
         asked = list(itertools.islice(left._to_do(), 2))
@@ -242,6 +242,23 @@ def test_trials_that_were_running_when_a_search_ended_are_run_with_the_same_sett
     assert [t.params for t in result.trials] == [t.params for t in reference.trials]
     assert {t.state for t in result.trials} <= {"finished", "pruned"}
     assert result.best_nll == reference.best_nll
+
+
+def test_a_trial_that_a_longer_search_left_running_is_no_business_of_a_shorter_one(tmp_path: Path) -> None:
+    from dspp.tuning.search import Budget, Search, Workers
+    from dspp.tuning.space import Space
+    from dspp.tuning.study import mark, opened
+    from dspp.tuning.trial import Task
+
+    path = tmp_path / "s"
+    search(trials=2, study=path)
+    space, task = Space(("ppgpr",), RATES, SHALLOW["base"]), Task(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL, 90, 1, 0, 1.0)
+    with opened(path, identity_of(path)) as study:
+        left = Search(task, space, study, 5, Budget(None), None, None, Workers())
+        _, setting = next(left._to_do())
+        mark(study, 2)
+    assert [t.number for t in search(trials=2, study=path, time_budget=60).trials] == [0, 1]
+    assert [t.params for t in search(trials=3, study=path).trials][2:] == [setting]
 
 
 def identity_of(path: Path) -> dict[str, str]:
@@ -278,3 +295,59 @@ def test_a_setting_that_ends_its_worker_is_a_trial_that_failed(tmp_path: Path, m
     assert result.trials[1].reason == f"gave up model ppgpr, learning_rate {result.trials[1].params['learning_rate']}"
     assert [t.number for t in result.trials] == [0, 1, 2]
     assert search(trials=3, study=tmp_path / "s").trials == result.trials
+
+
+class Losing:
+    """A pool of one worker, in this process, that is lost with some of its tasks: by their order, after seconds."""
+
+    def __init__(self, losses: dict[int, float], function: Callable[..., Any], shared: tuple[Any, ...]) -> None:
+        self.losses, self.function, self.shared = losses, function, shared
+        self.lost = 0.0  # seconds
+        self.given: list[Any] = []
+        self.outcomes: list[Any] = []
+        self.is_free = True
+
+    def free(self) -> bool:
+        return self.is_free
+
+    def submit(self, task: Any) -> int:
+        self.is_free = False
+        self.given.append(task)
+        return len(self.given) - 1
+
+    def ready(self, handles: list[int], seconds: float) -> list[int]:
+        return handles
+
+    def result(self, handle: int) -> Any:
+        self.is_free = True
+        if handle in self.losses:
+            self.lost += self.losses[handle]
+            raise _Lost("killed")
+        self.outcomes.append(self.function(self.given[handle], *self.shared))
+        return self.outcomes[-1]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("trials", "losses", "states", "most"),
+    [
+        (1, {0: 40.0}, ["finished"], 20.0),
+        (1, {0: 40.0, 1: 40.0}, ["finished"], 1e-3),  # nothing is left, but there is no model yet
+        (2, {1: 60.0}, ["finished", "failed"], None),
+    ],
+)
+def test_a_trial_that_is_given_again_gets_no_more_than_the_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch, trials: int, losses: dict[int, float], states: list[str], most: float | None
+) -> None:
+    pools: list[Losing] = []
+    now = time.time
+    monkeypatch.setattr("dspp.engines._pool", lambda *how: pools.append(Losing(losses, *how[3:])) or pools[0])
+    monkeypatch.setattr("dspp.tuning.trial.time.time", lambda: now() + sum(pool.lost for pool in pools))
+    result = search(jobs=2, trials=trials, time_budget=60.0)
+    assert [t.state for t in result.trials] == states
+    if most is None:
+        assert result.trials[-1].reason == "the time budget was used up before a worker could train it"
+    else:
+        assert 0 < pools[0].outcomes[-1].notes["time_budget"] <= most

@@ -303,3 +303,24 @@ def test_gaps_in_validation_rows_do_not_stop_a_study(tmp_path: Path) -> None:
     how = {"space": {"beta": [0.1]}, "base": base, "trials": 1, "progress": False, "study": tmp_path / "study"}
     found = dspp.tune(table, Y, X_val=gaps, y_val=Y[:20], **how)
     assert np.isfinite(found.best_estimator.predict(gaps)).all()
+
+
+@pytest.mark.parametrize("conformal", [False, True])
+def test_a_number_too_far_out_is_named_before_training_whichever_part_it_falls_into(conformal: bool) -> None:
+    frame, epochs = pd.DataFrame(X, columns=["a", "b"]), []
+    for row in range(0, 60, 5):
+        odd = frame.copy()
+        odd.loc[row, "b"] = 9.96921e36
+        model = tiny(conformal=conformal)
+        if row not in model.parts(60, 0, given_validation=False)[0]:
+            with pytest.raises(InputError, match=rf"X: column 'b', row {row}: got 9.96921e\+36"):
+                model.fit(odd, Y, on_epoch=epochs.append)
+            far = Y.copy()
+            far[row] = 1e25
+            with pytest.raises(InputError, match=rf"y: column 'y', row {row}: got 1e\+25"):
+                model.fit(frame, far, on_epoch=epochs.append)
+    assert epochs == []
+    with pytest.raises(InputError, match=r"X_val: column 'x?0', row 1: got 1e\+200"):
+        tiny().fit(X, Y, np.array([[0.0, 0.0], [1e200, 0.0]]), [0.0, 0.0])
+    with pytest.raises(InputError, match=r"y_val: column 'y', row 1: got -1e\+30"):
+        tiny().fit(X, Y, X[:2], [0.0, -1e30])

@@ -2,6 +2,7 @@
 that follows from (seed, epoch), a killed run goes on exactly, and whatever is wrong with a file or a disk is one line.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -100,6 +101,38 @@ def test_rows_held_out_are_called_by_where_they_stand(folder: Path, tmp_path: Pa
             (there,) = files[file].slice(int(number), 1).to_pylist()
             assert there["y"] == y
             assert all(there[name] == value or value != value for name, value in row.items())
+
+
+def few_targets(path: Path, kept: np.ndarray) -> Path:
+    """A table of 300 rows with a target y in all of them, and z in these only."""
+    x = np.arange(300.0)
+    z = pa.array(x, mask=~np.isin(np.arange(300), kept))
+    pq.write_table(pa.table({"x": x, "y": x, "z": z}), path)
+    return path
+
+
+def test_calibration_rows_without_a_target_are_refused(tmp_path: Path) -> None:
+    _, chosen = held_out(300, (0.1, 0.1), 0)
+    table = few_targets(tmp_path / "t.parquet", np.setdiff1d(np.arange(300), chosen)[:12])
+    with pytest.raises(InputError, match=r"drew 30 of 300 rows to recalibrate with, none.*: 12 rows have one"):
+        PPGPRRegressor(**SMALL, conformal=True).fit(ds.dataset(table), "z", cache=tmp_path)
+    assert os.listdir(tmp_path) == ["t.parquet"]
+
+
+def test_validation_rows_without_a_target_are_noted(tmp_path: Path) -> None:
+    chosen, _ = held_out(300, (0.1, 0), 0)
+    table = few_targets(tmp_path / "t.parquet", np.setdiff1d(np.arange(300), chosen)[:12])
+    for target, noted in (("z", True), ("y", False)):
+        with stored(Shards.at(table), [target], PPGPRRegressor(**SMALL), drop=["y", "z"], cache=tmp_path) as made:
+            assert any("no row drawn for validation has a target" in note for note in made.notes) == noted
+
+
+def test_an_output_with_values_in_held_out_rows_only_is_told_so(tmp_path: Path) -> None:
+    chosen, _ = held_out(300, (0.1, 0), 0)
+    for rows, why in ((chosen[:3], "all that it has are in rows held out"), (chosen[:0], "expected numbers")):
+        table = few_targets(tmp_path / "t.parquet", rows)
+        with pytest.raises(InputError, match=f"column 'z' has no values to train on, {why}"):
+            PPGPRRegressor(**SMALL).fit(ds.dataset(table), ["y", "z"], cache=tmp_path)
 
 
 # ---------------------------------------------------------------- what is learned
@@ -364,8 +397,11 @@ def test_partitions_are_columns_and_filters_are_refused(tmp_path: Path) -> None:
     assert model.score(whole.drop_columns(["y"]), whole["y"]) > 0.5
     with pytest.raises(InputError, match="cannot be read piece by piece"):
         PPGPRRegressor().fit(dataset.filter(ds.field("x") > 0), "y")
-    with pytest.raises(InputError, match=r"values of 'side' in their names.*partitioning='hive'"):
-        Shards.at(tmp_path / "d")
+    for path in ("d", "d/*/*.parquet", "d/**/*.parquet", "d/side=l*/*.parquet"):
+        with pytest.raises(InputError, match=r"values of 'side' in their names.*partitioning='hive'"):
+            Shards.at(tmp_path / path)
+    one = Shards.at(tmp_path / "d/side=left/*.parquet")
+    assert one.num_rows == np.count_nonzero(part == "left"), "whoever writes the value out knows it"
 
 
 def test_a_run_stopped_anywhere_goes_on_bit_for_bit(
@@ -422,6 +458,40 @@ def test_a_cache_that_is_kept_is_used_again_unless_it_is_damaged(folder: Path, t
     with stored(Shards.at(changed), ["y"], settings, cache=tmp_path) as result:
         assert not result.reused, "other files"
     assert path.stat().st_mode & 0o077 == 0, "nobody else's business"
+
+
+def test_a_cache_stays_if_a_run_was_told_to_keep_it(folder: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run"
+    checkpoint.touch()
+    settings = DSPPRegressor(progress=False, checkpoint=checkpoint)
+
+    def made(keep: bool, stop: bool = False) -> tuple[bool, int]:
+        """Whether a run found a cache, and how many it left."""
+        with (
+            contextlib.suppress(TrainingInterrupted),
+            stored(Shards.at(folder), ["y"], settings, cache=tmp_path, keep_cache=keep) as result,
+        ):
+            if stop:
+                raise TrainingInterrupted("so it was")
+        return result.reused, len(list(tmp_path.glob("*.rows")))
+
+    assert made(keep=False) == (False, 0)
+    assert made(keep=False, stop=True) == (False, 1), "it can go on"
+    assert made(keep=False) == (True, 0), "it has"
+    assert made(keep=False, stop=True) == (False, 1)
+    assert made(keep=True)[1] == 1
+    assert made(keep=False) == (True, 1), "a run that only uses it does not remove it"
+    assert made(keep=True) == (True, 1)
+
+
+def test_rows_in_memory_leave_no_cache_that_nobody_finds(table: pa.Table, tmp_path: Path) -> None:
+    model = PPGPRRegressor(**SMALL, checkpoint=tmp_path / "run")
+    for _ in range(2):
+        with pytest.raises(TrainingInterrupted):
+            model.fit(ds.dataset(table), "y", should_stop=StopAfter(7))
+        assert os.listdir(tmp_path) == ["run"]
+    model.fit(ds.dataset(table), "y")
+    assert os.listdir(tmp_path) == ["run"]
 
 
 # ---------------------------------------------------------------- what can be wrong
@@ -598,6 +668,7 @@ def test_fit_reads_folders_patterns_and_large_files_from_the_disk(
     assert "held out" in report
     assert len(re.findall(r"part-\d\.parquet, \d+<", report)) >= 5, "surprising rows are called by file and number"
     assert "which was there" in printed(folder, "--cache", tmp_path)
+    cache.unlink()
     one = printed(folder / "part-0.parquet", "--conformal", "--validation", folder / "part-1.parquet", "--on-disk")
     assert "200 rows, 11 columns" in one
     assert load(tmp_path / "m.dspp").fitted_.conformal is not None

@@ -122,6 +122,26 @@ def test_time_before_a_resume_counts(tmp_path, monkeypatch):
     assert (again.seconds, again.notes, again.stopped) == (result.seconds, result.notes, "time")
 
 
+def test_a_larger_budget_after_a_resume_makes_a_new_plan(tmp_path, monkeypatch):
+    config, path = LONG.change(epochs=40), tmp_path / "run"
+    Pretend(monkeypatch, 0.1)
+    with pytest.raises(TrainingInterrupted):
+        train(config, time_budget=10.0, checkpoint=path, should_stop=StopAfter(97))
+    result = train(config, time_budget=1000.0, checkpoint=path, resume=True)
+    assert (result.planned_epochs, len(result.history), result.stopped, result.notes) == (40, 40, "finished", ())
+
+
+@pytest.mark.parametrize(("restarts", "budget"), [(3, 6.0), (10, 20.0)])
+def test_starts_of_one_or_two_steps_do_not_use_up_the_budget(monkeypatch, restarts, budget):
+    Pretend(monkeypatch, 1.0)
+    result = train(LONG.change(batch_size=100, restarts=restarts), time_budget=budget)  # 2 steps an epoch
+    tried = len(result.restart_nll)
+    assert 1 <= tried < restarts
+    assert 2 * tried <= 0.3 * budget + 2
+    assert f"the time budget of {budget:g} s had room to try {tried} of {restarts} starts" in result.notes
+    assert len(result.history) >= 2
+
+
 def test_without_a_budget_a_resumed_run_is_whole_again(tmp_path, monkeypatch):
     config, path = LONG.change(epochs=40), tmp_path / "run"
     Pretend(monkeypatch, 0.1)

@@ -104,6 +104,16 @@ def test_several_outputs_are_scored_in_their_units() -> None:
     assert weak.val_nll > result.best_nll
 
 
+def test_an_output_without_validation_rows_is_no_hindrance_with_a_study_or_without(tmp_path) -> None:
+    Y2, Y2_val = (np.stack([y, -y * 3], axis=1) for y in (Y_TRAIN, Y_VAL))
+    Y2_val[:, 1] = np.nan
+    how = {"X_val": X_VAL, "y_val": Y2_val, "space": {"learning_rate": [0.05]}, **SHALLOW}
+    assert_same(search(X_TRAIN, Y2, study=tmp_path / "s", **how), search(X_TRAIN, Y2, **how))
+    Y2[:, 1] = np.nan
+    with pytest.raises(InputError, match=r"y: expected each output to be observed"):
+        search(X_TRAIN, Y2, **how)
+
+
 def test_a_table_of_any_kind_is_searched_and_left_alone(tmp_path) -> None:
     frame = pd.DataFrame({"a": X[:, 0], "kind": np.where(X[:, 1] > 0, "up", "down"), "b": X[:, 1]})
     frame.loc[3, "b"] = np.nan
@@ -155,6 +165,22 @@ def test_weak_settings_end_at_a_quarter_or_a_half_and_the_winner_is_still_the_wi
         shift = np.log(fitted.scale_y.scale)
         best = min(e.val_nll for e in fitted.history[: trial.epochs])
         assert trial.val_nll == pytest.approx(best + shift, abs=1e-5)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_nll_of_a_weak_setting_of_several_outputs_is_that_of_a_value_in_its_units(given) -> None:
+    Y3 = np.stack([Y, 1e3 * X[:, 0], 1e-2 * X[:, 1] * Y], axis=1)
+    Y3[::3, 1] = np.nan
+    data = (X_TRAIN, Y3[:90], X_VAL, Y3[90:]) if given else (X, Y3, None, None)
+    result = tune(*data[:2], X_val=data[2], y_val=data[3], space=RATES, trials=5, **SHALLOW)
+    assert {"finished", "pruned"} == {t.state for t in result.trials}
+    for trial in result.trials:
+        estimator = ESTIMATORS["ppgpr"](**SHALLOW["base"], learning_rate=trial.params["learning_rate"])
+        fitted = estimator.fit(*data).fitted_
+        observed = ~np.isnan(Y3[90:] if given else Y3[estimator.parts(len(X), 0, False, Y3)[1]])
+        joint = len(observed) * min(e.val_nll for e in fitted.history[: trial.epochs])  # of standardised rows
+        units = (observed * np.log(fitted.scale_y.scale)).sum()
+        assert trial.val_nll == pytest.approx((joint + units) / observed.sum(), abs=1e-5)
 
 
 def test_a_trial_goes_on_only_among_the_better_half() -> None:
@@ -483,6 +509,15 @@ def test_what_base_fixes_is_not_searched() -> None:
     assert space.estimator({"model": "dspp", "width": 4}).beta == 0.3
 
 
+def test_what_base_fixes_as_a_further_setting_is_not_searched() -> None:
+    space = Space(("dspp",), None, {"model_settings": {"beta": 0.3, "layers": 3}, "train_settings": {"warmup": 0.1}})
+    assert list(space.dimensions) == ["model", "width", "topology"]
+    assert space.start(1) == {"model": "dspp", "width": 5, "topology": "feedforward"}
+    assert space.estimator({"model": "dspp", "width": 4}).spec().objective.beta == 0.3
+    assert Space(("dspp",), None, {"model_settings": {"layers": 1}}).start(1).keys() == {"model", "beta"}
+    assert Space(("dspp",), None, {"model_settings": {"rule": "qr2"}}).dimensions["width"] == Range(2, 5)
+
+
 # ---------------------------------------------------------------- what goes wrong
 
 
@@ -515,6 +550,8 @@ def test_when_nothing_can_be_trained_it_says_why() -> None:
         ({"space": {"validation_fraction": [0.1, 0.2]}}, r"space: 'validation_fraction' is not for it to set"),
         ({"space": {"model": ["dspp"]}}, r"models=\["),
         ({"space": {"width": [2, 3]}, "base": {"width": 3}}, r"'width' is both in space and in base"),
+        ({"space": {"beta": [1, 2]}, "base": {"model_settings": {"beta": 3}}}, r"'beta' is both in space and in base"),
+        ({"space": {"warmup": [0, 1]}, "base": {"train_settings": {"warmup": 0}}}, r"'warmup' is both in space and in"),
         ({"space": {"beta": 0.1}}, r"beta is 0.1, expected a list of choices"),
         ({"space": {"kernel": "rbf"}}, r"kernel is 'rbf', expected a list of choices"),
         ({"space": {"beta": []}}, r"beta is \[\], expected a list of choices"),

@@ -1,6 +1,7 @@
 """A fitted model: everything that turns the user's rows into the user's distribution, and how it came about."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,8 +14,8 @@ from dspp.calibration import Conformal
 from dspp.config import TrainConfig
 from dspp.data.checks import Table, check_width, check_X
 from dspp.data.encoding import TableEncoder
-from dspp.data.messages import Place
 from dspp.data.scaling import Standardizer
+from dspp.errors import InputError
 from dspp.mixture import AnyMixture
 from dspp.model import Model, Predictor
 from dspp.presets import Spec
@@ -58,11 +59,6 @@ class Fitted:
         """What recalibrates its intervals, if anything does."""
         return None if self.conformal is None else Conformal(self.conformal)
 
-    @property
-    def _farthest(self) -> float:
-        """How far out an input may lie, standardised: a thousandth of where its square leaves the model's dtype."""
-        return math.sqrt(torch.finfo(getattr(torch, self.spec.model.dtype)).max) / 1000
-
     @cached_property
     def predictor(self) -> Predictor:
         """The model frozen for predictions, made when first asked for; changes of the model after that go unnoticed.
@@ -85,18 +81,46 @@ class Fitted:
         """
         rows = check_X(X)
         check_width(rows, self.num_inputs)
-        with np.errstate(over="ignore"):  # what leaves float64 is reported
-            standardised = self.scale_X.transform(rows)
-        far = np.argwhere(~(np.abs(standardised) <= self._farthest))
-        if len(far):
-            row, d = far[0].tolist()
-            name = str(d) if self.feature_names is None else self.feature_names[d]
-            problem = (
-                f"got {rows[row, d]:g}, {standardised[row, d]:.2g} standard deviations from the mean of the training "
-                "rows, expected less for numbers to stay finite; if it marks a missing value, clear it"
-            )
-            raise Place(where, name, first_row).error(problem, row)
-        mixture = self.predictor(standardised).to(torch.float64)  # in float32 a large shift would swallow digits
+        numbers = range(first_row, first_row + len(rows))
+        inputs = standardised(rows, self.scale_X, self.spec, self.feature_names, where, numbers)
+        mixture = self.predictor(inputs).to(torch.float64)  # in float32 a large shift would swallow digits
         outputs = mixture.component_mean.shape[2:]
         shift, scale = (torch.tensor(part).reshape(outputs) for part in (self.scale_y.mean, self.scale_y.scale))
         return mixture.affine(shift, scale)
+
+
+def standardised(
+    rows: Float[np.ndarray, "N ..."],
+    scale: Standardizer,
+    spec: Spec,
+    names: Sequence[str] | None,
+    where: str,
+    labels: Sequence[object],
+) -> Float[np.ndarray, "N ..."]:
+    """Inputs or targets on the scale of the training rows.
+
+    Args:
+        rows: The inputs (N, D), or the targets (N,) or (N, T), NaN where not observed.
+        scale: Of the training rows.
+        spec: The model, whose numbers must stay finite.
+        names: Of the columns.
+        where: What errors call the table.
+        labels: What errors call the rows.
+
+    Raises:
+        InputError: One lies farther out than a thousandth of where its square leaves the model's dtype.
+    """
+    farthest = math.sqrt(torch.finfo(getattr(torch, spec.model.dtype)).max) / 1000
+    with np.errstate(over="ignore"):  # what leaves float64 is reported
+        scaled: Float[np.ndarray, "N ..."] = scale.transform(rows)
+    far = np.argwhere(np.abs(scaled) > farthest)
+    if len(far):
+        at = tuple(far[0].tolist())
+        d = at[1] if len(at) > 1 else 0
+        problem = (
+            f"got {rows[at]:g}, {scaled[at]:.2g} standard deviations from the mean of the training rows, expected less "
+            "for numbers to stay finite; if it marks a missing value, clear it"
+        )
+        column = str(d) if names is None else names[d]
+        raise InputError(f"{where}: column {column!r}, row {labels[at[0]]}: {problem}")
+    return scaled

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from dspp.cli.files import (
 from dspp.cli.fit_options import FitOptions
 from dspp.cli.options import duration
 from dspp.cli.session import Session, Stopped
-from dspp.errors import CheckpointError, InputError
+from dspp.errors import CheckpointError, InputError, TrainingInterrupted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,11 +163,14 @@ def _model_line(task: Task, estimator: "Regressor") -> str:
 @contextmanager
 def _until_signalled() -> Iterator[Callable[[], bool]]:
     """Yield a question for training to ask after each step; a signal then ends the work with its state kept."""
-    from dspp.errors import TrainingInterrupted
     from dspp.training.signals import stop_on_signals
 
-    with stop_on_signals() as stop, suppress(TrainingInterrupted):
-        yield stop
+    with stop_on_signals() as stop:
+        try:
+            yield stop
+        except TrainingInterrupted:
+            if stop.signal is None:  # another process of the team was stopped or lost
+                raise
     if stop.signal is not None:
         raise Stopped(128 + stop.signal)
 
@@ -245,6 +248,11 @@ def _resumable(options: FitOptions, session: Session) -> Iterator[None]:
         code = stopped.code if isinstance(stopped, Stopped) else 130
         how = f"stopped; what was done is in {options.kept}. To go on: {session.command('--resume')}"
         raise Stopped(code, how) from None
+    except TrainingInterrupted as problem:  # of a team: this process had no signal
+        if not options.kept.exists():
+            raise Stopped(1, str(problem)) from None
+        how = f"what was done is in {options.kept}. To go on: {session.command('--resume')}"
+        raise Stopped(1, f"another process was stopped or lost; {how}") from None
 
 
 def _tidy(options: FitOptions) -> None:

@@ -1,7 +1,7 @@
 """The columns of an Arrow table as numpy arrays: numbers, booleans, dates; and text read as any of them."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,11 @@ _TIMESTAMPS = [pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (No
 _CALLED = {"double": "a number", "bool": "true or false", "int64": "a whole number"}
 
 
+def decoded(array: pa.Array) -> pa.Array:
+    """Return the values of a column of categories, any other as it is."""
+    return array.dictionary_decode() if types.is_dictionary(array.type) else array
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds strings."""
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
@@ -34,6 +39,33 @@ def is_number(kind: pa.DataType) -> bool:
 def is_datetime(kind: pa.DataType) -> bool:
     """Whether a column of this type holds dates, timestamps or times of day."""
     return bool(types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind))
+
+
+def plain(table: Any) -> Any:
+    """Return a table or batch with the same values in types whose rows can be picked and joined."""
+    schema = plain_schema(table.schema)
+    return table if schema.types == table.schema.types else table.cast(schema)
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of `plain`."""
+    return pa.schema([(field.name, _plain_type(field.type)) for field in schema])
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type without views, from which Arrow picks no rows, and with categories that join without end."""
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_dictionary(kind):  # int8 has no room for the categories of two files together
+        return pa.dictionary(pa.int32(), _plain_type(kind.value_type), kind.ordered)
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if types.is_list(kind) or types.is_large_list(kind):
+        list_of = pa.list_ if types.is_list(kind) else pa.large_list
+        return list_of(kind.value_field.with_type(_plain_type(kind.value_type)))
+    return kind
 
 
 def numbers(array: pa.Array, place: Place) -> Float[np.ndarray, " n"]:

@@ -15,6 +15,7 @@ import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.parquet
 
+from dspp.data.arrays import plain
 from dspp.data.csvfile import CsvFile
 from dspp.data.messages import check_names, first_line
 from dspp.data.tablefile import BATCH_ROWS, TableFile, problems_with
@@ -94,9 +95,9 @@ class ArrowFile(TableFile):
 
 
 def _sound(table: Any) -> Any:
-    """Return a table or batch whose inner pointers and text are in order: the readers trust what the file says."""
+    """Return a table or batch made `plain`, its inner pointers and text in order: readers trust what the file says."""
     table.validate(full=True)
-    return table
+    return plain(table)
 
 
 def _checked(path: Path, names: list[str], num_rows: int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from jaxtyping import Shaped
 from pyarrow import types
 
-from dspp.data.arrays import is_number, is_text, numbers, texts
+from dspp.data.arrays import is_number, is_text, numbers, plain, texts
 from dspp.data.messages import Place, check_names, first_line, listed
 from dspp.errors import InputError
 
@@ -77,9 +77,9 @@ def to_arrow(X: Any, name: str = "X") -> pa.Table:
         X = X.to_frame(X.name if named else name)
     check_names(list(_names(X) or ()), name)
     if _is_a(X, "pandas", "DataFrame"):
-        return pa.table({label: _from_pandas(X.iloc[:, i], label, name) for i, label in enumerate(X.columns)})
+        return plain(pa.table({label: _from_pandas(X.iloc[:, i], label, name) for i, label in enumerate(X.columns)}))
     try:
-        return _from_polars(X, name) if _is_a(X, "polars", "DataFrame") else pa.table(X)
+        return plain(_from_polars(X, name) if _is_a(X, "polars", "DataFrame") else pa.table(X))
     except InputError:
         raise
     except Exception as problem:  # each library has its own, and none is of ours to import

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset
 from pyarrow import types
 
+from dspp.data.arrays import plain_schema
 from dspp.data.files import open_table
 from dspp.data.learning import kind_of
 from dspp.data.messages import check_names, first_line, listed
@@ -79,11 +80,12 @@ class Shards:
             raise InputError(
                 f"this dataset cannot be read piece by piece ({first_line(problem)}); write its rows to Parquet files"
             ) from None
-        files = [FragmentFile.open(fragment, dataset.schema, k) for k, fragment in enumerate(fragments)]
+        schema = plain_schema(dataset.schema)
+        files = [FragmentFile.open(fragment, schema, k) for k, fragment in enumerate(fragments)]
         filled = tuple(file for file in files if file.num_rows)
         if not filled:
             raise InputError("the dataset has no rows, expected at least one")
-        return cls("dataset", filled, dataset.schema)
+        return cls("dataset", filled, schema)
 
     @property
     def names(self) -> list[str]:
@@ -94,6 +96,11 @@ class Shards:
     def num_rows(self) -> int:
         """How many rows there are."""
         return sum(file.num_rows or 0 for file in self.files)
+
+    @property
+    def can_be_found_again(self) -> bool:
+        """Whether another process would know the rows by their stamps: they are in files, not in memory."""
+        return all(not isinstance(file, FragmentFile) or file.is_file for file in self.files)
 
     def stamps(self) -> list[list[Any]]:
         """Path, size and time of change of each file, as they are now."""
@@ -135,14 +142,9 @@ def is_many(path: Path) -> bool:
 def _paths(path: Path) -> list[Path]:
     if path.is_dir():
         found = [p for p in sorted(path.rglob("*.parquet")) if p.is_file() and not _is_hidden(p.relative_to(path))]
-        keys = {part.partition("=")[0] for p in found for part in p.relative_to(path).parts[:-1] if "=" in part}
-        if keys:
-            raise InputError(
-                f"{path}: its folders hold values of {listed(sorted(keys))} in their names, which are read from Python "
-                "only: fit(pyarrow.dataset.dataset(path, partitioning='hive'), target)"
-            )
         if not found:
             raise InputError(f"{path}: there are no Parquet files in this folder, expected names that end in .parquet")
+        _check_folders(path, found)
         return found
     if not is_many(path):
         found = [path]
@@ -150,10 +152,22 @@ def _paths(path: Path) -> list[Path]:
         found = [Path(p) for p in sorted(glob.glob(str(path), recursive=True)) if Path(p).is_file()]
     if not found:
         raise InputError(f"{path}: no file has such a name; check the pattern")
+    _check_folders(path, found)
     for file in found:
         if file.suffix.lower() not in FORMATS:
             raise InputError(f"{file}: only {', '.join(FORMATS)} can be read a piece at a time; convert it to Parquet")
     return found
+
+
+def _check_folders(path: Path, found: list[Path]) -> None:
+    """Raise `InputError` for values in the names of folders, unless `path` itself has them: they would be lost."""
+    folders = {part for file in found for part in file.parts[:-1]} - set(path.parts)
+    keys = {folder.partition("=")[0] for folder in folders if "=" in folder}
+    if keys:
+        raise InputError(
+            f"{path}: its folders hold values of {listed(sorted(keys))} in their names, which are read from Python "
+            "only: fit(pyarrow.dataset.dataset(folder, partitioning='hive'), target)"
+        )
 
 
 def _is_hidden(path: Path) -> bool:
@@ -164,7 +178,7 @@ def _schema(path: Path) -> pa.Schema:
     if not path.is_file():
         raise InputError(f"{path} does not exist; check the path")
     with problems_with(path):
-        return pa.dataset.dataset(path, format=FORMATS[path.suffix.lower()]).schema
+        return plain_schema(pa.dataset.dataset(path, format=FORMATS[path.suffix.lower()]).schema)
 
 
 def _has_rows(path: Path) -> bool:
@@ -237,6 +251,11 @@ class FragmentFile(TableFile):
             for part in groups():  # all groups at once would keep what has been read of each
                 yield from part.to_batches(schema=self.schema, batch_size=rows, batch_readahead=1, use_threads=False)
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file, which has a size and a time of change."""
+        return getattr(self.fragment, "filesystem", None) is not None and bool(getattr(self.fragment, "path", None))
+
     @cached_property
     def token(self) -> str:
         """What tells it from others where it is no file."""
@@ -248,9 +267,8 @@ def _stamp(file: TableFile) -> list[Any]:
         with problems_with(file.path):
             status = file.path.stat()
         return [str(file.path), status.st_size, status.st_mtime_ns]
-    filesystem = getattr(file.fragment, "filesystem", None)
-    if filesystem is None or not getattr(file.fragment, "path", None):
+    if not file.is_file:
         return [str(file.path), file.num_rows, file.token]
     with problems_with(file.path):
-        info = filesystem.get_file_info(file.fragment.path)
+        info = file.fragment.filesystem.get_file_info(file.fragment.path)
     return [str(file.path), info.size, info.mtime_ns]

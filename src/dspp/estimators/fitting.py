@@ -2,6 +2,7 @@
 
 import math
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -15,7 +16,7 @@ from dspp.data.encoding import TableEncoder
 from dspp.data.inputs import Inputs
 from dspp.data.scaling import Standardizer
 from dspp.errors import InputError
-from dspp.fitted import Fitted
+from dspp.fitted import Fitted, standardised
 from dspp.presets import Spec
 from dspp.training import fit
 
@@ -32,7 +33,7 @@ class Part:
     rows: Inputs
     y: Array
     where: str = "X"  # what errors call the rows
-    labels: tuple[object, ...] = ()  # what a report calls each row; empty: nothing is known of them
+    labels: Sequence[object] = ()  # what a report calls each row; empty: nothing is known of them
 
     def __len__(self) -> int:
         return len(self.y)
@@ -89,8 +90,9 @@ def fit_rows(
     """Train on rows that are encoded and scaled: X and y, or a `Source` of both and None; see `fit_table`."""
     encoder, scale_X, scale_y = learned.encoder, learned.scale_X, learned.scale_y
     _check_scale(scale_y, learned.target_names)
+    _, (X_val, y_val) = (_checked(spec, learned, part) for part in (held, val))  # before training, not after
     if len(val):
-        how |= {"X_val": scale_X.transform(val.encode(encoder)), "y_val": scale_y.transform(val.y)}
+        how |= {"X_val": X_val, "y_val": y_val}
     result = fit(spec, *rows, config=config, **how)
     fitted = Fitted(
         spec=spec,
@@ -119,6 +121,21 @@ def fit_rows(
         found["conformal"] = conformal.scores
         found["notes"] = (*fitted.notes, *_broken_promises(conformal, learned.target_names))
     return replace(fitted, **found)
+
+
+def _checked(spec: Spec, learned: Learned, part: Part) -> tuple[Array | None, Array | None]:
+    """Rows held out as the model sees them; None where there are none.
+
+    Raises:
+        InputError: A number lies too far out.
+    """
+    if not len(part):
+        return None, None
+    labels = part.labels if len(part.labels) else range(len(part))
+    names = None if learned.encoder is None else learned.encoder.feature_names
+    X = standardised(part.encode(learned.encoder), learned.scale_X, spec, names, part.where, labels)
+    where = "y_val" if part.where == "X_val" else "y"
+    return X, standardised(part.y, learned.scale_y, spec, learned.target_names, where, labels)
 
 
 def _scale_of(y: Array) -> Standardizer:

@@ -51,6 +51,7 @@ class Stored:
         inputs: The columns that are learned from.
         num_rows: Of the table.
         left_out: How many of them have no target.
+        drawn: How many were drawn for validation, with or without a target.
         reused: Whether the cache was there already.
     """
 
@@ -61,6 +62,7 @@ class Stored:
     inputs: pa.Schema
     num_rows: int
     left_out: int
+    drawn: int
     reused: bool
 
     def __len__(self) -> int:
@@ -70,8 +72,10 @@ class Stored:
     def notes(self) -> list[str]:
         """What a user should know of the table."""
         encoder, count = self.learned.encoder, self.left_out
-        left_out = [f"{count:,} row{'s' if count > 1 else ''} without a target left out"] if count else []
-        return [*left_out, *(() if encoder is None else encoder.notes)]
+        notes = [f"{count:,} row{'s' if count > 1 else ''} without a target left out"] if count else []
+        if self.drawn and not len(self.val):
+            notes.append("no row drawn for validation has a target, so that there are no scores and no best epoch")
+        return [*notes, *(() if encoder is None else encoder.notes)]
 
 
 @contextmanager
@@ -88,7 +92,7 @@ def stored(
 ) -> Iterator[Stored]:
     """Read the table and write its cache, which is removed at the end.
 
-    It stays if `keep_cache`, and while there is a checkpoint from which an unfinished run can go on.
+    It stays if it was made with `keep_cache`, and while an unfinished run can go on from a checkpoint and find it.
 
     Args:
         shards: the files.
@@ -107,14 +111,15 @@ def stored(
     """
     checkpoint = None if settings.checkpoint is None else Path(settings.checkpoint)
     folder = Path(cache) if cache is not None else checkpoint.absolute().parent if checkpoint else None
-    made = _Maker(shards, targets, settings, drop, validation, should_stop).make(folder or Path(tempfile.gettempdir()))
+    maker = _Maker(shards, targets, settings, drop, validation, should_stop)
+    made = maker.make(folder or Path(tempfile.gettempdir()), keep_cache)
     finished = False
     try:
         yield made
         finished = True
     finally:
-        can_go_on = not finished and checkpoint is not None and checkpoint.exists()
-        if not keep_cache and not can_go_on:
+        can_go_on = not finished and checkpoint is not None and checkpoint.exists() and shards.can_be_found_again
+        if not made.cache.about.get("keep") and not can_go_on:
             made.cache.path.unlink(missing_ok=True)
 
 
@@ -177,8 +182,8 @@ class _Maker:
         self.chosen = held_out(shards.num_rows, shares, self.seed)
         self.piece_rows = max(1024, min(BATCH_ROWS, PIECE_CELLS // len(inputs)))
 
-    def make(self, folder: Path) -> Stored:
-        """The three passes."""
+    def make(self, folder: Path, keep: bool) -> Stored:
+        """The three passes; `keep` marks the cache as one that stays, also after runs that only use it."""
         stamps, num_rows = self.shards.stamps(), self.shards.num_rows
         with ProgressBar(3 * num_rows, self.progress) as bar:
             self.bar, self.done = bar, 0
@@ -186,17 +191,18 @@ class _Maker:
             about = self._about(stamps, encoder)
             path = folder / f"dspp-{about['key'][:16]}.rows"
             with _first_before_others():
-                found = find_cache(path, about)
+                found = find_cache(path, about | ({"keep": True} if keep else {}))
                 if found is not None:
                     bar.expect(num_rows)
-                cache = found or self._write(path, encoder, num_train, about)
+                cache = found or self._write(path, encoder, num_train, about | {"keep": keep})
         for before, now in zip(stamps, self.shards.stamps(), strict=True):
             if before != now:
                 cache.path.unlink(missing_ok=True)
                 raise InputError(f"{now[0]} changed while it was read; start again when it is complete")
         scale_X, scale_y = (_scale_from(cache.about[name]) for name in ("scale_X", "scale_y"))
         learned = Learned(encoder, scale_X, scale_y, tuple(self.targets), num_train)
-        return Stored(learned, cache, val, held, self.inputs, num_rows, left_out, found is not None)
+        drawn = len(self.chosen[0])
+        return Stored(learned, cache, val, held, self.inputs, num_rows, left_out, drawn, found is not None)
 
     def _about(self, stamps: list[list[Any]], encoder: TableEncoder) -> dict[str, Any]:
         """What a cache of these rows is known by."""
@@ -210,19 +216,27 @@ class _Maker:
         """The encoder, validation and calibration rows, and how many rows are trained on, and left out."""
         learner = TableLearner(self.inputs)
         kept: dict[int, list[_Rows]] = {VAL: [], HELD: []}
-        counts, observed = np.zeros(4, int), np.zeros(len(self.targets), int)
+        counts, (observed, known) = np.zeros(4, int), np.zeros((2, len(self.targets)), int)
         for rows in self._pieces("learning the columns"):
             check_no_inf(rows.X, rows.where, rows.first)
             train = rows.only(TRAIN)
             learner.add(train.X, rows.where, rows.first)
             counts += np.bincount(rows.role, minlength=4)
             observed += (~np.isnan(train.y)).sum(axis=0)
+            known += (~np.isnan(rows.y)).sum(axis=0)
             for role, parts in kept.items():
                 if role in rows.role:
                     parts.append(rows.only(role))
-        if not counts[TRAIN] or not observed.all():
-            empty = self.targets[int(np.argmin(observed))]
-            raise InputError(f"{self.shards.name}: column {empty!r} has no values to train on, expected numbers")
+        if not observed.all():
+            empty = int(np.argmin(observed))
+            why = "all that it has are in rows held out; give more" if known[empty] else "expected numbers"
+            raise InputError(f"{self.shards.name}: column {self.targets[empty]!r} has no values to train on, {why}")
+        if len(self.chosen[1]) and not counts[HELD]:
+            raise InputError(
+                f"{self.shards.name}: conformal=True drew {len(self.chosen[1]):,} of {self.shards.num_rows:,} rows to "
+                f"recalibrate with, none of which has a target: {counts[:NO_TARGET].sum():,} rows have one; give more "
+                "such rows, raise calibration_fraction, or use conformal=False"
+            )
         val, held = (self._part(rows) for rows in kept.values())
         val = self.validation if self.validation is not None else val
         encoder = marked(learner.encoder(self.shards.name), val, held)

@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -95,11 +96,12 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         self._y_is_column = y_rows.ndim == 2 and y_rows.shape[1] == 1
         whole = Part(rows, self._flat(y_rows))
         names, seed = target_names(y) or _default_names(whole.y), seed_of(self.random_state)
-        train, val, held = (_take(whole, index) for index in self.parts(len(rows), seed, given, whole.y))
+        train, *parts = self.parts(len(rows), seed, given, whole.y)
+        val, held = (replace(_take(whole, index), labels=index.tolist()) for index in parts)
         self.fitted_ = fit_table(
             self.spec(len(names)),
             self.train_config(len(train), seed),
-            train,
+            _take(whole, train),
             self._validation(X_val, y_val) if given else val,
             held,
             names,
@@ -120,7 +122,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         spec, config = self.spec(table.cache.num_outputs), self.train_config(len(table), seed_of(self.random_state))
         with DiskRows(table.cache, spec, config) as rows:
             how = self._how(on_epoch, should_stop, resume)
-            self.fitted_ = fit_rows(spec, config, table.learned, (rows, None), table.val, table.held, **how)
+            fitted = fit_rows(spec, config, table.learned, (rows, None), table.val, table.held, **how)
+        notes = (*(note for note in table.notes if note not in fitted.notes), *fitted.notes)
+        self.fitted_ = replace(fitted, notes=notes)
         return self
 
     def _how(

@@ -42,6 +42,7 @@ class Moment:
     seconds: float  # spent so far
     notes: tuple[str, ...] = ()
     stopped: str | None = None  # why training ended; None: it has not
+    budget: float | None = None  # of time, for which total_steps was planned
 
 
 class Keeper:
@@ -239,6 +240,7 @@ def _unpack(tensors: Mapping[str, Tensor], run: dict[str, Any]) -> Moment:
         seconds=run["seconds"],
         notes=tuple(run["notes"]),
         stopped=run["stopped"],
+        budget=run.get("budget"),
     )
 
 

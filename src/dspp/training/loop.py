@@ -30,8 +30,8 @@ from dspp.training.state import (
     Snapshot,
     TrainState,
     copy_weights,
+    go_back,
     make_optimizer,
-    restore,
     resume,
     take_snapshot,
 )
@@ -87,6 +87,7 @@ class Trainer:
         self.scores: list[float] = []
         self.best: tuple[TrainState, Snapshot] | None = None  # of the starts tried
         self.good: Moment | None = None  # the last moment to go back to, or on from
+        self.pending: Moment | None = None  # one that becomes it when a step from there has succeeded
         self.weighed = False  # whether the time budget has been held against the pace
         self.notes: list[str] = []
 
@@ -116,7 +117,7 @@ class Trainer:
         if self.keeper is None or saved is None:
             return None
         self.trying, self.scores = saved.trying, list(saved.scores)
-        if self.clock.budget is not None:  # without one, a plan made for an earlier one is void
+        if self.clock.budget is not None and saved.budget == self.clock.budget:  # else its plan is void
             self.total_steps = saved.total_steps
         self.notes = list(dict.fromkeys(saved.notes if saved.stopped else saved.notes + self.keeper.notes))
         if saved.best is not None:
@@ -157,7 +158,7 @@ class Trainer:
             if math.isfinite(score) and score < min((s for s in self.scores if math.isfinite(s)), default=math.inf):
                 self.best = (state, take_snapshot(state))
             self.scores.append(score)
-            if self.clock.over:
+            if self._no_time_for_another():
                 break
         if self.best is None:
             raise TrainingDiverged(
@@ -166,6 +167,14 @@ class Trainer:
             )
         self.trying = False
         return self.best[0]
+
+    def _no_time_for_another(self) -> bool:
+        """Whether one more start, which may take as long as each has, would take too much of the time budget."""
+        budget, tried, count = self.clock.budget, len(self.scores), self.config.restarts
+        if budget is None or tried == count or self.clock.spent * (1 + 1 / tried) <= RESTART_SHARE * budget:
+            return False
+        self.notes.append(f"the time budget of {budget:g} s had room to try {tried} of {count} starts")
+        return True
 
     def _try(self, state: TrainState) -> float:
         """Train a start for a short while; its training NLL, or NaN when it is out of the race."""
@@ -243,10 +252,12 @@ class Trainer:
         while True:
             try:
                 self._steps(state, epoch, batches)
-                val_nll = None if self.val is None else nll(state.model, self.val, self.team)
+                val_nll = self._validate(state)
                 break
             except NumericalError as error:
                 self._recover(state, str(error))
+                if state.step < epoch * self.steps_an_epoch:
+                    return  # the epoch before is repeated
         self._record(state, epoch + 1, val_nll)
         if self.on_epoch is not None and not self.trying:
             self.on_epoch(state.history[-1])
@@ -258,18 +269,29 @@ class Trainer:
         while state.step < min((epoch + 1) * self.steps_an_epoch, self.until):
             if self.clock.over and state.values:  # however small the budget, one step is made
                 return
-            if state.step - self.good.current.step >= SNAPSHOT_STEPS or (not self.weighed and self.clock.can_plan):
+            last = (self.pending or self.good).current.step
+            if state.step - last >= SNAPSHOT_STEPS or (not self.weighed and self.clock.can_plan):
                 self._keep(state)
             batch = batches[state.step % self.steps_an_epoch]
             state.values[state.step], train_nll = self.stepper.step(state, batch, state.step / self.total_steps)
             if train_nll is not None:
                 state.nlls[state.step] = train_nll
             state.step += 1
+            if self.pending is not None:
+                self._trust(self.pending)
             self.clock.end_step()
             name = f"start {state.trial + 1} of {self.config.restarts}" if self.trying else "training"
             self.bar.update(offset + state.step, f"{name}, epoch {epoch + 1}", len(batch), train_nll)
             if self.should_stop is not None and self.team.any(self.should_stop()):
                 self._stop(f"training was stopped at step {state.step}")
+
+    def _validate(self, state: TrainState) -> float | None:
+        """The NLL of the validation rows; without any, the last state of all is tried on some training rows."""
+        if self.val is not None:
+            return nll(state.model, self.val, self.team)
+        if not self.trying and (state.step >= self.until or self.clock.over):
+            nll(state.model, self._trial_rows(), self.team)
+        return None
 
     def _record(self, state: TrainState, number: int, val_nll: float | None) -> None:
         rate = state.optimizer.param_groups[0]["lr"]
@@ -282,11 +304,17 @@ class Trainer:
     # ------------------------------------------------------------ good moments
 
     def _keep(self, state: TrainState) -> None:
-        """Keep this moment to go back to, and write it down when it is time to."""
+        """Keep this moment to go back to, once a step from there succeeds: the last one may have spoilt the model."""
         self._plan(state)
-        self.good = self._moment(state)
+        self.pending = self._moment(state)
+        if self.good is None or self.good.current.trial != state.trial:  # there is no other
+            self._trust(self.pending)
+
+    def _trust(self, moment: Moment) -> None:
+        """Take a moment as the one to go back to, and write it down when it is time to."""
+        self.good, self.pending = moment, None
         if self.keeper is not None:
-            self.keeper.offer(self.good)
+            self.keeper.offer(moment)
 
     def _moment(self, state: TrainState, stopped: str | None = None) -> Moment:
         best = self.best[1] if self.best is not None and self.trying else None
@@ -299,13 +327,15 @@ class Trainer:
             seconds=self.clock.spent,
             notes=tuple(self.notes),
             stopped=stopped,
+            budget=self.clock.budget,
         )
 
     def _recover(self, state: TrainState, reason: str) -> None:
         """Back to the last good state, with half the learning rate."""
         assert self.good is not None
         failed, good = state.step, self.good.current
-        restore(state, good)
+        self.pending = None
+        go_back(state, good)
         state.rate_factor *= 0.5
         state.recoveries.append(Recovery(failed, good.step, reason, state.rate_factor))
         if len(state.recoveries) > self.config.max_recoveries:

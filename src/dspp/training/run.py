@@ -57,7 +57,7 @@ def fit(
         time_budget: seconds for the whole run, those before a resume included. The schedule is shortened so that it
             ends in time, restarts that would take too much of it are left out, and at the deadline training ends.
         on_epoch: called after each epoch, those of trial starts excepted, and again for an epoch that is repeated after
-            a resume. What it raises ends training; the checkpoint stays.
+            a resume or a recovery. What it raises ends training; the checkpoint stays.
         should_stop: asked after each step; True ends training with `TrainingInterrupted`. See `signals`.
 
     Raises:

@@ -97,8 +97,14 @@ def take_snapshot(state: TrainState) -> Snapshot:
     )
 
 
-def restore(state: TrainState, snapshot: Snapshot) -> None:
-    """Put back what a failed step could spoil; what has been counted since then still counts."""
+def go_back(state: TrainState, snapshot: Snapshot) -> None:
+    """Put back what failed steps could spoil; what has been counted since then still counts."""
+    _restore(state, snapshot)
+    if len(snapshot.history) < len(state.history):  # into an epoch that had ended
+        _restore_epoch(state, snapshot)
+
+
+def _restore(state: TrainState, snapshot: Snapshot) -> None:
     state.model.load_state_dict(snapshot.weights)
     groups = state.optimizer.state_dict()["param_groups"]
     state.optimizer.load_state_dict({"state": _copy_moments(snapshot.moments), "param_groups": groups})
@@ -107,15 +113,20 @@ def restore(state: TrainState, snapshot: Snapshot) -> None:
 
 def resume(state: TrainState, snapshot: Snapshot) -> None:
     """Make a fresh start of the same trial stand where `snapshot` was taken."""
-    restore(state, snapshot)
-    state.rate_factor = snapshot.rate_factor
-    state.history, state.recoveries = list(snapshot.history), list(snapshot.recoveries)
+    _restore(state, snapshot)
+    _restore_epoch(state, snapshot)
+    state.rate_factor, state.recoveries = snapshot.rate_factor, list(snapshot.recoveries)
+    for layer, climbs in zip(state.model.gp_layers, snapshot.climbs, strict=True):
+        layer.climbs = climbs
+
+
+def _restore_epoch(state: TrainState, snapshot: Snapshot) -> None:
+    """The epochs so far, the best of them, and the one that has begun."""
+    state.history = list(snapshot.history)
     state.best_nll, state.best_epoch = snapshot.best_nll, snapshot.best_epoch
     state.best_weights = snapshot.best_weights
     state.values, state.nlls = dict(snapshot.values), dict(snapshot.nlls)
     state.epoch_begin = time.perf_counter() - snapshot.epoch_seconds
-    for layer, climbs in zip(state.model.gp_layers, snapshot.climbs, strict=True):
-        layer.climbs = climbs
 
 
 def copy_weights(model: nn.Module) -> Weights:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dspp.data.inputs import targets
 from dspp.errors import InputError
 from dspp.estimators.settings import FEWEST_ROWS_TO_HOLD_OUT
@@ -94,15 +96,16 @@ def _task(X: Any, y: Any, X_val: Any, y_val: Any, space: Space, seed: int) -> Ta
     any_model = space.estimator({"model": space.models[0]}, random_state=seed)
     y_rows = targets(y, len(any_model._inputs(X, reset=True)))
     num_rows, num_outputs = len(y_rows), y_rows[:1].size
-    if X_val is not None or y_val is not None:
-        any_model._validation(X_val, y_val)
+    given = any_model._validation(X_val, y_val).y if X_val is not None or y_val is not None else None
     train, val, _ = any_model.parts(num_rows, seed, X_val is not None, any_model._flat(y_rows))
     if X_val is None and not len(val):
         raise InputError(
             "tune needs validation rows: pass X_val and y_val, or a validation_fraction above 0 and at least "
             f"{FEWEST_ROWS_TO_HOLD_OUT} rows (got {num_rows})"
         )
-    return Task(X, y, X_val, y_val, len(train), num_outputs, seed)
+    judged = y_rows[val] if given is None else given
+    observed_a_row = float((~np.isnan(judged)).sum() / len(judged))
+    return Task(X, y, X_val, y_val, len(train), num_outputs, seed, observed_a_row)
 
 
 def _identity(task: Task, space: Space) -> dict[str, str]:

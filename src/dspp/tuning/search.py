@@ -24,7 +24,18 @@ from dspp.tuning.progress import SearchLine
 from dspp.tuning.result import TrialRecord, TuneResult
 from dspp.tuning.space import Space
 from dspp.tuning.study import mark
-from dspp.tuning.trial import Order, Outcome, Task, Watch, carry_out, evaluate, report, unfitted
+from dspp.tuning.trial import (
+    LEAST_SECONDS,
+    Order,
+    Outcome,
+    Task,
+    Watch,
+    carry_out,
+    evaluate,
+    report,
+    unfitted,
+    untrained,
+)
 
 TRIAL_SHARE = 0.25  # of a time budget: the most that one trial may take, while there are others to come
 LEAST_SHARE = 0.05  # of a time budget: with less than this left, no trial is begun
@@ -46,6 +57,12 @@ class Budget:
         return None if self._seconds is None else self._seconds - (time.perf_counter() - self._begin)
 
     @property
+    def deadline(self) -> float:
+        """When training must end, by `time.time`, which workers have too: on another machine it may differ a little."""
+        left = self.left
+        return math.inf if left is None else time.time() + left - self.overhead
+
+    @property
     def over(self) -> bool:
         """Whether there is no time for another trial."""
         left = self.left
@@ -56,7 +73,7 @@ class Budget:
         left = self.left
         if self._seconds is None or left is None:
             return None
-        left = max(left - self.overhead, 1e-3)
+        left = max(left - self.overhead, LEAST_SECONDS)
         return min(left, max(TRIAL_SHARE * self._seconds, left / trials_left))
 
 
@@ -129,8 +146,12 @@ class Search:
         return self.study.get_trials(deepcopy=False, states=states or STATES.values())
 
     def _to_do(self) -> Iterator[tuple[optuna.Trial, dict[str, Any]]]:
-        """The trials, begun one by one while there is time: first those that workers of an ended search left."""
-        left = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        """The trials, begun one by one while there is time: first those that workers of an ended search left.
+
+        One of them that lies beyond the number of trials is left for a longer search.
+        """
+        running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        left = [trial for trial in running if trial.number < self.trials]
         begun = len(self.study.get_trials(deepcopy=False))
         for count, number in enumerate([trial.number for trial in left] + list(range(begun, self.trials))):
             if count and self.budget.over:
@@ -157,7 +178,7 @@ class Search:
         return math.isfinite(self.best_nll)
 
     def _allowed(self, trial: optuna.Trial) -> float | None:
-        return self.budget.of_next(math.ceil((self.trials - trial.number) / self.workers.width))
+        return self.budget.of_next(max(1, math.ceil((self.trials - trial.number) / self.workers.width)))
 
     def _evaluate(self, trial: optuna.Trial, params: dict[str, Any]) -> Outcome:
         """Run a trial here."""
@@ -206,7 +227,8 @@ class Search:
         def orders() -> Iterator[Order]:
             for trial, params in self._to_do():
                 begun.append(trial)
-                yield Order(params, self._allowed(trial), self._may_prune, self.best_nll, self._done())
+                seconds, deadline = self._allowed(trial), self.budget.deadline
+                yield Order(params, seconds, deadline, self._may_prune, self.best_nll, self._done())
 
         try:
             for number, outcome in self.workers.run(orders(), self.task, self.space, self._heed_stop):
@@ -215,8 +237,7 @@ class Search:
                 self._take(begun[number], outcome)
         except TasksLost as problem:  # like a setting that cannot be trained: it took more memory than there is
             for number in problem.numbers:
-                notes = {"reason": str(problem), "outcome": "failed", "epochs": 0, "seconds": 0.0, "time_budget": None}
-                self._take(begun[number], Outcome("failed", notes=notes))
+                self._take(begun[number], untrained(str(problem)))
 
     def _heed_stop(self) -> None:
         if self.should_stop is not None and self.should_stop():

@@ -19,7 +19,8 @@ from dspp.presets import preset
 from dspp.quadrature import RULES
 
 OWN = ("random_state", "seed", "time_budget", "checkpoint", "progress")  # set by the search itself
-FIXED = ("validation_fraction", "calibration_fraction", "conformal", "model_settings", "train_settings", "device")
+FURTHER = ("model_settings", "train_settings")  # hold further settings by name
+FIXED = ("validation_fraction", "calibration_fraction", "conformal", *FURTHER, "device")
 HIDDEN_LAYER = ("width", "rule", "sites", "test_sites", "hidden_mean")  # mean nothing to a single layer
 LARGEST_GRID = 1000  # settings; a finite space up to this size is tried without repetition
 
@@ -99,17 +100,20 @@ class Space:
     def __init__(self, models: Sequence[str], given: Mapping[str, Any] | None, base: Mapping[str, Any]) -> None:
         _check_names(base, OWN, "base")
         self.base = {name: value for name, value in base.items() if value is not None}  # None: not given
+        self._fixed = dict(self.base)  # by the names of the settings themselves
+        for where in FURTHER:
+            self._fixed |= self.base.get(where, {})
         self._is_default = given is None
         _check_names(given or {}, (*OWN, *FIXED), "space")
-        for name in (given or {}).keys() & self.base.keys():
+        for name in (given or {}).keys() & self._fixed.keys():
             raise InputError(f"{name!r} is both in space and in base; search it or fix it")
         dimensions = DEFAULT if given is None else {name: _dimension(name, values) for name, values in given.items()}
-        if given is None and "rule" in self.base and RULES[self.base["rule"]].grid:
+        if given is None and "rule" in self._fixed and RULES[self._fixed["rule"]].grid:
             dimensions = {**DEFAULT, "width": GRID_WIDTH}
         self.models = _known_models(models)
         ordered: dict[str, Dimension] = {"model": Choices(self.models)}
         ordered |= {name: dimensions[name] for name in sorted(dimensions, key=lambda name: name != "layers")}
-        self.dimensions = {name: dimension for name, dimension in ordered.items() if name not in self.base}
+        self.dimensions = {name: dimension for name, dimension in ordered.items() if name not in self._fixed}
 
     def settings(self, choose: Callable[[str, Dimension], Any]) -> dict[str, Any]:
         """One setting: what `choose` says for each parameter that applies, given those before it.
@@ -159,9 +163,7 @@ class Space:
         """The estimator of a setting, not fitted."""
         given = {name: value for name, value in self.base.items() if self._applies(name, params)}
         given |= {name: value for name, value in params.items() if name != "model"}
-        routed: dict[str, dict[str, Any]] = {
-            where: dict(given.pop(where, None) or {}) for where in ("model_settings", "train_settings")
-        }
+        routed: dict[str, dict[str, Any]] = {where: dict(given.pop(where, {})) for where in FURTHER}
         own = Regressor._get_param_names()
         for name in [name for name in given if name not in own]:
             routed["model_settings" if name in _model_settings() else "train_settings"][name] = given.pop(name)
@@ -178,7 +180,7 @@ class Space:
             return deep
         if name == "gamma":
             return spec.objective.name == "gamma-elbo"
-        layers = chosen.get("layers") or self.base.get("layers") or spec.model.layers
+        layers = chosen.get("layers") or self._fixed.get("layers") or spec.model.layers
         needed = 3 if name == "topology" else 2 if name in HIDDEN_LAYER else 1
         return needed == 1 or (deep and layers >= needed)
 

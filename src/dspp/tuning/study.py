@@ -76,7 +76,7 @@ def digest(X: Any, y: Any, X_val: Any, y_val: Any) -> str:
     for name, rows, target in (("", X, y), ("_val", X_val, y_val)):
         if rows is not None:
             array = Inputs.of(rows, f"X{name}").encode(encoder, where=f"X{name}")
-            for part in (array, targets(target, len(array), f"y{name}")):
+            for part in (array, targets(target, len(array), f"y{name}", every_output=not name)):
                 hasher.update(str(part.shape).encode())
                 hasher.update(np.ascontiguousarray(part).data)
     return hasher.hexdigest()

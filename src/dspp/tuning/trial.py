@@ -21,6 +21,8 @@ from dspp.training.state import Epoch
 from dspp.tuning.space import Space
 from dspp.tuning.study import QUARTERS, halving, quiet
 
+LEAST_SECONDS = 1e-3  # that a trial is told to train, however little time is left
+
 
 @dataclass(frozen=True)
 class Task:
@@ -33,6 +35,7 @@ class Task:
     num_rows: int  # to train on
     num_outputs: int
     seed: int
+    observed_a_row: float  # validation targets: the number of outputs, or less where some were not observed
 
     def fit(self, estimator: Regressor, **hooks: Any) -> Regressor:
         """The estimator, fitted."""
@@ -105,7 +108,7 @@ def evaluate(
         watch.planned = estimator.train_config(task.num_rows, task.seed).epochs
         task.fit(estimator, on_epoch=watch, should_stop=should_stop)
     except optuna.TrialPruned:
-        return watch.outcome("pruned", standardised=watch.best)
+        return watch.outcome("pruned", standardised=watch.best / task.observed_a_row)
     except (InputError, NumericalError, TrainingDiverged) as problem:  # of this setting: the data was checked
         return watch.outcome("failed", reason=str(problem))
     fitted = estimator.fitted_
@@ -116,7 +119,14 @@ def evaluate(
     best = min(epoch.val_nll for epoch in fitted.history if epoch.val_nll is not None)
     estimator.set_params(time_budget=None, progress=None)  # were for the search
     overhead = watch.seconds - fitted.seconds
-    return replace(watch.outcome("finished", standardised=best), value=value, overhead=overhead, estimator=estimator)
+    outcome = watch.outcome("finished", standardised=best / task.observed_a_row)  # as `value`, but for the units
+    return replace(outcome, value=value, overhead=overhead, estimator=estimator)
+
+
+def untrained(reason: str) -> Outcome:
+    """Of a trial that came to nothing before its first epoch."""
+    notes = {"outcome": "failed", "epochs": 0, "seconds": 0.0, "time_budget": None, "reason": reason}
+    return Outcome("failed", notes=notes)
 
 
 def unfitted(params: Mapping[str, Any], task: Task, space: Space, time_budget: float | None = None) -> Regressor:
@@ -133,6 +143,7 @@ class Order:
 
     params: Mapping[str, Any]
     allowed: float | None  # seconds
+    deadline: float  # of the search, by `time.time`; inf: none
     may_prune: bool
     best_nll: float  # so far; a model that is worse need not be sent back
     others: Sequence[FrozenTrial]  # those that are done
@@ -144,10 +155,14 @@ class Order:
 def carry_out(order: Order, task: Task, space: Space) -> Outcome:
     """Run a trial in a worker, with one thread unless the setting says otherwise."""
     torch.set_num_threads(1)
+    left = order.deadline - time.time()  # little where the trial is given again, as its first worker was lost
+    if left <= 0 and math.isfinite(order.best_nll):  # without a model so far, it makes one however short the time
+        return untrained("the time budget was used up before a worker could train it")
+    seconds = None if order.allowed is None else min(order.allowed, max(left, LEAST_SECONDS))
     with quiet():
         study = optuna.create_study(pruner=halving())
         study.add_trials(order.others)
-        watch = Watch(study.ask(), order.allowed, order.may_prune)
+        watch = Watch(study.ask(), seconds, order.may_prune)
         outcome = evaluate(order.params, task, space, watch, orphaned)
     worse = outcome.value is None or outcome.value > order.best_nll
     return replace(outcome, estimator=None) if worse else outcome
