@@ -120,7 +120,7 @@ def _conformal(conformal: Conformal, names: Sequence[str]) -> str:
     counts = sorted(set(conformal.counts))
     rows = f"{counts[0]:,} rows" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} rows"
     levels = (2.0 * conformal.threshold(0.9)).reshape(-1).tolist()
-    finite = {name: f"{level:.1%}" for name, level in zip(names, levels, strict=True) if level < 1.0}
+    finite = {name: f"{100 * level:.1f} %" for name, level in zip(names, levels, strict=True) if level < 1.0}
     takes = " and ".join(text if len(names) == 1 else f"{text} ({name})" for name, text in finite.items())
     said = [f"to hold 90 % of new rows they take the central {takes} of the model's distribution"] if finite else []
     why = conformal.why_infinite(0.9, names)
