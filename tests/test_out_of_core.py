@@ -91,7 +91,11 @@ def folder(table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_rows_held_out_are_called_by_where_they_stand(folder: Path, tmp_path: Path, several: bool) -> None:
+def test_rows_held_out_are_called_by_where_they_stand(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    pieces = Shards.pieces
+    monkeypatch.setattr(Shards, "pieces", lambda shards, rows: pieces(shards, 30))  # several of each file
     files = {path.name: pq.read_table(path) for path in sorted(folder.glob("*.parquet"))}
     path = folder if several else folder / "part-1.parquet"
     with stored(Shards.at(path), ["y"], DSPPRegressor(progress=False), cache=tmp_path) as made:

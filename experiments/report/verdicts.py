@@ -46,8 +46,8 @@ def other_files(records: Sequence[Record]) -> list[str]:
         if isinstance(found := record.details.get("data"), str):
             files.setdefault(record.dataset, set()).add(found)
     return [
-        f"Results on {dataset} come from different data files (sha256 {listed(sorted(those))}), so they are not of the "
-        "same rows: do not compare them."
+        f"Results on {dataset} come from different data files (sha256 {listed(sorted(those))}), so they may be of "
+        "different rows: compare them with care."
         for dataset, those in files.items()
         if len(those) > 1
     ]

@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from dspp.data.checks import Table, check_y
@@ -231,9 +231,7 @@ class Conformal:
             InputError: y does not fit the mixture.
             NumericalError: The mixture has no finite numbers where y was observed.
         """
-        some, y_some, seen = observed_outputs(mixture, y)
-        scores = torch.full((len(seen), len(mixture)), _NO_SCORE, dtype=torch.float64)  # (T, N)
-        scores[seen] = (_pit_columns(some, y_some) - 0.5).abs().nan_to_num(_NO_SCORE).sort(dim=1).values
+        scores = (_pit_columns(mixture, y) - 0.5).abs().nan_to_num(_NO_SCORE).sort(dim=1).values  # (T, N)
         return cls(scores[0] if isinstance(mixture, NormalMixture) else scores.T.contiguous())
 
     @property
@@ -307,17 +305,6 @@ def _tail(q: float) -> float:
     """
     tail = (0.5 - q) * (1.0 - 1e-10) - 2e-15
     return tail if tail > 0.0 and 1.0 - tail < 1.0 else 0.0
-
-
-def observed_outputs(
-    mixture: AnyMixture, y: Table
-) -> tuple[AnyMixture, Float[np.ndarray, " N *T"], Bool[np.ndarray, " T"]]:
-    """Return the mixture and y of the outputs that were observed in some row, and which those are."""
-    y_rows = check_y(y, len(mixture), missing=True, every_output=False)
-    seen = ~np.isnan(y_rows.reshape(len(y_rows), -1)).all(axis=0)
-    if isinstance(mixture, NormalMixture) or seen.all():
-        return mixture, y_rows, seen
-    return mixture.select(np.flatnonzero(seen).tolist()), y_rows[:, seen], seen
 
 
 def r_squared(
