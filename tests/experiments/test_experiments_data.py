@@ -24,7 +24,7 @@ from experiments import data
 from experiments.data import DataMissing, __main__, download, files, find, load, mujoco
 from experiments.data.sources import PUBLIC_URL, SOURCES, Source
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 RNG = np.random.default_rng(0)
 TABLE = RNG.standard_normal((6, 4))  # three inputs and the target, more digits than single precision has

@@ -656,7 +656,7 @@ def foreign_files(song: Path) -> dict[str, bytes]:
     torch.save(_Canary(song), torch_old, _use_new_zipfile_serialization=False)
     array = io.BytesIO()
     np.save(array, np.array([_Canary(song)], dtype=object), allow_pickle=True)
-    png = Path(__file__).parents[1] / "docs" / "report.png"
+    png = Path(__file__).parents[2] / "docs" / "report.png"
     return {
         "pickle": canary,
         "torch zip": torch_zip.getvalue(),

@@ -29,8 +29,8 @@ from experiments.protocol import Protocol, Rule, read_protocol
 from experiments.run import Outcome, _missing, attempt, plan
 from experiments.units import Unit, fit_key, list_units
 
-ROOT = Path(__file__).parents[1]
-TINY = ROOT / "tests" / "tiny.toml"
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "tests" / "experiments" / "tiny.toml"
 SETS = ("kin40k", "ur10_pickplace", "simulated")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DSPP_CACHE": os.devnull}
 
