@@ -1,0 +1,56 @@
+"""Where the code under the frozen tests lives. This file follows the code; the tests and their data never change."""
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from dspp.data.batches import batch_indices
+from dspp.data.encoding import TableEncoder
+from dspp.data.split import split
+from dspp.estimators.ondisk import held_out as held_out_on_disk
+from dspp.model import build
+
+__all__ = [
+    "batch_indices",
+    "encode",
+    "encoder_json",
+    "frozen_name",
+    "held_out",
+    "held_out_on_disk",
+    "predictor_of",
+    "split",
+]
+
+
+def held_out(num_rows, seed, validation_given, conformal):
+    """Rows to train on, to validate with and to calibrate with, for a table in memory."""
+    import dspp
+
+    return dspp.DSPPRegressor(conformal=conformal).parts(num_rows, seed, validation_given)
+
+
+def encode(train: pa.Table, new: pa.Table):
+    """Both tables as numbers, encoded as the first one teaches; and the names of the encoded columns."""
+    encoder = TableEncoder.fit(train)
+    return encoder.transform(train), encoder.transform(new), encoder.feature_names
+
+
+def encoder_json(train: pa.Table):
+    """What a model file keeps of the encoding."""
+    return TableEncoder.fit(train).to_json()
+
+
+def predictor_of(spec, x, num_outputs, parameters):
+    """A predictor of the model of `spec` with the given parameters, by their frozen names."""
+    model = build(spec.model, torch.from_numpy(np.asarray(x)), num_outputs)
+    names = {frozen_name(name): name for name in model.state_dict()}
+    dtype = getattr(torch, spec.model.dtype)
+    model.load_state_dict(
+        {names[n]: value.to(dtype) if value.is_floating_point() else value for n, value in parameters.items()}
+    )
+    return model.eval().predictor()
+
+
+def frozen_name(name):
+    """The name that a parameter had when the oracles were recorded."""
+    return name

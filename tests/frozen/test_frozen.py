@@ -1,0 +1,143 @@
+"""What the code before the redesign computed: splits, encodings, parameters, predictions, files, checkpoints.
+
+Recorded by record.py at commit 120ad9b. Splits and encodings agree exactly, numbers to 1e-12 relative in float64 and to
+1e-6 in float32. Neither this file nor tests/data is ever edited; places.py says where the code has moved to.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import cases
+import numpy as np
+import places
+import pytest
+import torch
+from cases import CONFIG, MODELS, OUTPUTS, RESUMED, X_NEW, Y_NEW, X, Y, digest, scores, spec, table, target
+from safetensors.torch import load_file
+
+import dspp
+
+DATA = Path(__file__).parents[1] / "data"
+TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
+
+
+def assert_same(got, expected, dtype="float64"):
+    """max |got − expected| ≤ tolerance · max |expected|."""
+    got, expected = (torch.as_tensor(np.asarray(v)).double() for v in (got, expected))
+    assert got.shape == expected.shape
+    assert bool(torch.isfinite(got).all())
+    gap, scale = (got - expected).abs().max().item(), expected.abs().max().item()
+    assert gap <= TOLERANCE[dtype] * max(scale, 1e-300), f"differs by {gap:.3g} of {scale:.3g}"
+
+
+def under(tensors, prefix):
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+@pytest.fixture(scope="module")
+def parameters():
+    return load_file(DATA / "parameters.safetensors")
+
+
+@pytest.fixture(scope="module")
+def predictions():
+    return load_file(DATA / "predictions.safetensors")
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return json.loads((DATA / "splits.json").read_text())
+
+
+def summary(index):
+    index = np.asarray(index, dtype=np.int64)
+    return [len(index), index[:5].tolist(), digest(index)]
+
+
+@pytest.mark.parametrize(("num_rows", "seed"), cases.SPLITS)
+def test_splits(splits, num_rows, seed):
+    assert [summary(p) for p in places.split(num_rows, (15, 3, 2), seed)] == splits[f"paper {num_rows} {seed}"]
+    for given in (False, True):
+        for conformal in (False, True):
+            parts = places.held_out(num_rows, seed, given, conformal)
+            assert [summary(p) for p in parts] == splits[f"memory {num_rows} {seed} {given} {conformal}"]
+    for shares in ((0.1, 0.0), (0.1, 0.1), (0.0, 0.1)):
+        parts = places.held_out_on_disk(num_rows, shares, seed)
+        assert [summary(p) for p in parts] == splits[f"disk {num_rows} {seed} {shares}"]
+
+
+@pytest.mark.parametrize("given", cases.BATCHES)
+def test_batches(splits, given):
+    assert [summary(p.numpy()) for p in places.batch_indices(*given)] == splits[f"batches {given}"]
+
+
+def test_encoding():
+    frozen = json.loads((DATA / "encoding.json").read_text())
+    train, new, names = places.encode(table(300, 4), table(50, 5))
+    assert list(names) == frozen["names"]
+    assert (digest(train), digest(new)) == (frozen["train"], frozen["new"])
+    assert places.encoder_json(table(300, 4)) == frozen["json"]
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_after_20_steps(parameters, name, outputs):
+    frozen = under(parameters, f"{name}/{outputs}/")
+    result = dspp.fit(spec(name), X, Y[outputs], config=CONFIG)
+    found = {places.frozen_name(n): v for n, v in result.model.state_dict().items()}
+    assert_same([epoch.train_nll for epoch in result.history], frozen.pop("history"))
+    assert found.keys() == frozen.keys()
+    for key, value in found.items():
+        assert_same(value.detach(), frozen[key])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("outputs", OUTPUTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_predictions_of_stored_parameters(parameters, predictions, name, outputs, dtype):
+    own = under(parameters, f"{name}/{outputs}/")
+    del own["history"]
+    predictor = places.predictor_of(spec(name, dtype), X, None if outputs == 1 else outputs, own)
+    found = scores(predictor(X_NEW), Y_NEW[outputs])
+    frozen = under(predictions, f"{name}/{outputs}/{dtype}/")
+    assert found.keys() == frozen.keys()
+    for key, value in found.items():
+        assert_same(value, frozen[key], dtype)
+
+
+@pytest.mark.parametrize("name", ["one", "three"])
+def test_model_files_of_version_1(tmp_path, name):
+    """Promise 27: a frozen file per format predicts what it predicted, before and after it is saved again."""
+    frozen = under(load_file(DATA / "modelfiles.safetensors"), f"{name}/")
+    path = DATA / {"one": "one-output-v1.dspp", "three": "three-outputs-v1.dspp"}[name]
+    x, y = (table(30, 7), target(table(30, 7))) if name == "one" else (X_NEW * [1.0, 10.0, 0.1], 100 + 7 * Y_NEW[3])
+    model = dspp.load(path)
+    model.save(tmp_path / "again.dspp")
+    for loaded in (model, dspp.load(tmp_path / "again.dspp")):
+        distribution = loaded.predict_dist(x)
+        found = scores(distribution, y)
+        if name == "three":
+            found["interval"] = loaded.predict_interval(x, 0.8)
+        else:
+            found["interval"] = np.stack([np.asarray(end) for end in distribution.interval(0.8)], axis=1)
+        for key, value in found.items():
+            assert_same(value, frozen[key], "float32")
+        evaluated = np.array(list(loaded.evaluate(x, y).values()))
+        assert_same(np.nan_to_num(evaluated), np.nan_to_num(frozen["evaluate"].numpy()), "float32")
+
+
+@pytest.mark.parametrize("name", ["starts", "epochs"])
+def test_checkpoints_resume(tmp_path, name):
+    frozen = load_file(DATA / "resumed.safetensors")
+    shutil.copy(DATA / f"{name}.checkpoint", tmp_path / "run")
+    given = {"X_val": X_NEW, "y_val": Y_NEW[1], "config": RESUMED}
+    result = dspp.fit(spec("dspp"), X, Y[1], **given, checkpoint=tmp_path / "run", resume=True)
+    assert result.best_epoch == int(frozen.pop("best_epoch"))
+    assert_same(result.restart_nll, frozen.pop("restart_nll"))
+    history = [[e.objective, e.train_nll, e.val_nll, e.learning_rate] for e in result.history]
+    assert_same(history, frozen.pop("history"))
+    found = {places.frozen_name(n): v for n, v in result.model.state_dict().items()}
+    assert found.keys() == frozen.keys()
+    for key, value in found.items():
+        assert_same(value.detach(), frozen[key])
