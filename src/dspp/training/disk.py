@@ -41,6 +41,7 @@ class DiskRows:
         config: how to train: the device they go to, and the seed of `start`.
         block_rows: rows of a block.
         group_bytes: of a group, at most.
+        start_rows: rows of `start`, at most.
 
     Raises:
         InputError: the cache is not there.
@@ -53,8 +54,9 @@ class DiskRows:
         config: TrainConfig,
         block_rows: int = BLOCK_ROWS,
         group_bytes: int = GROUP_BYTES,
+        start_rows: int = START_ROWS,
     ) -> None:
-        self.cache, self._seed = cache, config.seed
+        self.cache, self._seed, self._start_rows = cache, config.seed, start_rows
         self._dtype, self._device = getattr(torch, spec.model.dtype), device_of(config.device)
         self.block_rows = block_rows
         self.group_blocks = max(1, group_bytes // (block_rows * cache.row_bytes))
@@ -84,7 +86,7 @@ class DiskRows:
     @cached_property
     def start(self) -> Rows:
         """Rows at random, in random order, as a function of the seed."""
-        count = min(len(self), START_ROWS)
+        count = min(len(self), self._start_rows)
         random = np.random.default_rng(derive_seed(self._seed, START))
         chosen = random.choice(len(self), count, replace=False)
         order = np.argsort(chosen)
