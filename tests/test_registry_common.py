@@ -15,6 +15,7 @@ from dspp.gp.inducing import kmeans_points
 from dspp.gp.kernels import KERNELS
 from dspp.gp.means import MEANS
 from dspp.heads import HEADS
+from dspp.metrics import METRICS
 from dspp.mixture import MultivariateNormalMixture, NormalMixture
 from dspp.model import TOPOLOGIES, Model, Predictor, build
 from dspp.objectives import OBJECTIVES
@@ -24,7 +25,7 @@ from dspp.registry import Registry
 
 N, D = 60, 3
 SMALL = {"inducing": 12, "width": 2, "sites": 3, "test_sites": 5, "dtype": "float64"}
-REGISTRIES = (KERNELS, MEANS, RULES, HEADS, OBJECTIVES, PRESETS, TOPOLOGIES)
+REGISTRIES = (KERNELS, MEANS, RULES, HEADS, OBJECTIVES, PRESETS, TOPOLOGIES, METRICS)
 
 
 def cases() -> Iterator[tuple[str, ModelConfig, str]]:

@@ -219,7 +219,7 @@ def test_targets_that_are_never_observed_together_are_reported_on(tmp_path: Path
     result = dspp("evaluate", model, alone)
     assert result.exit_code == 0
     assert "column 'b' has no values; scores are of the others" in result.stderr
-    assert "in nats a value observed" in " ".join(result.stdout.split())
+    assert "in nats per observed value" in " ".join(result.stdout.split())
     nothing = csv_file(tmp_path / "n.csv", ["x,a,b", "1,,", "2,,"])
     assert "column 'a' has no values" in refused("evaluate", model, nothing)
 

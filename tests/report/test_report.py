@@ -216,8 +216,8 @@ def test_scores_are_explained_in_order_and_unknown_ones_shown_as_they_are() -> N
     assert [(card.name, card.value) for card in cards] == [
         ("NLL", "−1.303"),
         ("RMSE", "1"),
-        ("90 % width", f"12{THIN}346"),
         ("90 % coverage", f"90.8{THIN}%"),
+        ("90 % width", f"12{THIN}346"),
         ("mystery", "3"),
     ]
     assert [bool(card.meaning) for card in cards] == [True, True, True, True, False]

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dspp.calibration import Conformal, all_scores
+from dspp.calibration import Conformal
 from dspp.config import TrainConfig
 from dspp.data.encoding import TableEncoder
 from dspp.data.inputs import Inputs
 from dspp.data.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.fitted import Fitted, standardised
+from dspp.metrics import all_scores
 from dspp.presets import Spec
 from dspp.training import fit
 
