@@ -22,21 +22,22 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+import safetensors.numpy
 import torch
 from typer.testing import CliRunner
 
 from dspp import DSPPRegressor, InputError, PPGPRRegressor, TrainConfig, load, preset, storage
 from dspp.cli import app, fit_disk
-from dspp.data import cache as cache_module
 from dspp.data import learning
-from dspp.data.cache import RowCache, find_cache, write_cache
 from dspp.data.encoding import Category, TableEncoder, TableLearner
 from dspp.data.scaling import RunningScale, Standardizer
 from dspp.data.shards import Shards
 from dspp.errors import CheckpointError, TrainingInterrupted
 from dspp.estimators import ondisk
 from dspp.estimators.ondisk import held_out, stored
+from dspp.training import cache as cache_module
 from dspp.training import fit
+from dspp.training.cache import RowCache, find_cache, write_cache
 from dspp.training.disk import DiskRows
 from dspp.training.rows import Rows
 
@@ -204,8 +205,9 @@ def test_the_running_scale_is_the_scale_of_all_rows() -> None:
 
 
 def read_all(cache: RowCache) -> np.ndarray:
-    rows = np.fromfile(cache.path, "<f4", cache.num_bytes // 4)
-    return rows.reshape(cache.num_rows, cache.num_inputs + cache.num_outputs)
+    (rows,) = safetensors.numpy.load_file(cache.path).values()
+    assert rows.shape == (cache.num_rows, cache.num_inputs + cache.num_outputs)
+    return rows
 
 
 @pytest.mark.parametrize("targets", [["y"], ["y", "b"]])
@@ -293,6 +295,18 @@ def test_the_order_is_a_function_of_seed_and_epoch(numbered: RowCache) -> None:
         assert min(blocks) >= 8, "a batch has rows of nearly all ten blocks of its group"
         firsts = np.array([order_of(rows.batches(70, s, 0))[:70] for s in range(40)])
         assert abs(firsts.mean() - 501) < 4 * 290 / (40 * 8) ** 0.5, "from all over the table"
+
+
+def test_rows_are_read_as_they_were_written_whatever_the_default_dtype(numbered: RowCache) -> None:
+    with disk(numbered) as rows:
+        batches, start = [batch.x for batch in rows.batches(70, 1, 0)], rows.start.x
+    torch.set_default_dtype(torch.float64)
+    try:
+        with disk(numbered) as rows:
+            assert torch.equal(rows.start.x, start)
+            assert all(torch.equal(batch.x, x) for batch, x in zip(rows.batches(70, 1, 0), batches, strict=True))
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_any_batch_can_be_asked_for_first(numbered: RowCache) -> None:
@@ -568,6 +582,29 @@ def test_what_a_killed_writer_left_is_cleared_away(numbered: RowCache, tmp_path:
     left.write_bytes(b"half")
     write_cache(tmp_path / "rows", [np.zeros((2, 3), "f4")], 2, 2, 1, {})
     assert os.listdir(tmp_path) == ["rows"]
+
+
+def test_any_damage_to_a_cache_is_noticed_its_header_included(tmp_path: Path) -> None:
+    path, about = tmp_path / "rows", {"scale": [1.5, 2.5], "key": "abc"}
+    cache = write_cache(path, [np.arange(12, dtype="f4").reshape(4, 3)], 4, 2, 1, about)
+    content = path.read_bytes()
+    assert find_cache(path, {}) == cache
+    for place in range(len(content)):
+        path.write_bytes(_spliced(content, place, bytes([content[place] ^ 1])))
+        found = find_cache(path, {})
+        assert found is None or content[place : place + 1] == b" ", "blanks between the parts of the header say nothing"
+    path.write_bytes(content)
+    assert find_cache(path, about) == cache
+
+
+def test_a_cache_that_another_process_is_writing_too_is_written(tmp_path: Path) -> None:
+    """Both write the same rows; what the other has not finished is left alone."""
+    (tmp_path / ".rows.0123abcd.tmp").touch()
+    with storage.lock(tmp_path / "rows"):
+        (tmp_path / ".rows.4567abcd.tmp").touch()
+        write_cache(tmp_path / "rows", [np.zeros((2, 3), "f4")], 2, 2, 1, {})
+        assert (tmp_path / ".rows.4567abcd.tmp").exists()
+    assert find_cache(tmp_path / "rows", {}) is not None
 
 
 def test_a_table_that_changes_while_it_is_read_is_noticed(

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from dspp.config import TrainConfig
 from dspp.data.batches import derive_seed
-from dspp.data.cache import RowCache
 from dspp.errors import InputError
 from dspp.gp.inducing import START_ROWS
 from dspp.presets import Spec
+from dspp.training.cache import RowCache
 from dspp.training.rows import Rows, device_of
 
 BLOCK_ROWS = 1024  # neighbours that are read together
@@ -90,7 +90,7 @@ class DiskRows:
         random = np.random.default_rng(derive_seed(self._seed, START))
         chosen = random.choice(len(self), count, replace=False)
         order = np.argsort(chosen)
-        table = torch.empty(count, self.cache.row_bytes // 4)
+        table = torch.empty(count, self.cache.width, dtype=torch.float32)
         for place, row in zip(order, chosen[order], strict=True):  # in the order of the file
             self._read(int(row), table[place : place + 1].numpy())
         return self.placed(table)
@@ -112,7 +112,7 @@ class DiskRows:
     def read_blocks(self, blocks: Int[np.ndarray, " B"]) -> Tensor:
         """The rows of these blocks, one block after the other."""
         lengths = self.block_lengths(blocks)
-        table = torch.empty(int(lengths.sum()), self.cache.row_bytes // 4)
+        table = torch.empty(int(lengths.sum()), self.cache.width, dtype=torch.float32)
         done = 0
         for block, length in zip(blocks.tolist(), lengths.tolist(), strict=True):
             self._read(block * self.block_rows, table[done : done + length].numpy())
@@ -120,7 +120,7 @@ class DiskRows:
         return table
 
     def _read(self, first_row: int, out: Float32[np.ndarray, "n W"]) -> None:
-        offset, left = first_row * self.cache.row_bytes, out.data.cast("B")
+        offset, left = self.cache.offset + first_row * self.cache.row_bytes, out.data.cast("B")
         while left:
             try:
                 count = os.preadv(self._file, [left], offset)

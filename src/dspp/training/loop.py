@@ -19,9 +19,9 @@ from dspp.data.batches import derive_seed
 from dspp.errors import CheckpointError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.model import Model, build
 from dspp.presets import Spec
+from dspp.progress import ProgressBar
 from dspp.training.checkpoint import Keeper, Moment
 from dspp.training.clock import Clock
-from dspp.training.progress import ProgressBar
 from dspp.training.rows import Batches, Rows, Source
 from dspp.training.state import (
     Epoch,
@@ -38,6 +38,8 @@ from dspp.training.step import Score, Stepper, own_randomness, score_together
 from dspp.training.team import LOST, Team
 
 RESTART_SHARE = 0.3  # of a time budget: restarts that would take more are left out
+
+SMOOTHING = 0.9  # of the training NLL shown
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class Trainer:
         saved = self._take_over()
         if saved is not None and saved.stopped is not None:
             return self._result(self._resumed(saved.current), saved)
-        with ProgressBar(self.total_steps + (self.config.restarts - 1) * self.trial_steps, progress) as self.bar:
+        steps = self.total_steps + (self.config.restarts - 1) * self.trial_steps
+        with ProgressBar(steps, progress, smoothing=SMOOTHING) as self.bar:
             try:
                 state = self._best_start(saved)
                 self._advance(state)
@@ -282,7 +285,8 @@ class Trainer:
                 self._trust(self.pending)
             self.clock.end_step()
             name = f"start {state.trial + 1} of {self.config.restarts}" if self.trying else "training"
-            self.bar.update(offset + state.step, f"{name}, epoch {epoch + 1}", len(batch), train_nll)
+            label = f"{name}, epoch {epoch + 1}"
+            self.bar.update(offset + state.step, label, rows=len(batch), score=train_nll)
             if self.should_stop is not None and self.team.any(self.should_stop()):
                 self._stop(f"training was stopped at step {state.step}")
 
