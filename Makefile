@@ -5,7 +5,11 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help demo test test-browser test-long lint types format bench experiments reproduce chromium clean
+=======
+.PHONY: help demo test test-long lint types format bench mutants experiments reproduce chromium clean
+>>>>>>> metrics
 PROTOCOL ?= quick
 RESULTS ?= runs/$(PROTOCOL)
 
@@ -64,6 +68,9 @@ bench: $(VENV)/.dev ## speed and memory against GPyTorch, and growth exponents
 	$(PY) -m benchmarks.step
 	$(PY) -m benchmarks.predict
 	$(PY) -m benchmarks.scaling
+
+mutants: $(VENV)/.dev ## whether the tests can fail: faults put into the numerical core, a sample of them (about an hour)
+	$(PY) -m benchmarks.mutants
 
 experiments: $(VENV)/.experiments ## what the paper's experiments need: boosted trees to compare with
 
