@@ -17,6 +17,8 @@ ORDER = [
     "derivatives",
     "config",
     "storage",
+    "packing",
+    "history",
     "progress",
     "data",
     "gp",
