@@ -1,7 +1,8 @@
 """Dataclasses to tensors and JSON, and back, as their type hints say: a new field needs nothing but its line.
 
 A field is a number, text, None, another dataclass, a tuple of these, a dict of numbers (written as pairs), or a dict of
-tensors, possibly of dicts. Tensors get dotted names, such as `current.weights.layers.0.mean`; all else is JSON.
+tensors, possibly of dicts, which needs a default for where it has none. Tensors get dotted names, such as
+`current.weights.layers.0.mean`; all else is JSON.
 """
 
 import dataclasses

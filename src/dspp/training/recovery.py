@@ -1,5 +1,7 @@
 """Returns to a good state when a number is not finite; the same state is what a checkpoint holds."""
 
+from dataclasses import replace
+
 from dspp.config import TrainConfig
 from dspp.errors import TrainingDiverged
 from dspp.history import Recovery
@@ -39,6 +41,16 @@ class GoodState:
             self.state, self._next = self._next, None
             if self._writer is not None:
                 self._writer.offer(self.state)
+
+    def write(self, spent: float) -> None:
+        """Write the good state, if there is a checkpoint; the steps since then will be repeated.
+
+        Args:
+            spent: seconds that the run has taken so far.
+        """
+        if self._writer is not None and self.state is not None:
+            seconds = self.state.seconds if self.state.stopped else spent
+            self._writer.write(replace(self.state, seconds=seconds))
 
     def recover(self, start: Start, reason: str, config: TrainConfig) -> None:
         """Return to the good state, with half the learning rate.

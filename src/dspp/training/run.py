@@ -1,11 +1,10 @@
 """The front door of training: check what was given, own the checkpoint, choose a start, train it to the end."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NoReturn
@@ -16,7 +15,7 @@ from torch import nn
 from dspp.config import TrainConfig
 from dspp.data.checks import Table
 from dspp.errors import InputError, NumericalError, TrainingInterrupted
-from dspp.history import Epoch, Recovery
+from dspp.history import Epoch
 from dspp.model import Model
 from dspp.presets import Spec
 from dspp.progress import ProgressBar
@@ -27,27 +26,12 @@ from dspp.training.plan import Plan
 from dspp.training.processes import LOST, ProcessGroup
 from dspp.training.recovery import GoodState
 from dspp.training.restarts import Restarts, new_start, trial_rows
+from dspp.training.result import FitResult, make_result
 from dspp.training.rows import Rows, Source, training_rows, validation_rows
 from dspp.training.state import RunState, Start, StartState
 from dspp.training.step import Score, TrainingStep, nll, score_together
 
 SMOOTHING = 0.9  # of the training NLL shown
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """A trained model and how it got there."""
-
-    model: Model
-    history: tuple[Epoch, ...]
-    restart_nll: tuple[float, ...]  # training NLL of each restart; the smallest was trained on
-    best_epoch: int | None  # the epoch whose state was kept, when there were validation rows
-    recoveries: tuple[Recovery, ...]
-    jitter_climbs: int
-    notes: tuple[str, ...]
-    seconds: float  # those before a resume included
-    planned_epochs: int  # at whose end the schedule ends; under a time budget the last may be a part of one
-    stopped: str  # why training ended: "finished", "early" (no better on validation rows) or "time" (the budget)
 
 
 def fit(
@@ -144,42 +128,39 @@ def fit(
             return run.finish(progress if group.rank == 0 else False)
 
 
+@dataclass
 class Run:
-    """One call of `fit`; see there for the arguments."""
+    """One call of `fit`; see there for the fields."""
 
-    def __init__(
-        self,
-        *,
-        spec: Spec,
-        config: TrainConfig,
-        train: Source,
-        val: Rows | None,
-        features: nn.Module | None,
-        clock: Clock,
-        writer: CheckpointWriter | None,
-        on_epoch: Callable[[Epoch], None] | None,
-        should_stop: Callable[[], bool] | None,
-        group: ProcessGroup,
-        snapshot_steps: int,
-        restart_rows: int,
-        score: Score,
-    ) -> None:
-        self.spec, self.config, self.features, self.group = spec, config, features, group
-        self.clock, self.writer, self.on_epoch, self.should_stop = clock, writer, on_epoch, should_stop
-        self.train, self.val, self.snapshot_steps, self.restart_rows = train, val, snapshot_steps, restart_rows
-        clock.validation = 0 if val is None else len(val) / config.batch_size
-        self.plan = Plan(config, math.ceil(len(train) / config.batch_size), clock)
-        step = TrainingStep(spec.objective, config, len(train), features is not None, group)
-        self.score: Score = partial(score_together, group=group, score=score)
-        self.loop = Loop(config, train, val, step, self.plan, self.score, self._after_step)
-        self.good = GoodState(writer)
-        self.notes: tuple[str, ...] = ()
+    spec: Spec
+    config: TrainConfig
+    train: Source
+    val: Rows | None
+    features: nn.Module | None
+    clock: Clock
+    writer: CheckpointWriter | None
+    on_epoch: Callable[[Epoch], None] | None
+    should_stop: Callable[[], bool] | None
+    group: ProcessGroup
+    snapshot_steps: int
+    restart_rows: int
+    score: Score
+    notes: tuple[str, ...] = ()  # to the user
+
+    def __post_init__(self) -> None:
+        config, rows = self.config, len(self.train)
+        self.clock.validation = 0 if self.val is None else len(self.val) / config.batch_size
+        self.plan = Plan(config, math.ceil(rows / config.batch_size), self.clock)
+        self.good = GoodState(self.writer)
+        self.score_rows = partial(score_together, group=self.group, score=self.score)
+        step = TrainingStep(self.spec.objective, config, rows, self.features is not None, self.group)
+        self.loop = Loop(config, self.train, self.val, step, self.plan, self.score_rows, self._after_step)
 
     def finish(self, progress: bool | None) -> FitResult:
         """Choose a start and train it to the end, from the beginning or from where an earlier process left this run."""
         saved = self._take_over()
         if saved is not None and saved.stopped is not None:
-            return self._result(self._start_at(saved.current.trial, saved.current), saved)
+            return make_result(self._start_at(saved.current.trial, saved.current), saved, self.plan.steps_per_epoch)
         steps = self.plan.total_steps + (self.config.restarts - 1) * self.plan.trial_steps
         with ProgressBar(steps, progress, smoothing=SMOOTHING) as self.bar, self._checkpoint_at_the_end():
             self.restarts = Restarts(
@@ -187,7 +168,7 @@ class Run:
                 self.plan,
                 start_at=self._start_at,
                 train=self._train,
-                score=lambda start: self.score(start.model, self.trial_rows),
+                score=lambda start: self.score_rows(start.model, self.trial_rows),
                 note=self._note,
                 saved=saved,
             )
@@ -204,8 +185,8 @@ class Run:
             for _ in self._train(start, stage):
                 pass
             stopped = self._why_stopped(start)
-            self.good.state = end = dataclasses.replace(self._state_with(start, stage), stopped=stopped)
-        return self._result(start, end)
+            self.good.state = end = replace(self._state_with(start, stage), stopped=stopped)
+        return make_result(start, end, self.plan.steps_per_epoch)
 
     @cached_property
     def trial_rows(self) -> Rows:
@@ -262,30 +243,24 @@ class Run:
 
     @contextmanager
     def _checkpoint_at_the_end(self) -> Iterator[None]:
-        """Write the last good state at the end of the run, or when it is stopped; later steps will be repeated."""
+        """Write the last good state when the run ends or is stopped."""
         try:
             yield
         except KeyboardInterrupt:
-            self._write_good()
+            self.good.write(self.clock.spent)
             raise
         except TrainingInterrupted as problem:
             if str(problem) == LOST:
                 self._stop(LOST)
             raise
-        self._write_good()
+        self.good.write(self.clock.spent)
 
     def _stop(self, what: str) -> NoReturn:
         """Write the last good state and end training."""
-        self._write_good()
+        self.good.write(self.clock.spent)
         if self.writer is None:
             raise TrainingInterrupted(f"{what}; there is no checkpoint, so the work is lost: pass checkpoint=<path>")
         raise TrainingInterrupted(f"{what}; go on from {self.writer.path} with the same call and resume=True")
-
-    def _write_good(self) -> None:
-        good = self.good.state
-        if self.writer is not None and good is not None:
-            seconds = good.seconds if good.stopped else self.clock.spent
-            self.writer.write(dataclasses.replace(good, seconds=seconds))
 
     # ------------------------------------------------------------ beginning and end
 
@@ -318,24 +293,6 @@ class Run:
         done = start.state.step / self.plan.steps_per_epoch
         self._note(f"the time budget of {self.clock.budget:g} s allowed {done:.3g} of {self.config.epochs} epochs")
         return "time"
-
-    def _result(self, start: Start, end: RunState) -> FitResult:
-        if start.state.best_weights is not None:
-            start.model.load_state_dict(start.state.best_weights)
-        model = start.model.eval()
-        assert end.stopped is not None
-        return FitResult(
-            model=model,
-            history=start.state.history,
-            restart_nll=end.scores,
-            best_epoch=start.state.best_epoch,
-            recoveries=start.state.recoveries,
-            jitter_climbs=model.jitter_climbs,
-            notes=model.notes + end.notes,
-            seconds=end.seconds,
-            planned_epochs=math.ceil(end.total_steps / self.plan.steps_per_epoch),
-            stopped=end.stopped,
-        )
 
 
 @contextmanager
