@@ -15,7 +15,7 @@ from torch import Tensor
 from dspp import metrics
 from dspp.calibration import LEVELS, Calibration, Conformal, all_scores, check_calibration, r_squared
 from dspp.errors import InputError, NumericalError
-from dspp.mixture import MultivariateNormalMixture, NormalMixture
+from dspp.predictive import MultivariateNormalMixture, NormalMixture
 
 F64, NAN = torch.float64, math.nan
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from dspp.data.checks import Table, check_y
 from dspp.errors import InputError, NumericalError
 from dspp.metrics import evaluate, pit
-from dspp.mixture import AnyMixture, NormalMixture
+from dspp.predictive import Predictive, RealPredictive
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 _HEADLINE = 0.9  # the level that the verdict speaks of
@@ -112,7 +112,7 @@ def chance_bounds(num_rows: int, level: float, chance: float = _CHANCE) -> tuple
 
 
 def check_calibration(
-    mixture: AnyMixture, y: Table, names: Sequence[str] = (), conformal: "Conformal | None" = None
+    mixture: Predictive, y: Table, names: Sequence[str] = (), conformal: "Conformal | None" = None
 ) -> Calibration:
     """Measure coverage, width and PIT of a predictive distribution on rows it was not fitted to.
 
@@ -126,12 +126,12 @@ def check_calibration(
         InputError: y does not fit the mixture.
         NumericalError: The mixture has no finite numbers where y was observed.
     """
-    columns = zip(_marginals(mixture), _pit_columns(mixture, y), strict=True)
+    columns = zip(mixture.outputs(), _pit_columns(mixture, y), strict=True)
     found = [(t, u[~u.isnan()], one.rows(~u.isnan())) for t, (one, u) in enumerate(columns) if not u.isnan().all()]
     parts = [(u, _widths(one)) for _, u, one in found]
     each = tuple(_measured(u, widths, len(u)) for u, widths in parts)
     share = None if conformal is None else _recalibrated(conformal, mixture, y)
-    if isinstance(mixture, NormalMixture):
+    if mixture.num_outputs == 1:
         return replace(each[0], recalibrated=share)
     labels = [names[t] if names else f"output {t}" for t, _, _ in found]
     each = tuple(replace(part, name=label) for part, label in zip(each, labels, strict=True))
@@ -142,7 +142,7 @@ def check_calibration(
     return replace(pooled, ks=worst.ks, p_value=p_value, per_output=each, recalibrated=share)
 
 
-def _recalibrated(conformal: "Conformal", mixture: AnyMixture, y: Table) -> float:
+def _recalibrated(conformal: "Conformal", mixture: Predictive, y: Table) -> float:
     lower, upper = (end.cpu().numpy() for end in conformal.interval(mixture, _HEADLINE))
     observed = check_y(y, len(mixture), missing=True, every_output=False)
     seen = ~np.isnan(observed)
@@ -159,19 +159,13 @@ def _measured(u: Float[Tensor, " n"], widths: Float[Tensor, "levels n"], num_row
     return Calibration(num_rows, len(u), coverage, width, float(test.statistic), float(test.pvalue))
 
 
-def _widths(one: NormalMixture) -> Float[Tensor, "levels n"]:
+def _widths(one: RealPredictive) -> Float[Tensor, "levels n"]:
     levels = torch.tensor(LEVELS, dtype=torch.float64)
     lower, upper = one.quantile(torch.cat([0.5 - levels / 2, 0.5 + levels / 2])).cpu().chunk(2)
     return upper - lower
 
 
-def _marginals(mixture: AnyMixture) -> list[NormalMixture]:
-    if isinstance(mixture, NormalMixture):
-        return [mixture]
-    return [mixture.marginal(t) for t in range(mixture.num_outputs)]
-
-
-def _pit_columns(mixture: AnyMixture, y: Table) -> Float[Tensor, "T N"]:
+def _pit_columns(mixture: Predictive, y: Table) -> Float[Tensor, "T N"]:
     """Return the PIT of each output, NaN where it was not observed and nowhere else."""
     u = pit(mixture, y).cpu()
     observed = ~torch.from_numpy(np.isnan(check_y(y, len(u), missing=True, every_output=False)))
@@ -220,7 +214,7 @@ class Conformal:
             )
 
     @classmethod
-    def fit(cls, mixture: AnyMixture, y: Table) -> Self:
+    def fit(cls, mixture: Predictive, y: Table) -> Self:
         """Score the calibration rows.
 
         Args:
@@ -232,7 +226,7 @@ class Conformal:
             NumericalError: The mixture has no finite numbers where y was observed.
         """
         scores = (_pit_columns(mixture, y) - 0.5).abs().nan_to_num(_NO_SCORE).sort(dim=1).values  # (T, N)
-        return cls(scores[0] if isinstance(mixture, NormalMixture) else scores.T.contiguous())
+        return cls(scores.T.contiguous().reshape(mixture.mean.shape))
 
     @property
     def counts(self) -> list[int]:
@@ -271,7 +265,7 @@ class Conformal:
         several = self.scores.ndim == 2
         return "; ".join(why + (f" ({', '.join(those)})" if several else "") for why, those in reasons.items())
 
-    def interval(self, mixture: AnyMixture, coverage: float) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]:
+    def interval(self, mixture: Predictive, coverage: float) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]:
         """Return (lower, upper) for each row of a new prediction; see the class for what they promise.
 
         Raises:
@@ -283,16 +277,17 @@ class Conformal:
                 f"{tuple(self.scores.shape[1:])} as in the calibration rows; give predictions of the same model"
             )
         q = self.threshold(coverage).reshape(-1).tolist()
-        pairs = [_closed_interval(one, q_t) for one, q_t in zip(_marginals(mixture), q, strict=True)]
-        lower, upper = (torch.stack(ends, dim=-1) for ends in zip(*pairs, strict=True))
-        return (lower[:, 0], upper[:, 0]) if isinstance(mixture, NormalMixture) else (lower, upper)
+        pairs = [_closed_interval(one, q_t) for one, q_t in zip(mixture.outputs(), q, strict=True)]
+        shape = mixture.mean.shape
+        lower, upper = (torch.stack(ends, dim=-1).reshape(shape) for ends in zip(*pairs, strict=True))
+        return lower, upper
 
 
-def _closed_interval(one: NormalMixture, q: float) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+def _closed_interval(one: RealPredictive, q: float) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """Return quantiles at ½ ± q, a hair further out: a y that ties with q must not fall outside by rounding."""
     tail = _tail(q)
     if tail <= 0.0:
-        infinite = torch.full((len(one),), math.inf, dtype=torch.float64, device=one.component_mean.device)
+        infinite = torch.full((len(one),), math.inf, dtype=torch.float64, device=one.mean.device)
         return -infinite, infinite
     lower, upper = one.quantile(torch.tensor([tail, 1.0 - tail], dtype=torch.float64))
     return lower, upper
@@ -326,7 +321,7 @@ def r_squared(
     return float(np.mean(found)) if found else math.nan
 
 
-def all_scores(mixture: AnyMixture, y: Table) -> dict[str, float]:
+def all_scores(mixture: Predictive, y: Table) -> dict[str, float]:
     """Return every score of held-out rows by name: those of `metrics.evaluate`, R², coverage, widths, PIT."""
     calibration = check_calibration(mixture, y)
     observed = check_y(y, len(mixture), missing=True, every_output=False)

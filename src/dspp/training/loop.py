@@ -196,11 +196,10 @@ class Trainer:
 
     def _start(self, trial: int) -> TrainState:
         start = self.train.start
-        num_outputs = None if start.y.dim() == 1 else start.y.shape[1]
         seed = derive_seed(self.config.seed, trial)
         features = copy.deepcopy(self.features)  # each start trains its own
         with own_randomness(seed, start.x.device, features is not None):
-            model = build(self.spec.model, start.x, num_outputs, seed, features)
+            model = build(self.spec.model, start.x, start.y.shape[1], seed, features)
         model.train()
         return TrainState(model, self.team.wrap(model), make_optimizer(model, self.config), trial, seed)
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from dspp.config import ObjectiveConfig, TrainConfig
 from dspp.data.batches import derive_seed
 from dspp.errors import InputError, NumericalError
-from dspp.mixture import AnyMixture
+from dspp.likelihoods.base import drop_single
 from dspp.model import Model
 from dspp.objectives import OBJECTIVES
+from dspp.predictive import LatentMixture
 from dspp.training.rows import Rows
 from dspp.training.schedules import SCHEDULES
 from dspp.training.state import TrainState
@@ -84,11 +85,11 @@ class Stepper:
         try:
             with own_randomness(derive_seed(state.seed, state.step, 2), mine.x.device, self._randomise):
                 seed = derive_seed(state.seed, state.step, 1)
-                mixture = state.network(mine.x, noise_seed=seed, place=(part.start, len(batch)))
-            value = self._score(mixture, mine.y, state.model, share * self._team.size)
+                latent = state.network(mine.x, noise_seed=seed, place=(part.start, len(batch)))
+            value = self._score(latent, mine.y, state.model, share * self._team.size)
             if with_nll:
                 with torch.no_grad():
-                    nll = -mixture.log_prob(mine.y).mean().item()
+                    nll = -state.model.likelihood.log_prob(latent, mine.y).mean().item()
         except NumericalError as error:
             problem = error
         failed, total, nll = self._team.add(float(problem is not None), value.item(), share * nll)
@@ -96,11 +97,11 @@ class Stepper:
             raise problem or NumericalError("another process could not compute its part of the batch")
         return value, total / self._team.size, nll
 
-    def _score(self, mixture: AnyMixture, y: Tensor, model: Model, weight: float) -> Tensor:
+    def _score(self, latent: LatentMixture, y: Tensor, model: Model, weight: float) -> Tensor:
         """The objective with its rows weighted, so that the mean over processes is that of the whole batch."""
         beta, gamma = self._options.beta, self._options.gamma
         kl = model.kl() if weight == 1.0 else model.kl() / weight
-        value = self._objective(mixture, y, kl, self._num_rows, beta=beta, gamma=gamma)
+        value = self._objective(model.likelihood, latent, y, kl, self._num_rows, beta=beta, gamma=gamma)
         return value if weight == 1.0 else weight * value
 
 
@@ -126,7 +127,7 @@ def nll(model: Model, rows: Rows, team: Team | None = None) -> float:
 
 
 def _nll(model: Model, rows: Rows) -> float:
-    return -float(model.predictor()(rows.x).log_prob(rows.y).double().mean())
+    return -float(model.predictor()(rows.x).log_prob(drop_single(rows.y)).double().mean())
 
 
 @contextmanager
