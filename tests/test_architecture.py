@@ -18,6 +18,7 @@ ORDER = [
     "config",
     "upgrade",
     "storage",
+    "progress",
     "data",
     "gp",
     "quadrature",

@@ -13,8 +13,9 @@ from sklearn.metrics import r2_score
 from torch import Tensor
 
 from dspp import metrics
-from dspp.calibration import LEVELS, Calibration, Conformal, all_scores, check_calibration, r_squared
+from dspp.calibration import Calibration, Conformal, check_calibration
 from dspp.errors import InputError, NumericalError
+from dspp.metrics import LEVELS, all_scores, r_squared
 from dspp.predictive import MultivariateNormalMixture, NormalMixture
 
 F64, NAN = torch.float64, math.nan

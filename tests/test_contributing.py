@@ -6,17 +6,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from dspp import quadrature
 from dspp.quadrature import RULES
+from dspp.registry import Registry
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 @pytest.fixture
-def registered():
-    exec(BLOCKS[0], {"__name__": "example"})
-    yield RULES["unscented"]
-    del RULES._parts["unscented"]  # as if it had never been
+def registered(monkeypatch):
+    scratch = Registry("rule")  # the example registers itself, once and for all: here, for a test
+    with monkeypatch.context() as patch:
+        patch.setattr(quadrature, "RULES", scratch)
+        exec(BLOCKS[0], {"__name__": "example"})
+    with RULES.temporarily("unscented", scratch["unscented"]) as rule:
+        yield rule
 
 
 def test_the_example_is_the_unscented_transform(registered):

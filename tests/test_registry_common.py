@@ -16,6 +16,7 @@ from dspp.gp.inducing import kmeans_points
 from dspp.gp.kernels import KERNELS
 from dspp.gp.means import MEANS
 from dspp.likelihoods import LIKELIHOODS
+from dspp.metrics import METRICS
 from dspp.model import TOPOLOGIES, Model, Predictor, build
 from dspp.objectives import OBJECTIVES
 from dspp.predictive import LatentMixture, MultivariateNormalMixture, NormalMixture
@@ -25,7 +26,7 @@ from dspp.registry import Registry
 
 N, D = 60, 3
 SMALL = {"inducing": 12, "width": 2, "sites": 3, "test_sites": 5, "dtype": "float64"}
-REGISTRIES = (KERNELS, MEANS, RULES, LIKELIHOODS, OBJECTIVES, PRESETS, TOPOLOGIES)
+REGISTRIES = (KERNELS, MEANS, RULES, LIKELIHOODS, OBJECTIVES, PRESETS, TOPOLOGIES, METRICS)
 
 
 def cases() -> Iterator[tuple[str, ModelConfig, str]]:
@@ -275,3 +276,15 @@ def test_fewer_rows_than_points_are_noted_for_both_bases() -> None:
         "layer 1 of 1: 30 points of the mean were asked for, but there are only 20 distinct rows; using 20",
     )
     assert len(build(preset("od-svgp", inducing=30).model, rows).notes) == 2
+
+
+def test_a_part_can_be_registered_or_replaced_for_a_while() -> None:
+    registry: Registry[int] = Registry("number")
+    registry.register("one")(1)
+    registry.register("two")(2)
+    with registry.temporarily("one", 10) as part, registry.temporarily("three", 3):
+        assert (part, dict(registry)) == (10, {"one": 10, "two": 2, "three": 3})
+    assert list(registry.items()) == [("one", 1), ("two", 2)]
+    with pytest.raises(ZeroDivisionError), registry.temporarily("one", 10), registry.temporarily("three", 3):
+        raise ZeroDivisionError
+    assert dict(registry) == {"one": 1, "two": 2}

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from dspp import metrics
 from experiments.catalogue import DEEP_FOUR as FOUR
 from experiments.data import QUADRATURE as SMALL
 from experiments.data import ROBOTICS, UNIVARIATE
@@ -27,12 +28,17 @@ class Metric:
         return value if self.target is None else abs(value - self.target)
 
 
+def _scored(key: str, unit: str, name: str = "") -> Metric:
+    known = metrics.METRICS[key]
+    return Metric(key, name or known.title, unit, known.target)
+
+
 METRICS = (
-    Metric("nll", "NLL", "nats, standardised y"),
-    Metric("crps", "CRPS", "standardised y"),
-    Metric("rmse", "RMSE", "standardised y"),
-    Metric("mrmse", "MRMSE", "standardised y"),
-    Metric("coverage90", "90 % coverage", "share of test rows", target=0.9),
+    _scored("nll", "nats, standardised y"),
+    _scored("crps", "standardised y"),
+    _scored("rmse", "standardised y"),
+    _scored("mrmse", "standardised y", name="MRMSE"),
+    _scored("coverage90", "share of test rows"),
     Metric("nll_new", "NLL of new inputs", "nats, standardised y; test rows whose inputs do not occur in training"),
 )
 NLL = METRICS[0]

@@ -8,17 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dspp.data.checks import Table, check_y
-from dspp.errors import InputError, NumericalError
-from dspp.metrics import evaluate, pit
+from dspp.data.checks import Table
+from dspp.errors import InputError
+from dspp.metrics import LEVELS, Comparison, ObservedOutput
 from dspp.predictive import Predictive, RealPredictive
 
-LEVELS = (0.5, 0.8, 0.9, 0.95)
 _HEADLINE = 0.9  # the level that the verdict speaks of
 _CHANCE = 0.05  # a coverage that chance would give less often than this is no accident
 _SLIGHT = 0.03  # a coverage no farther than this from its level is only slightly off
@@ -126,53 +124,32 @@ def check_calibration(
         InputError: y does not fit the mixture.
         NumericalError: The mixture has no finite numbers where y was observed.
     """
-    columns = zip(mixture.outputs(), _pit_columns(mixture, y), strict=True)
-    found = [(t, u[~u.isnan()], one.rows(~u.isnan())) for t, (one, u) in enumerate(columns) if not u.isnan().all()]
-    parts = [(u, _widths(one)) for _, u, one in found]
-    each = tuple(_measured(u, widths, len(u)) for u, widths in parts)
-    share = None if conformal is None else _recalibrated(conformal, mixture, y)
-    if mixture.num_outputs == 1:
-        return replace(each[0], recalibrated=share)
-    labels = [names[t] if names else f"output {t}" for t, _, _ in found]
-    each = tuple(replace(part, name=label) for part, label in zip(each, labels, strict=True))
-    u, widths = (torch.cat(pieces, dim=-1) for pieces in zip(*parts, strict=True))
-    worst = min(each, key=lambda part: part.p_value)
-    p_value = min(1.0, worst.p_value * len(each))
-    pooled = _measured(u, widths, len(mixture))
-    return replace(pooled, ks=worst.ks, p_value=p_value, per_output=each, recalibrated=share)
+    return calibration_of(Comparison(mixture, y), names, conformal)
 
 
-def _recalibrated(conformal: "Conformal", mixture: Predictive, y: Table) -> float:
-    lower, upper = (end.cpu().numpy() for end in conformal.interval(mixture, _HEADLINE))
-    observed = check_y(y, len(mixture), missing=True, every_output=False)
-    seen = ~np.isnan(observed)
-    return float(((observed >= lower) & (observed <= upper))[seen].mean())
+def calibration_of(rows: Comparison, names: Sequence[str] = (), conformal: "Conformal | None" = None) -> Calibration:
+    """Return what `check_calibration` does; rows that are scored as well share what both need."""
+    found = _of_several(rows, names) if rows.several else _of_output(rows.outputs[0])
+    return found if conformal is None else replace(found, recalibrated=_recalibrated(conformal, rows))
 
 
-def _measured(u: Float[Tensor, " n"], widths: Float[Tensor, "levels n"], num_rows: int) -> Calibration:
-    """Summarise the PIT and the interval widths of n values from `num_rows` rows."""
-    coverage = {level: ((u - 0.5).abs() <= level / 2).double().mean().item() for level in LEVELS}
-    width = dict(zip(LEVELS, widths.mean(1).tolist(), strict=True))
-    from scipy import stats
-
-    test = stats.kstest(u.numpy(), "uniform")
-    return Calibration(num_rows, len(u), coverage, width, float(test.statistic), float(test.pvalue))
+def _of_several(rows: Comparison, names: Sequence[str]) -> Calibration:
+    labels = [names[one.index] if names else f"output {one.index}" for one in rows.outputs]
+    each = tuple(replace(_of_output(one), name=label) for one, label in zip(rows.outputs, labels, strict=True))
+    coverage = {level: rows.coverage(level) for level in LEVELS}
+    return Calibration(len(rows), int(rows.observed.sum()), coverage, rows.widths, *rows.uniformity, per_output=each)
 
 
-def _widths(one: RealPredictive) -> Float[Tensor, "levels n"]:
-    levels = torch.tensor(LEVELS, dtype=torch.float64)
-    lower, upper = one.quantile(torch.cat([0.5 - levels / 2, 0.5 + levels / 2])).cpu().chunk(2)
-    return upper - lower
+def _of_output(one: ObservedOutput) -> Calibration:
+    num_rows = len(one.pit)
+    coverage = {level: ((one.pit - 0.5).abs() <= level / 2).double().mean().item() for level in LEVELS}
+    width = dict(zip(LEVELS, one.widths.mean(1).tolist(), strict=True))
+    return Calibration(num_rows, num_rows, coverage, width, *one.uniformity)
 
 
-def _pit_columns(mixture: Predictive, y: Table) -> Float[Tensor, "T N"]:
-    """Return the PIT of each output, NaN where it was not observed and nowhere else."""
-    u = pit(mixture, y).cpu()
-    observed = ~torch.from_numpy(np.isnan(check_y(y, len(u), missing=True, every_output=False)))
-    bad = (u.isnan() & observed).nonzero()
-    if len(bad):
-        raise NumericalError(f"the predictive distribution of row {int(bad[0, 0])} is not finite; fit the model again")
-    return u.reshape(len(u), -1).T
+def _recalibrated(conformal: "Conformal", rows: Comparison) -> float:
+    lower, upper = conformal.interval(rows.mixture, _HEADLINE)
+    return ((rows.y >= lower) & (rows.y <= upper))[rows.observed].double().mean().item()
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +202,7 @@ class Conformal:
             InputError: y does not fit the mixture.
             NumericalError: The mixture has no finite numbers where y was observed.
         """
-        scores = (_pit_columns(mixture, y) - 0.5).abs().nan_to_num(_NO_SCORE).sort(dim=1).values  # (T, N)
+        scores = (Comparison(mixture, y).pit_columns - 0.5).abs().nan_to_num(_NO_SCORE).sort(dim=1).values  # (T, N)
         return cls(scores.T.contiguous().reshape(mixture.mean.shape))
 
     @property
@@ -300,37 +277,3 @@ def _tail(q: float) -> float:
     """
     tail = (0.5 - q) * (1.0 - 1e-10) - 2e-15
     return tail if tail > 0.0 and 1.0 - tail < 1.0 else 0.0
-
-
-def r_squared(
-    mean: Float[np.ndarray, " N *T"], y: Float[np.ndarray, " N *T"], weights: Float[np.ndarray, " N"] | None = None
-) -> float:
-    """Return R² of predicted means; of T outputs, the average over those that vary, each where it was observed.
-
-    NaN where y does not vary, as in a single row: there is nothing to explain.
-    """
-    mean, y = mean.reshape(len(y), -1), y.reshape(len(y), -1)
-    each = np.ones(len(y)) if weights is None else weights
-    found = []
-    for m, column in zip(mean.T, y.T, strict=True):
-        seen = ~np.isnan(column) & (each > 0)
-        m, column, w = m[seen], column[seen], each[seen]
-        if len(column) and column.min() < column.max():  # by rounding, what is constant may have a spread
-            spread = np.sum(w * np.square(column - np.average(column, weights=w)))
-            found.append(1 - np.sum(w * np.square(column - m)) / spread if spread > 0 else math.nan)
-    return float(np.mean(found)) if found else math.nan
-
-
-def all_scores(mixture: Predictive, y: Table) -> dict[str, float]:
-    """Return every score of held-out rows by name: those of `metrics.evaluate`, R², coverage, widths, PIT."""
-    calibration = check_calibration(mixture, y)
-    observed = check_y(y, len(mixture), missing=True, every_output=False)
-    mean = mixture.mean.detach().cpu().double().numpy()
-    return {
-        **evaluate(mixture, y),
-        "r2": r_squared(mean, observed),
-        **{f"coverage{100 * level:.0f}": share for level, share in calibration.coverage.items()},
-        **{f"width{100 * level:.0f}": width for level, width in calibration.width.items()},
-        "pit_ks": calibration.ks,
-        "pit_pvalue": calibration.p_value,
-    }

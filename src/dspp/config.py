@@ -5,6 +5,7 @@ import json
 import sys
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -43,9 +44,9 @@ class _Config:
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for f in dataclasses.fields(self):
-            value = _plain(getattr(self, f.name))
+            value = _without_numpy(getattr(self, f.name))
             object.__setattr__(self, f.name, value)
-            if not _fits(value, hints[f.name]):
+            if not fits(value, hints[f.name]):
                 expected = getattr(hints[f.name], "__name__", str(hints[f.name]))
                 finite = " (finite)" if expected == "float" else ""
                 raise InputError(f"{type(self).__name__}.{f.name}: got {value!r:.100}, expected {expected}{finite}")
@@ -58,25 +59,29 @@ class _Config:
                 raise InputError(f"{type(self).__name__}.{f.name}: got {value!r}; choose one of: {names}")
 
 
-def _plain(value: Any) -> Any:
+def _without_numpy(value: Any) -> Any:
     """Numbers of NumPy, alone or in a tuple or an array, as those of Python; anything else as it is."""
     if isinstance(value, np.generic):
         return value.item()
-    return tuple(map(_plain, value)) if isinstance(value, tuple | np.ndarray) else value
+    return tuple(map(_without_numpy, value)) if isinstance(value, tuple | np.ndarray) else value
 
 
-def _fits(value: object, hint: Any) -> bool:
-    """Whether `value` is of the type `hint` (finite numbers, strings, flat tuples, optional)."""
-    origin = typing.get_origin(hint)
+def fits(value: object, hint: Any) -> bool:
+    """Whether `value` is of the type `hint`, item by item; True is no number, and numbers lie in the range of float64.
+
+    Hints are classes, unions, and tuples, lists and dictionaries of one type of item.
+    """
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
-        return any(_fits(value, part) for part in typing.get_args(hint))
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(v, typing.get_args(hint)[0]) for v in value)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
+        return any(fits(value, part) for part in inner)
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(item, inner[1]) for item in value.values())
+    if origin is not None:
+        return isinstance(value, origin) and all(fits(item, inner[0]) for item in typing.cast(Iterable[Any], value))
+    if hint in (int, float):
+        numbers = int | float if hint is float else int
+        return isinstance(value, numbers) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return hint is Any or isinstance(value, hint)
 
 
 def _at_least(default: Any, low: float) -> Any:

@@ -1,106 +1,406 @@
-"""Scores of a predictive distribution on held-out targets, in the units of the distribution it is given.
+"""Scores of predictive distributions on held-out targets, in the units of the distributions they are given.
 
-Scores are computed in float64, whatever the dtype of the model. With T outputs, marginal ones are averaged,
-and `evaluate` divides the joint NLL by T, so that figures of different T can be compared. NaN in targets of T outputs
-means "not observed": averages are over what was observed.
+`METRICS` holds every score by name, with its title and its meaning; `evaluate`, the estimators, the report, the command
+line and the experiments read it. A metric of your own is one registration:
+
+    METRICS.register("mae")(Metric("MAE", lambda rows: (rows.mean - rows.y).abs().nanmean().item()))
+
+Scores are computed in float64, whatever the dtype of the model. With T outputs, marginal ones are averaged, and the
+joint NLL is divided by T, so that figures of different T can be compared. NaN in targets of T outputs means "not
+observed": averages are over what was observed.
 """
 
 import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dspp.data.checks import Table, check_y
-from dspp.errors import InputError
-from dspp.predictive import Predictive
+from dspp.errors import InputError, NumericalError
+from dspp.predictive import Predictive, RealPredictive
+from dspp.registry import Registry
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the central intervals that are scored
+PAPER = ("nll", "rmse", "crps", "coverage90", "mrmse")  # what experiments record: the paper's scores, and coverage
+
+Format = Literal["number", "percent", "p-value"]
+Targets = Literal["real", "several outputs"]
+Place = Literal["fit", "evaluate", "report"]
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedOutput:
+    """One output of a prediction on the n rows in which it was observed."""
+
+    index: int
+    pit: Float[Tensor, " n"]
+    marginal: RealPredictive
+
+    @cached_property
+    def widths(self) -> Float[Tensor, "levels n"]:
+        """The width of each row's central interval, for each of `LEVELS`."""
+        levels = torch.tensor(LEVELS, dtype=torch.float64)
+        lower, upper = self.marginal.quantile(torch.cat([0.5 - levels / 2, 0.5 + levels / 2])).cpu().chunk(2)
+        return upper - lower
+
+    @cached_property
+    def uniformity(self) -> tuple[float, float]:
+        """The Kolmogorov–Smirnov distance of the PIT from the uniform distribution, and its p-value."""
+        from scipy import stats  # here: predictions do not wait for it
+
+        test = stats.kstest(self.pit.numpy(), "uniform")
+        return float(test.statistic), float(test.pvalue)
+
+
+class Comparison:
+    """Predictive distributions of N rows beside what was observed there: what a metric is a function of.
+
+    PIT, interval widths and tests are computed when first asked for, and once.
+
+    Attributes:
+        mixture: The distributions, in float64.
+        y: The targets, in float64 on the device of the distributions; NaN: not observed.
+
+    Args:
+        mixture: The predictive distributions.
+        y: What was observed, (N,) or (N, T), in the same units; NaN in (N, T): not observed.
+
+    Raises:
+        InputError: y does not fit the distributions.
+    """
+
+    def __init__(self, mixture: Predictive, y: Table) -> None:
+        shape = tuple(mixture.mean.shape)
+        targets = torch.from_numpy(check_y(y, shape[0], missing=True, every_output=False)).to(mixture.mean.device)
+        if targets.shape != shape:  # (N, 1) against (N,) would broadcast to N x N without a word
+            raise InputError(f"y: expected shape {shape}, as predicted, got {tuple(targets.shape)}. Reshape y.")
+        self.mixture: Predictive = mixture.to(torch.float64)
+        self.y: Float[Tensor, " N *T"] = targets
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several outputs: y is (N, T)."""
+        return self.y.ndim == 2
+
+    @cached_property
+    def observed(self) -> Bool[Tensor, " N *T"]:
+        """Where y was observed."""
+        return ~self.y.isnan()
+
+    @cached_property
+    def mean(self) -> Float[Tensor, " N *T"]:
+        """The predicted mean."""
+        return self.mixture.mean.detach()
+
+    @cached_property
+    @torch.no_grad()
+    def pit(self) -> Float[Tensor, " N *T"]:
+        """Fₙ(yₙ) of each row and output; NaN if not observed."""
+        columns = zip(self.mixture.outputs(), self.y.reshape(len(self), -1).T, strict=True)
+        return torch.stack([one.cdf(y) for one, y in columns], dim=-1).reshape(self.y.shape)
+
+    @cached_property
+    def pit_columns(self) -> Float[Tensor, "T N"]:
+        """The PIT of each output, NaN where it was not observed and nowhere else.
+
+        Raises:
+            NumericalError: The distributions have no finite numbers where y was observed.
+        """
+        u = self.pit.cpu()
+        bad = (u.isnan() & self.observed.cpu()).nonzero()
+        if len(bad):
+            row = int(bad[0, 0])
+            raise NumericalError(f"the predictive distribution of row {row} is not finite; fit the model again")
+        return u.reshape(len(u), -1).T
+
+    @cached_property
+    def outputs(self) -> Sequence[ObservedOutput]:
+        """Each output that was observed at all, on the rows in which it was; errors as in `pit_columns`."""
+        columns = zip(self.mixture.outputs(), self.pit_columns, strict=True)
+        return [
+            ObservedOutput(t, u[~u.isnan()], one.rows(~u.isnan()))
+            for t, (one, u) in enumerate(columns)
+            if not u.isnan().all()
+        ]
+
+    def joint_nll(self) -> float:
+        """Return the mean over rows of -log p(yₙ), joint over the outputs observed in that row."""
+        with torch.no_grad():
+            return -self.mixture.log_prob(self.y).mean().item()
+
+    def nll(self) -> float:
+        """Return the sum over rows of the joint NLL, divided by the number of observed targets."""
+        return self.joint_nll() / (int(self.observed.sum()) / len(self))  # by T, exactly, when nothing is missing
+
+    def rmse(self) -> float:
+        """Return the root of the mean squared error of the predicted mean, over all rows and outputs.
+
+        The paper's, for T outputs, appears to be √T times as large: the outputs' squared errors summed before the root.
+        """
+        return math.sqrt(self._observed_mean((self.mean - self.y).square()).item())
+
+    def mrmse(self) -> float:
+        """Return the mean of each output's RMSE, over the outputs that were observed."""
+        each = self._observed_mean((self.mean - self.y).square(), dim=0)
+        return each[self.observed.any(dim=0)].sqrt().mean().item()
+
+    def crps(self) -> float:
+        """Return the continuous ranked probability score, the mean over rows and outputs."""
+        with torch.no_grad():
+            return self._observed_mean(self.mixture.crps(self.y)).item()
+
+    def r2(self) -> float:
+        """Return R² of the predicted mean: see `r_squared`."""
+        return r_squared(self.mean.cpu().numpy(), self.y.cpu().numpy())
+
+    def coverage(self, level: float) -> float:
+        """Return the share of targets inside their central interval of probability `level`.
+
+        A target is inside exactly when its PIT is within level/2 of one half, so no quantile need be solved for.
+
+        Raises:
+            InputError: The level is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise InputError(f"level: expected a probability between 0 and 1, got {level}. Try 0.9.")
+        return self._observed_mean(((self.pit - 0.5).abs() <= level / 2).double()).item()
+
+    @cached_property
+    def widths(self) -> dict[float, float]:
+        """The mean width of the central intervals of each of `LEVELS`, over all observed values."""
+        pooled = torch.cat([one.widths for one in self.outputs], dim=-1)
+        return dict(zip(LEVELS, pooled.mean(1).tolist(), strict=True))
+
+    @cached_property
+    def uniformity(self) -> tuple[float, float]:
+        """The PIT's distance from uniform in the output with the smallest p-value, and T times that p-value.
+
+        Outputs that move together cannot be pooled.
+        """
+        distance, p_value = min((one.uniformity for one in self.outputs), key=lambda test: test[1])
+        return distance, min(1.0, p_value * len(self.outputs))
+
+    def scores(self, names: Iterable[str] | None = None) -> dict[str, float]:
+        """Return these scores by name, without those that do not suit the targets; None: every score of `METRICS`.
+
+        Raises:
+            InputError: A name is not that of a metric.
+            NumericalError: The distributions have no finite numbers where y was observed.
+        """
+        wanted = {name: METRICS[name] for name in (METRICS if names is None else names)}
+        return {name: float(metric.function(self)) for name, metric in wanted.items() if metric.suits(self)}
+
+    def _observed_mean(self, values: Float[Tensor, " N *T"], dim: int | None = None) -> Float[Tensor, " *T"]:
+        """Average the values whose target was observed; one that is NaN for another reason shows in the result."""
+        return torch.where(self.observed, values, 0.0).sum(dim) / self.observed.sum(dim)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score: how to compute it, what to call it and how to show it.
+
+    Attributes:
+        title: What tables and cards call it.
+        function: What computes it.
+        meaning: One plain sentence.
+        meaning_of_several: The same for several outputs, where it differs.
+        format: How to print it.
+        targets: "several outputs": it says nothing more of one output.
+        shown: Where it is shown: by `dspp fit` after training, by `dspp evaluate`, on a card of the report.
+            `evaluate()` and JSON have all of them.
+        target: The best value, where that is not "the lower, the better".
+    """
+
+    title: str
+    function: Callable[[Comparison], float]
+    meaning: str = ""
+    meaning_of_several: str = ""
+    format: Format = "number"
+    targets: Targets = "real"
+    shown: tuple[Place, ...] = ("evaluate", "report")
+    target: float | None = None
+
+    def suits(self, comparison: Comparison) -> bool:
+        """Whether it can be computed and says something new."""
+        return self.targets == "real" or comparison.several
+
+    def sentence(self, several: bool = False) -> str:
+        """Return what it means, of one output or of several."""
+        return (several and self.meaning_of_several) or self.meaning
+
+
+METRICS: Registry[Metric] = Registry("metric")
+_EVERYWHERE: tuple[Place, ...] = ("fit", "evaluate", "report")
+_TABLE: tuple[Place, ...] = ("evaluate",)  # the report has a table of its own
+
+
+def _coverage(level: float, shown: tuple[Place, ...]) -> Metric:
+    percent = f"{100 * level:.0f} %"
+    return Metric(
+        f"{percent} coverage",
+        lambda comparison: comparison.coverage(level),
+        f"Share of rows inside their {percent} interval; {percent} is ideal.",
+        f"Share of observed values inside their {percent} interval; {percent} is ideal.",
+        format="percent",
+        shown=shown,
+        target=level,
+    )
+
+
+def _width(level: float, shown: tuple[Place, ...]) -> Metric:
+    percent = f"{100 * level:.0f} %"
+    return Metric(
+        f"{percent} width",
+        lambda comparison: comparison.widths[level],
+        f"Mean width of the {percent} interval, in the units of the target; lower is better at equal coverage.",
+        f"Mean width of the {percent} interval over all outputs, ignoring units; lower is better at equal coverage.",
+        shown=shown,
+    )
+
+
+for _name, _metric in {  # in the order of every table, card and dictionary of scores
+    "nll": Metric(
+        "NLL",
+        Comparison.nll,
+        "Negative log-likelihood, in nats per row; lower is better and it may be negative.",
+        "Negative log-likelihood, in nats per observed value; lower is better and it may be negative.",
+        shown=_EVERYWHERE,
+    ),
+    "rmse": Metric(
+        "RMSE",
+        Comparison.rmse,
+        "Root mean squared error of the predicted mean, in the units of the target; lower is better.",
+        "Root mean squared error of the predicted means over all outputs, ignoring units; lower is better.",
+        shown=_EVERYWHERE,
+    ),
+    "crps": Metric(
+        "CRPS",
+        Comparison.crps,
+        "Continuous ranked probability score of the distribution, in the units of the target; lower is better.",
+        "Continuous ranked probability score averaged over all outputs, ignoring units; lower is better.",
+        shown=_EVERYWHERE,
+    ),
+    "coverage90": _coverage(0.9, shown=_EVERYWHERE),
+    "mrmse": Metric(
+        "Mean RMSE",
+        Comparison.mrmse,
+        "Root mean squared error of each output, averaged over the outputs; lower is better.",
+        targets="several outputs",
+    ),
+    "r2": Metric(
+        "R²",
+        Comparison.r2,
+        "Share of the target's variance explained by the predicted mean; 1 is best.",
+        "Share of each target's variance explained by the predicted mean, averaged over the outputs; 1 is best.",
+        shown=_EVERYWHERE,
+        target=1.0,
+    ),
+    "coverage50": _coverage(0.5, shown=_TABLE),
+    "coverage80": _coverage(0.8, shown=_TABLE),
+    "coverage95": _coverage(0.95, shown=_TABLE),
+    "width50": _width(0.5, shown=()),
+    "width80": _width(0.8, shown=()),
+    "width90": _width(0.9, shown=("evaluate", "report")),
+    "width95": _width(0.95, shown=()),
+    "pit_ks": Metric(
+        "PIT distance",
+        lambda comparison: comparison.uniformity[0],
+        "Largest difference between predicted and observed probabilities; 0 is best.",
+        "Largest difference between predicted and observed probabilities, for the worst output; 0 is best.",
+    ),
+    "pit_pvalue": Metric(
+        "PIT p-value",
+        lambda comparison: comparison.uniformity[1],
+        "Probability of a PIT distance at least this large if the model is calibrated; small values are bad.",
+        "Probability of a PIT distance at least this large in any output if the model is calibrated; small is bad.",
+        format="p-value",
+        target=1.0,
+    ),
+}.items():
+    METRICS.register(_name)(_metric)
+
+
+def r_squared(
+    mean: Float[np.ndarray, " N *T"], y: Float[np.ndarray, " N *T"], weights: Float[np.ndarray, " N"] | None = None
+) -> float:
+    """Return R² of predicted means; of T outputs, the average over those that vary, each where it was observed.
+
+    NaN where y does not vary, as in a single row: there is nothing to explain.
+    """
+    mean, y = mean.reshape(len(y), -1), y.reshape(len(y), -1)
+    each = np.ones(len(y)) if weights is None else weights
+    found = []
+    for m, column in zip(mean.T, y.T, strict=True):
+        seen = ~np.isnan(column) & (each > 0)
+        m, column, w = m[seen], column[seen], each[seen]
+        if len(column) and column.min() < column.max():  # by rounding, what is constant may have a spread
+            spread = np.sum(w * np.square(column - np.average(column, weights=w)))
+            found.append(1 - np.sum(w * np.square(column - m)) / spread if spread > 0 else math.nan)
+    return float(np.mean(found)) if found else math.nan
+
+
+def of_several(scores: Iterable[str]) -> bool:
+    """Whether scores of these names are of several outputs."""
+    return any(METRICS[name].targets == "several outputs" for name in scores if name in METRICS)
 
 
 def nll(mixture: Predictive, y: Table) -> float:
     """Return the mean over rows of -log p(yₙ), joint over the outputs observed in that row."""
-    exact, targets = _in_float64(mixture, y)
-    with torch.no_grad():
-        return -exact.log_prob(targets).mean().item()
+    return Comparison(mixture, y).joint_nll()
 
 
 def rmse(mixture: Predictive, y: Table) -> float:
-    """Return the root of the mean squared error of the predicted mean, over all rows and outputs.
-
-    The paper's, for T outputs, appears to be √T times as large: the outputs' squared errors summed before the root.
-    """
-    return math.sqrt(_squared_error(mixture, y).item())
+    """Return the root of the mean squared error of the predicted mean, over all rows and outputs."""
+    return Comparison(mixture, y).rmse()
 
 
 def mrmse(mixture: Predictive, y: Table) -> float:
     """Return the mean of each output's RMSE, over the outputs that were observed."""
-    seen = ~_in_float64(mixture, y)[1].isnan().all(dim=0)
-    return _squared_error(mixture, y, dim=0)[seen].sqrt().mean().item()
+    return Comparison(mixture, y).mrmse()
 
 
 def crps(mixture: Predictive, y: Table) -> float:
     """Return the continuous ranked probability score, the mean over rows and outputs."""
-    exact, targets = _in_float64(mixture, y)
-    with torch.no_grad():
-        return _observed_mean(exact.crps(targets), targets).item()
+    return Comparison(mixture, y).crps()
 
 
 def pit(mixture: Predictive, y: Table) -> Float[Tensor, " N *T"]:
     """Return Fₙ(yₙ) of each row and output: uniform on [0, 1] when the mixture is the truth; NaN if not observed."""
-    exact, targets = _in_float64(mixture, y)
-    with torch.no_grad():
-        columns = zip(exact.outputs(), targets.reshape(len(targets), -1).T, strict=True)
-        return torch.stack([one.cdf(column) for one, column in columns], dim=-1).reshape(targets.shape)
+    return Comparison(mixture, y).pit
 
 
 def coverage(mixture: Predictive, y: Table, level: float = 0.9) -> float:
     """Return the share of targets inside their central interval of probability `level`.
 
-    A target is inside exactly when its PIT is within level/2 of one half, so no quantile need be solved for.
-
     Raises:
         InputError: The level is not between 0 and 1.
     """
-    if not 0 < level < 1:
-        raise InputError(f"level: expected a probability between 0 and 1, got {level}. Try 0.9.")
-    exact, targets = _in_float64(mixture, y)
-    return _observed_mean(((pit(exact, targets) - 0.5).abs() <= level / 2).double(), targets).item()
+    return Comparison(mixture, y).coverage(level)
 
 
 def evaluate(mixture: Predictive, y: Table) -> dict[str, float]:
-    """Return nll, rmse, crps and coverage90 by name; with T outputs, nll is that of one output, and mrmse is added.
+    """Return the scores of `PAPER` by name; with T outputs, nll is that of one output, and mrmse is added.
 
     The NLL of one output is the sum over rows of the joint NLL, divided by the number of observed targets: the joint
     NLL divided by T when nothing is missing.
     """
-    targets = _in_float64(mixture, y)[1]
-    observed_a_row = int((~targets.isnan()).sum()) / len(targets)  # T, exactly, when nothing is missing
-    scores = {
-        "nll": nll(mixture, y) / observed_a_row,
-        "rmse": rmse(mixture, y),
-        "crps": crps(mixture, y),
-        "coverage90": coverage(mixture, y, 0.9),
-    }
-    return scores if mixture.num_outputs == 1 else {**scores, "mrmse": mrmse(mixture, y)}
+    return Comparison(mixture, y).scores(PAPER)
 
 
-def _in_float64(mixture: Predictive, y: Table) -> tuple[Predictive, Float[Tensor, " N *T"]]:
-    """Return both in float64 on the mixture's device, or an `InputError` if their shapes differ."""
-    shape = tuple(mixture.mean.shape)
-    targets = torch.from_numpy(check_y(y, shape[0], missing=True, every_output=False)).to(mixture.mean.device)
-    if targets.shape != shape:  # (N, 1) against (N,) would broadcast to N x N without a word
-        raise InputError(f"y: expected shape {shape}, as predicted, got {tuple(targets.shape)}. Reshape y.")
-    return mixture.to(torch.float64), targets
+def all_scores(mixture: Predictive, y: Table) -> dict[str, float]:
+    """Return every score of `METRICS` by name.
 
-
-def _squared_error(mixture: Predictive, y: Table, dim: int | None = None) -> Float[Tensor, " *T"]:
-    """Return the mean of the squared errors, over everything or over one axis."""
-    exact, targets = _in_float64(mixture, y)
-    return _observed_mean((exact.mean.detach() - targets).square(), targets, dim)
-
-
-def _observed_mean(
-    values: Float[Tensor, " N *T"], targets: Float[Tensor, " N *T"], dim: int | None = None
-) -> Float[Tensor, " *T"]:
-    """Average the values whose target was observed; one that is NaN for another reason shows in the result."""
-    observed = ~targets.isnan()
-    return torch.where(observed, values, 0.0).sum(dim) / observed.sum(dim)
+    Raises:
+        InputError: y does not fit the mixture.
+        NumericalError: The mixture has no finite numbers where y was observed.
+    """
+    return Comparison(mixture, y).scores()

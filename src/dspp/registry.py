@@ -5,6 +5,7 @@ common tests then find it by name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 from dspp.errors import InputError
@@ -29,6 +30,19 @@ class Registry(Mapping[str, T]):
             return part
 
         return decorator
+
+    @contextmanager
+    def temporarily(self, name: str, part: T) -> Iterator[T]:
+        """Let `name` stand for `part` while a block runs, then put back what was registered before, if anything."""
+        before = dict(self._parts)
+        self._parts[name] = part
+        try:
+            yield part
+        finally:
+            if name in before:
+                self._parts[name] = before[name]
+            else:
+                self._parts.pop(name, None)
 
     def __getitem__(self, name: str) -> T:
         try:

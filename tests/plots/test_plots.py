@@ -204,9 +204,9 @@ def test_sites_stand_in_columns_by_weight() -> None:
     assert [text.get_text() for text in ax.get_xticklabels()] == ["60 %", "25 %", "10 %", "5.0 %"]
 
 
-def test_relevance_is_sorted_cut_and_named_as_written() -> None:
+def test_bars_are_sorted_cut_and_named_as_written() -> None:
     names = ["a", "US$ to CA$", "x" * 60, "d"]
-    ax = plots.relevance(names, [1.0, 0.5, 0.25, 10.0], most=3)
+    ax = plots.ranked_bars(names, [1.0, 2.0, 4.0, 0.1], "1 / length scale", most=3)
     assert [bar.get_width() for bar in ax.patches] == [4.0, 2.0, 1.0]  # type: ignore[attr-defined]
     shown = [text.get_text() for text in ax.get_yticklabels()]
     assert shown == ["x" * 25 + "…", "US$ to CA$", "a"]
@@ -226,7 +226,7 @@ EVERY = {
     "training_curves": lambda ax: plots.training_curves(EPOCHS, ax=ax),
     "crps_by_spread": lambda ax: plots.crps_by_spread([1, 2], [1, 2], ax=ax),
     "sites_and_weights": lambda ax: plots.sites_and_weights([[0.0, 1.0]], [1.0], ax=ax),
-    "relevance": lambda ax: plots.relevance(["a"], [1.0], ax=ax),
+    "ranked_bars": lambda ax: plots.ranked_bars(["a"], [1.0], "value", ax=ax),
 }
 
 
@@ -294,8 +294,7 @@ def imports(tree: ast.AST, depth: int = 0) -> Iterator[tuple[int, str]]:
         (lambda: plots.crps_by_spread([1.0], [1.0, 2.0]), r"crps: got shape \(2,\)"),
         (lambda: plots.training_curves([]), "history: got no epochs"),
         (lambda: plots.sites_and_weights([[1.0], [2.0]], [1.0]), r"weights: got shape \(1,\)"),
-        (lambda: plots.relevance(["a"], [0.0]), "lengthscales: got 0"),
-        (lambda: plots.relevance(["a", "b"], [1.0]), "lengthscales: got shape"),
+        (lambda: plots.ranked_bars(["a", "b"], [1.0], "value"), "values: got shape"),
     ],
 )
 def test_errors_say_what_was_got(wrong: object, message: str) -> None:

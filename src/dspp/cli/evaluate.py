@@ -57,7 +57,8 @@ def run(options: EvaluateOptions, session: Session) -> None:
     if options.as_json:
         print(json.dumps(_as_json(found, options), indent=2))
         return
-    session.say(*show.score_table(f"{options.model} on {found.rows:,} rows of {options.test}", found.scores))
+    title = f"{options.model} on {found.rows:,} rows of {options.test}"
+    session.say(*show.score_table(title, found.scores, "evaluate"))
     session.say(found.verdict)
     if options.report is not None:
         session.say(f"Report: {options.report}")
@@ -65,7 +66,8 @@ def run(options: EvaluateOptions, session: Session) -> None:
 
 def evaluated(estimator: Any, options: EvaluateOptions) -> Evaluation:
     """Score the rows that have a target, and write the report if one was asked for."""
-    from dspp.calibration import all_scores, check_calibration
+    from dspp.calibration import calibration_of
+    from dspp.metrics import Comparison
 
     fitted = estimator.fitted_
     types = None if fitted.encoder is None else fitted.encoder.arrow_types()
@@ -82,8 +84,9 @@ def evaluated(estimator: Any, options: EvaluateOptions) -> Evaluation:
         _report(estimator, data, y, options)
     warnings = [*data.file.notes, *filter(None, [data.left_out]), *unseen.warnings()]
     warnings += [f"column {name!r} has no values; scores are of the others" for name in data.empty]
-    verdict = check_calibration(mixture, y, fitted.target_names, fitted.recalibration).verdict()
-    return Evaluation(len(rows), all_scores(mixture, y), verdict, warnings)
+    compared = Comparison(mixture, y)
+    verdict = calibration_of(compared, fitted.target_names, fitted.recalibration).verdict()
+    return Evaluation(len(rows), compared.scores(), verdict, warnings)
 
 
 def _report(estimator: Any, data: Any, y: Any, options: EvaluateOptions) -> None:

@@ -271,7 +271,7 @@ def _summary(fitted: "Regressor", task: Task, options: FitOptions) -> list[Any]:
     if done.metrics:
         calibration = fitted.calibration(columns_of(task.X_val, fitted.feature_names_in_), task.y_val)
         title = f"Scores on {task.X_val.num_rows:,} rows ({task.judges})"
-        lines += ["", *show.score_table(title, done.metrics, show.MAIN_SCORES), calibration.verdict()]
+        lines += ["", *show.score_table(title, done.metrics, "fit"), calibration.verdict()]
     best = "" if done.best_epoch is None else f"; the state of epoch {done.best_epoch} was kept"
     lines.append(f"Trained {len(done.history)} epochs in {show.seconds(done.seconds)}{best}.")
     said = {_subject(note) for note in task.said}

@@ -84,7 +84,7 @@ def _shown(fitted: "Fitted", path: Path) -> list[Any]:
         rows = [(column["column"], column["kind"], column["how"]) for column in known["columns"]]
         lines += ["", *show.table("Columns", ("column", "kind", "how the model reads it"), rows)]
     if fitted.metrics:
-        lines += show.score_table("Scores on validation rows", fitted.metrics)
+        lines += show.score_table("Scores on validation rows", fitted.metrics, "evaluate")
     settings = [(name, _short(values)) for name, values in known["settings"].items()]
     return [*lines, *show.table("Settings", ("of", "values"), settings)]
 

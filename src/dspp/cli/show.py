@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-MAIN_SCORES = ("nll", "rmse", "crps", "r2", "coverage90")  # after `fit`
-COVERAGES = ("coverage50", "coverage80", "coverage90", "coverage95")
-ALL_SCORES = ("nll", "rmse", "mrmse", "crps", "r2", *COVERAGES, "width90", "pit_ks", "pit_pvalue")  # JSON has more
+if TYPE_CHECKING:
+    from dspp.metrics import Place
 
 
 def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> list[Any]:
@@ -22,12 +21,13 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], righ
     return [title, made]
 
 
-def score_table(title: str, scores: Mapping[str, float], names: Sequence[str] = ALL_SCORES) -> list[Any]:
-    """These scores, each with one plain sentence."""
+def score_table(title: str, scores: Mapping[str, float], place: "Place") -> list[Any]:
+    """The scores that are shown in this place, each with one plain sentence."""
+    from dspp.metrics import METRICS, of_several
     from dspp.report.tables import score_cards
 
-    cards = (score_cards({name: scores[name]}, "mrmse" in scores)[0] for name in names if name in scores)
-    rows = ((card.name, card.value, card.meaning) for card in cards)
+    shown = {name: value for name, value in scores.items() if name not in METRICS or place in METRICS[name].shown}
+    rows = ((card.name, card.value, card.meaning) for card in score_cards(shown, of_several(scores)))
     return table(title, ("score", "value", "what it says"), rows, right=(1,))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dspp.calibration import Conformal, all_scores
+from dspp.calibration import Conformal
 from dspp.config import TrainConfig
 from dspp.data.encoding import TableEncoder
 from dspp.data.inputs import Inputs
@@ -18,6 +18,7 @@ from dspp.data.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.fitted import Fitted, standardised
 from dspp.likelihoods import LIKELIHOODS, Codec
+from dspp.metrics import all_scores
 from dspp.presets import Spec
 from dspp.training import fit
 

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from dspp import metrics, modelfile
-from dspp.calibration import Calibration, all_scores, check_calibration, r_squared
+from dspp.calibration import Calibration, check_calibration
 from dspp.data.checks import check_y
 from dspp.data.columns import quantile_name
 from dspp.data.frames import frame_like, is_frame, series_like
@@ -30,7 +30,7 @@ from dspp.estimators.ondisk import Stored, stored
 from dspp.estimators.settings import Settings, check_number, seed_of
 from dspp.likelihoods import LIKELIHOODS
 from dspp.predictive import Predictive, RealPredictive
-from dspp.training.disk import DiskRows
+from dspp.training.disk import BLOCK_ROWS, GROUP_BYTES, DiskRows
 from dspp.training.state import Epoch
 
 
@@ -119,12 +119,25 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         on_epoch: Callable[[Epoch], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
         resume: bool = True,
+        snapshot_steps: int = 50,
+        block_rows: int = BLOCK_ROWS,
+        group_bytes: int = GROUP_BYTES,
     ) -> Self:
-        """Learn from a table on the disk that `ondisk.stored` has made ready; see `fit`."""
+        """Learn from a table on the disk that `ondisk.stored` has made ready.
+
+        Args:
+            table: the rows.
+            on_epoch: see `fit`.
+            should_stop: see `fit`.
+            resume: see `fit`.
+            snapshot_steps: see `dspp.training.fit`.
+            block_rows: see `DiskRows`.
+            group_bytes: see `DiskRows`.
+        """
         self._note_columns(table.inputs.empty_table(), reset=True)
         spec, config = self.spec(table.cache.num_outputs), self.train_config(len(table), seed_of(self.random_state))
-        with DiskRows(table.cache, spec, config) as rows:
-            how = self._how(on_epoch, should_stop, resume)
+        with DiskRows(table.cache, spec, config, block_rows, group_bytes) as rows:
+            how = self._how(on_epoch, should_stop, resume) | {"snapshot_steps": snapshot_steps}
             fitted = fit_rows(spec, config, table.learned, (rows, None), table.val, table.held, **how)
         notes = (*(note for note in table.notes if note not in fitted.notes), *fitted.notes)
         self.fitted_ = replace(fitted, notes=notes)
@@ -263,20 +276,19 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
             raise InputError(f"sample_weight: got shape {weights.shape}, expected ({len(weights)},): one for each row")
         if weights is not None and (weights < 0).any():
             raise InputError(f"sample_weight: got {weights.min():g}, expected numbers of at least 0")
-        return r_squared(mixture.mean.numpy(), y_rows, weights)
+        return metrics.r_squared(mixture.mean.numpy(), y_rows, weights)
 
     def score_nll(self, X: Any, y: Any) -> float:
         """Mean negative log density of y, in nats; with T outputs, for each observed value. Lower is better."""
-        mixture, y_rows = self.scored(X, y)
-        return metrics.evaluate(mixture, y_rows)["nll"]
+        return metrics.Comparison(*self.scored(X, y)).nll()
 
     def score_crps(self, X: Any, y: Any) -> float:
         """Mean continuous ranked probability score, in the units of y. Lower is better."""
         return metrics.crps(*self.scored(X, y))
 
     def evaluate(self, X: Any, y: Any) -> dict[str, float]:
-        """Every score by name: nll, rmse, crps, r2, coverage and mean width of intervals, uniformity of the PIT."""
-        return all_scores(*self.scored(X, y))
+        """Every score of `dspp.metrics.METRICS` by name, such as nll, rmse, crps, r2, coverage90 and width90."""
+        return metrics.all_scores(*self.scored(X, y))
 
     def calibration(self, X: Any, y: Any) -> Calibration:
         """Whether the intervals hold what they promise on rows that were not trained on; `.verdict()` says it."""

@@ -3,17 +3,16 @@
 import dataclasses
 import json
 import math
-import sys
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from dspp.config import ModelConfig, ObjectiveConfig, TrainConfig
+from dspp.config import ModelConfig, ObjectiveConfig, TrainConfig, fits
 from dspp.data.encoding import TableEncoder
 from dspp.errors import InputError
 from dspp.fitted import Fitted
 from dspp.presets import Spec
+from dspp.storage import to_plain
 from dspp.training.state import Epoch
 from dspp.upgrade import with_likelihood_setting
 
@@ -28,8 +27,12 @@ def write_header(fitted: Fitted, own_features: bool) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
-        "spec": {"name": spec.name, "model": _plain(spec.model), "objective": _plain(spec.objective)},
-        "train": _plain(fitted.train),
+        "spec": {
+            "name": spec.name,
+            "model": dataclasses.asdict(spec.model),
+            "objective": dataclasses.asdict(spec.objective),
+        },
+        "train": dataclasses.asdict(fitted.train),
         "num_inputs": fitted.num_inputs,
         "num_outputs": fitted.num_outputs,
         "num_rows": fitted.num_rows,
@@ -37,9 +40,9 @@ def write_header(fitted: Fitted, own_features: bool) -> dict[str, Any]:
         "encoder": None if fitted.encoder is None else fitted.encoder.to_json(),
         "feature_names": fitted.feature_names,
         "target_names": fitted.target_names,
-        "history": [_finite_or_none(dataclasses.asdict(epoch)) for epoch in fitted.history],
+        "history": to_plain([dataclasses.asdict(epoch) for epoch in fitted.history], non_finite=_null),
         "best_epoch": fitted.best_epoch,
-        "metrics": _finite_or_none({name: float(value) for name, value in fitted.metrics.items()}),
+        "metrics": to_plain({name: float(value) for name, value in fitted.metrics.items()}, non_finite=_null),
         "notes": fitted.notes,
         "model_notes": fitted.model.notes,
         "jitter_climbs": [layer.climbs for layer in fitted.model.gp_layers],
@@ -48,13 +51,8 @@ def write_header(fitted: Fitted, own_features: bool) -> dict[str, Any]:
     }
 
 
-def _plain(config: ModelConfig | ObjectiveConfig | TrainConfig) -> Any:
-    return json.loads(config.to_json())
-
-
-def _finite_or_none(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN and no inf."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+def _null(number: float) -> None:
+    """What the header has for NaN and infinity."""
 
 
 def or_nan(value: float | None) -> float:
@@ -66,23 +64,9 @@ def get(values: Mapping[str, Any], name: str, hint: Any) -> Any:
     """A field that has to be there, of the type `hint`."""
     if name not in values:
         raise InputError(f"{name} is missing from the header")
-    if not _fits(values[name], hint):
+    if not fits(values[name], hint):
         raise InputError(f"{name}: got {str(values[name])[:50]!r}, expected {hint}")
     return values[name]
-
-
-def _fits(value: object, hint: Any) -> bool:
-    """Whether what JSON gave is of the type `hint`; numbers must be finite."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:
-        return any(_fits(value, part) for part in inner)
-    if origin is list:
-        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
-    if hint is float:
-        return type(value) in (int, float) and math.isfinite(typing.cast(float, value))
-    return hint is Any or type(value) is hint
 
 
 def one_of(value: Any, allowed: Sequence[Any]) -> Any:
@@ -118,13 +102,8 @@ def read_spec(values: dict[str, Any], version: int) -> Spec:
 
 
 def read_config(kind: type[Config], values: dict[str, Any]) -> Config:
-    """Settings through their own checks, and finite."""
-    config = kind.from_json(json.dumps(values))
-    for name, value in dataclasses.asdict(config).items():
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, int | float) and not abs(number) <= sys.float_info.max:
-                raise InputError(f"{kind.__name__}.{name}: got {str(number)[:30]}, expected a finite number")
-    return config
+    """Settings through their own checks."""
+    return kind.from_json(json.dumps(values))
 
 
 def read_epoch(values: dict[str, Any]) -> Epoch:

@@ -4,7 +4,7 @@ matplotlib is imported when a figure is drawn, without pyplot: no window, no dis
 colours are few and safe for colour-blind readers; the report swaps them for its light and dark ones.
 """
 
-from dspp.plots.models import MAX_SITES, EpochLike, ranked_bars, relevance, sites_and_weights, training_curves
+from dspp.plots.models import MAX_SITES, EpochLike, ranked_bars, sites_and_weights, training_curves
 from dspp.plots.predictions import (
     MixtureLike,
     central_coverage,
@@ -35,7 +35,6 @@ __all__ = [
     "pit_histogram",
     "predicted_observed",
     "ranked_bars",
-    "relevance",
     "reliability",
     "sites_and_weights",
     "training_curves",

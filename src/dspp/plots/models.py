@@ -75,21 +75,6 @@ def sites_and_weights(sites: Table, weights: Table, *, ax: "Axes | None" = None)
     return labelled(ax, "weight of the component", "site ξ")
 
 
-def relevance(names: Sequence[str], lengthscales: Table, *, ax: "Axes | None" = None, most: int = 20) -> "Axes":
-    """Draw 1/length scale of each input as bars, the largest on top: how fast predictions change along it.
-
-    Args:
-        names: The inputs.
-        lengthscales: Their length scales, in standard deviations of each input.
-        ax: Where to draw; None: in a new Figure.
-        most: Bars drawn at most.
-    """
-    scales = checked_column(lengthscales, "lengthscales", len(names))
-    if not (scales > 0.0).all():
-        raise InputError(f"lengthscales: got {scales.min():g}, expected positive numbers")
-    return ranked_bars(names, 1.0 / scales, "relevance, 1 / length scale", ax=ax, most=most)
-
-
 def ranked_bars(names: Sequence[str], values: Table, label: str, *, ax: "Axes | None" = None, most: int = 20) -> "Axes":
     """Draw the `most` largest values as horizontal bars with their names, the largest on top."""
     numbers = checked_column(values, "values", len(names))

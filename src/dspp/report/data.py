@@ -93,7 +93,7 @@ class ReportData:
     subtitle: str = ""  # which data, which rows, when
     calibration: str = ""  # one plain sentence on whether the model can be trusted
     conformal: str | None = None  # what conformal calibration did, where it was used
-    scores: Mapping[str, float] = field(default_factory=dict)  # by name; those of `tables.SCORES` are explained
+    scores: Mapping[str, float] = field(default_factory=dict)  # by name; those of `METRICS` are explained
     history: Sequence[EpochLike] = ()  # of training
     best_epoch: int | None = None  # the epoch whose state was kept
     sites: Sequence[NDArray[np.floating]] = ()  # ξ (S, W) of each hidden layer; empty for a single layer

@@ -10,16 +10,16 @@ import pyarrow as pa
 import torch
 from jaxtyping import Float
 
-from dspp.calibration import Conformal, all_scores, check_calibration
+from dspp.calibration import Conformal, calibration_of
 from dspp.data.frames import has_string_names, is_frame, to_arrow
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
 from dspp.fitted import Fitted
+from dspp.metrics import METRICS, Comparison
 from dspp.predictive import Predictive
 from dspp.report.data import ReportData, TargetData
 from dspp.report.page import write_report
 
-SCORES = ("nll", "crps", "rmse", "mrmse", "r2", "coverage90", "width90", "pit_ks", "pit_pvalue")  # the rest in a table
 MOST_ROWS = 20_000  # that the figures are drawn from; scores are of all rows
 
 
@@ -62,7 +62,7 @@ def report_data(
 ) -> ReportData:
     """Gather what the page shows; arguments as in `write_model_report`."""
     mixture, y_rows = estimator.scored(X, y)
-    fitted, observed = estimator.fitted_, y_rows.reshape(len(mixture), -1)
+    fitted, observed, compared = estimator.fitted_, y_rows.reshape(len(mixture), -1), Comparison(mixture, y_rows)
     labels = range(len(mixture)) if row_labels is None else row_labels
     if len(labels) != len(mixture):
         raise InputError(f"row_labels: got {len(labels)}, expected {len(mixture)}: give one for each row of X")
@@ -73,9 +73,9 @@ def report_data(
         title=title or f"{fitted.spec.name.upper()} model of {names}",
         subtitle=f"{len(mixture):,} rows of {rows}; trained on {fitted.num_rows:,} rows",
         targets=_targets(fitted, mixture.rows(torch.from_numpy(shown)), observed[shown]),
-        calibration=check_calibration(mixture, y_rows, fitted.target_names, conformal).verdict(),
+        calibration=calibration_of(compared, fitted.target_names, conformal).verdict(),
         conformal=None if conformal is None else _conformal(conformal, fitted.target_names),
-        scores={name: value for name, value in all_scores(mixture, y_rows).items() if name in SCORES},
+        scores=compared.scores(name for name, metric in METRICS.items() if "report" in metric.shown),
         history=fitted.history,
         best_epoch=fitted.best_epoch,
         relevance=_relevance(fitted),

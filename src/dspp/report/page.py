@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from dspp import storage
 from dspp.errors import ModelFileError
+from dspp.metrics import of_several
 from dspp.report import figures, tables
 from dspp.report.data import ReportData, TargetData
 from dspp.report.figures import Picture
@@ -69,7 +70,7 @@ def write_report(data: ReportData, path: str | Path) -> None:
     Raises:
         ModelFileError: It could not be written; what was at `path` before is still there.
     """
-    storage.replace(Path(path), render(data).encode("utf-8", errors="replace"), ModelFileError)
+    storage.write_bytes(Path(path), render(data).encode("utf-8", errors="replace"), ModelFileError)
 
 
 def _lead(data: ReportData) -> str:
@@ -96,7 +97,7 @@ def _sections(data: ReportData) -> list[Section]:
 
 
 def _scores(data: ReportData) -> Section:
-    blocks = [Block(cards=tables.score_cards(data.scores, "mrmse" in data.scores))] if data.scores else []
+    blocks = [Block(cards=tables.score_cards(data.scores, of_several(data.scores)))] if data.scores else []
     if len(data.targets) > 1:
         more = f"The first {MAX_OUTPUTS} outputs are shown in full below." if len(data.targets) > MAX_OUTPUTS else ""
         blocks.append(Block("Each output", more, table=tables.outputs_table(data.targets)))

@@ -1,7 +1,6 @@
 """The tables of the page: scores with what they mean, coverage, outputs side by side, and surprises."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,32 +8,13 @@ import numpy as np
 import torch
 
 from dspp.calibration import chance_bounds
+from dspp.metrics import LEVELS, METRICS, Metric
 from dspp.plots import central_coverage
 from dspp.report.data import ReportData, TargetData
 from dspp.report.numbers import beside, cell, number, percent
 
-LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the coverage table
 SURPRISES = 10  # rows of the table of surprises
 MAX_INPUTS = 30  # columns of inputs in it
-SCORES = {
-    "nll": ("NLL", "Surprise at what happened, in nats a row: the lower, the better. It may be below 0."),
-    "rmse": ("RMSE", "Typical error of the predicted mean, in the target's units."),
-    "mrmse": ("Mean RMSE", "The RMSE of each output, averaged over the outputs."),
-    "crps": ("CRPS", "Error of the whole distribution, in the target's units: the lower, the better."),
-    "r2": ("R²", "Share of the target's variance that the predicted mean explains: 1 is all of it."),
-    "pit_ks": ("PIT distance", "Largest gap between promised and observed probabilities: 0 is perfect."),
-    "pit_pvalue": ("PIT p-value", "Chance of so large a gap if the model were calibrated. Small is bad news."),
-}
-
-
-SEVERAL = {  # what they say of several outputs
-    "nll": "Surprise at what happened, in nats a value observed: the lower, the better. It may be below 0.",
-    "rmse": "Typical error of the predicted means, over all outputs, whatever their units.",
-    "crps": "Error of the distributions, the mean over all outputs, whatever their units: the lower, the better.",
-    "r2": "Share of the targets' variance that the predicted means explain, the mean over outputs: 1 is all of it.",
-    "pit_ks": "Largest gap between promised and observed probabilities, of the worst output: 0 is perfect.",
-    "pit_pvalue": "Chance of so large a gap in some output if the model were calibrated. Small is bad news.",
-}
 
 
 @dataclass(frozen=True)
@@ -57,35 +37,25 @@ class TextTable:
 
 
 def score_cards(scores: Mapping[str, float], several: bool = False) -> list[Score]:
-    """Return the scores of `SCORES` in that order, then coverage and widths, then all others as they are.
+    """Return the scores in the order of `METRICS`, then all others as they are.
 
     Args:
         scores: By name.
         several: Whether they are of several outputs.
     """
-    known = [name for name in SCORES if name in scores]
-    leveled = [name for name in scores if _LEVELED.fullmatch(name)]
-    others = [name for name in scores if name not in {*known, *leveled}]
-    return [_card(name, scores[name], several) for name in (*known, *leveled, *others)]
+    known = [name for name in METRICS if name in scores]
+    others = [name for name in scores if name not in METRICS]
+    return [
+        *(_card(METRICS[name], scores[name], several) for name in known),
+        *(Score(name, number(scores[name]), "") for name in others),
+    ]
 
 
-_LEVELED = re.compile(r"(coverage|width)(\d\d)")
-
-
-def _card(name: str, value: float, several: bool) -> Score:
-    if name in SCORES:
-        text = "< 0.0001" if name == "pit_pvalue" and value < 1e-4 else number(value)
-        title, meaning = SCORES[name]
-        return Score(title, text, SEVERAL.get(name, meaning) if several else meaning)
-    match = _LEVELED.fullmatch(name)
-    if match is None:
-        return Score(name, number(value), "")
-    level = f"{match[2]} %"
-    if match[1] == "coverage":
-        what = "Values" if several else "Rows"
-        return Score(f"{level} coverage", percent(value), f"{what} inside their {level} interval: {level} is right.")
-    units = "over all outputs, whatever their units" if several else "in the target's units"
-    return Score(f"{level} width", number(value), f"Mean width of the {level} interval, {units}.")
+def _card(metric: Metric, value: float, several: bool) -> Score:
+    text = percent(value) if metric.format == "percent" else number(value)
+    if metric.format == "p-value" and value < 1e-4:
+        text = "< 0.0001"
+    return Score(metric.title, text, metric.sentence(several))
 
 
 def coverage_table(target: TargetData) -> TextTable:
