@@ -161,9 +161,9 @@ def _broken_at(steps, how):
     """Make the objective fail at the given calls in the block."""
     original, calls = OBJECTIVES["predictive"], []
 
-    def broken(mixture, y, kl, num_data, **options):
+    def broken(*given, **options):
         calls.append(None)
-        value = original(mixture, y, kl, num_data, **options)
+        value = original(*given, **options)
         return how(value) if len(calls) in steps else value
 
     return OBJECTIVES.temporarily("predictive", broken)
@@ -356,7 +356,7 @@ BAD = {
     "unknown kernel": (lambda: fit(small(kernel="matern"), X, Y), r"unknown kernel 'matern'.*matern52"),
     "unknown rule": (lambda: fit(small(rule="qr4"), X, Y), r"unknown rule 'qr4'.*qr3"),
     "unknown topology": (lambda: fit(small(topology="ring"), X, Y), r"unknown topology 'ring'.*feedforward"),
-    "unknown head": (lambda: fit(small(head="two"), X, Y), r"unknown head 'two'.*lmc"),
+    "unknown likelihood": (lambda: fit(small(likelihood="two"), X, Y), r"unknown likelihood 'two'.*gaussian"),
     "unknown schedule": (
         lambda: fit(small(), X, Y, config=TrainConfig(schedule="up")),
         r"unknown schedule 'up'",

@@ -25,6 +25,7 @@ from dspp.presets import Spec
 from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows, Source
 from dspp.training.state import RunState
+from dspp.upgrade import with_likelihood, with_likelihood_setting
 
 FORMAT, VERSION = "dspp checkpoint", 1
 
@@ -125,7 +126,7 @@ def identify(
     spec: Spec, config: TrainConfig, features: nn.Module | None, train: Source, val: Rows | None
 ) -> dict[str, Any]:
     """What a run is made of: its settings, and hashes of the rows as the model sees them and of the user's module."""
-    rows = train.content | ({} if val is None else {"x_val": val.x, "y_val": val.y})
+    rows = train.content | ({} if val is None else {f"{name}_val": part for name, part in val.content.items()})
     module = None if features is None else storage.digest(features.state_dict(), type(features).__qualname__)
     settings = {"spec": dataclasses.asdict(spec), "features": module, "config": dataclasses.asdict(config)}
     return dict(storage.to_plain({"data": storage.digest(rows, None), **settings}))
@@ -147,11 +148,18 @@ def _load(path: Path, identity: dict[str, Any]) -> tuple[RunState, tuple[str, ..
     digest = header.pop("digest", None)
     if digest != storage.digest(tensors, header):
         raise CheckpointError(f"{path} is damaged: its hash does not fit; delete it to start afresh")
+    tensors, header = with_likelihood(tensors), {**header, "spec": _current_spec(header.get("spec"))}
     _refuse_another_run(path, header, identity)
     try:
         return unpack(RunState, tensors, header["run"]), _changes(header)
     except (KeyError, TypeError, ValueError, IndexError) as problem:
         raise CheckpointError(f"{path} is not a checkpoint that dspp wrote ({problem!r:.200}); delete it") from None
+
+
+def _current_spec(spec: Any) -> Any:
+    """The settings of a model as they are called now."""
+    model = spec.get("model") if isinstance(spec, dict) else None
+    return {**spec, "model": with_likelihood_setting(model)} if isinstance(model, dict) else spec
 
 
 def _refuse_another_run(path: Path, header: dict[str, Any], identity: dict[str, Any]) -> None:

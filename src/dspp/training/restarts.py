@@ -39,11 +39,10 @@ def new_start(
     spec: Spec, config: TrainConfig, rows: Rows, features: nn.Module | None, group: ProcessGroup, trial: int
 ) -> Start:
     """Build the model of start number `trial` on `rows`, and its optimiser."""
-    num_outputs = None if rows.y.dim() == 1 else rows.y.shape[1]
     seed = start_seed(config.seed, trial)
     features = copy.deepcopy(features)  # each start trains its own
     with own_randomness(seed, rows.x.device, features is not None):
-        model = build(spec.model, rows.x, num_outputs, seed, features)
+        model = build(spec.model, rows.x, rows.y.shape[1], seed, features)
     model.train()
     optimizer = make_optimizer(model, config)
     return Start(model, group.wrap(model), optimizer, seed, group.clock, StartState(trial))

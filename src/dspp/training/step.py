@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from dspp.config import ObjectiveConfig, TrainConfig
 from dspp.data.batches import derive_seed
 from dspp.errors import InputError, NumericalError
-from dspp.mixture import AnyMixture
 from dspp.model import Model
 from dspp.objectives import OBJECTIVES
+from dspp.predictive import LatentMixture
 from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows
 from dspp.training.schedules import SCHEDULES
@@ -89,11 +89,11 @@ class TrainingStep:
         try:
             with own_randomness(derive_seed(start.seed, start.state.step, 2), mine.x.device, self._randomise):
                 seed = derive_seed(start.seed, start.state.step, 1)
-                mixture = start.network(mine.x, noise_seed=seed, place=(part.start, len(batch)))
-            value = self._score(mixture, mine.y, start.model, share * self._group.size)
+                latent = start.network(mine.x, noise_seed=seed, place=(part.start, len(batch)))
+            value = self._score(latent, mine.y, start.model, share * self._group.size)
             if with_nll:
                 with torch.no_grad():
-                    nll = -mixture.log_prob(mine.y).mean().item()
+                    nll = -start.model.likelihood.log_prob(latent, mine.y).mean().item()
         except NumericalError as error:
             problem = error
         failed, total, nll = self._group.add(float(problem is not None), value.item(), share * nll)
@@ -101,11 +101,11 @@ class TrainingStep:
             raise problem or NumericalError("another process could not compute its part of the batch")
         return value, total / self._group.size, nll
 
-    def _score(self, mixture: AnyMixture, y: Tensor, model: Model, weight: float) -> Tensor:
+    def _score(self, latent: LatentMixture, y: Tensor, model: Model, weight: float) -> Tensor:
         """The objective with its rows weighted, so that the mean over processes is that of the whole batch."""
         beta, gamma = self._options.beta, self._options.gamma
         kl = model.kl() if weight == 1.0 else model.kl() / weight
-        value = self._objective(mixture, y, kl, self._num_rows, beta=beta, gamma=gamma)
+        value = self._objective(model.likelihood, latent, y, kl, self._num_rows, beta=beta, gamma=gamma)
         return value if weight == 1.0 else weight * value
 
 
