@@ -146,6 +146,49 @@ def test_the_predictor_is_a_copy(config: ModelConfig, objective: str) -> None:
     assert not torch.equal(predicted(model, x).log_prob(y), trained)  # nothing is cached in the model itself
 
 
+LIKELIHOOD_CASES = [
+    (name, {"layers": 1} if rule is None else {"rule": rule}) for name in LIKELIHOODS for rule in (None, *RULES)
+]
+every_likelihood = pytest.mark.parametrize(("name", "changes"), LIKELIHOOD_CASES, ids=str)
+
+
+@every_likelihood
+def test_a_likelihood_predicts_what_it_scores(name: str, changes: dict) -> None:
+    """Its density is that of the user's distribution, in training as in prediction, and moves every parameter."""
+    x, y = data(None)
+    model = build(ModelConfig(**SMALL, **changes, likelihood=name), x)
+    ref.randomize(model, seed=1, spread=0.1)
+    latent = model(x)
+    assert latent.mean.shape == latent.var.shape == (len(latent.log_weights), N, 1)
+    distribution = model.likelihood(latent)
+    assert (len(distribution), distribution.num_outputs) == (N, 1)
+    assert_close(model.likelihood.log_prob(latent, y[:, None]), distribution.log_prob(y), 1e-12)
+    assert distribution.outputs() == [distribution]
+    predicted_again = model.predictor()(x)
+    assert type(predicted_again) is type(distribution)
+    assert_close(predicted_again.log_prob(y), distribution.log_prob(y).detach())
+    parts = [model.predictor()(rows) for rows in x.split(25)]
+    assert_close(type(parts[0]).concat(parts).log_prob(y), distribution.log_prob(y).detach())
+    mixed = type(distribution).mix([predicted_again, distribution], [0.25, 0.75])
+    assert_close(mixed.log_prob(y), distribution.log_prob(y))
+    OBJECTIVES["predictive"](model.likelihood, model(x, noise_seed=3), y[:, None], model.kl(), 1000).backward()
+    for parameter_name, p in model.named_parameters():
+        assert p.grad is not None, parameter_name
+        assert bool(torch.isfinite(p.grad).all()), parameter_name
+        assert p.numel() == 0 or bool(p.grad.any()), f"{parameter_name} has no influence"
+
+
+@every_likelihood
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_likelihood_serves_every_objective(name: str, changes: dict, objective: str) -> None:
+    x, y = data(None)
+    model = build(ModelConfig(**SMALL, **changes, likelihood=name), x)
+    latent = model(x, noise_seed=3)
+    value = OBJECTIVES[objective](model.likelihood, latent, y[:, None], model.kl(), 1000, gamma=1.1)
+    assert value.shape == ()
+    assert bool(torch.isfinite(value))
+
+
 @every_case
 def test_the_same_seed_builds_the_same_model(config: ModelConfig, objective: str) -> None:
     x, _ = data(None)

@@ -87,13 +87,13 @@ def test_several_outputs_and_unknown_names_are_refused(likelihood: str) -> None:
 
 @pytest.mark.parametrize("name", ["dspp", "ppgpr"])
 def test_student_t_is_better_where_there_are_outliers(name: str) -> None:
-    """Every twentieth target is far out; so are those of the test rows."""
+    """Noise whose variance is infinite, in training and in test rows."""
     random = np.random.default_rng(1)
     x = random.normal(size=(900, 2))
-    y = np.sin(2 * x[:, 0]) + 0.1 * random.normal(size=900) + (random.random(900) < 0.05) * random.normal(0, 5, 900)
+    y = np.sin(2 * x[:, 0]) + 0.1 * random.standard_t(1.5, 900)
     sizes = {"inducing": 30, "epochs": 40, "restarts": 1, "batch_size": 150, "progress": False}
     nll = {
         likelihood: MODELS[name](likelihood=likelihood, **sizes).fit(x[:600], y[:600]).score_nll(x[600:], y[600:])
         for likelihood in ("gaussian", "student-t")
     }
-    assert nll["student-t"] < nll["gaussian"] - 0.1, nll
+    assert nll["student-t"] < nll["gaussian"] - 0.3, nll

@@ -136,7 +136,7 @@ def test_parts_cover_a_batch_and_draws_do_not_depend_on_them() -> None:
 @pytest.mark.parametrize("problem", [True, False])
 def test_a_validation_that_fails_in_one_process_does_not_leave_the_others_waiting(problem: bool) -> None:
     """The others wait at `add` for a number of this process: it comes, and all see that it is none."""
-    rows, said = Rows(torch.zeros(6, 2), torch.zeros(6)), []
+    rows, said = Rows(torch.zeros(6, 2), torch.zeros(6, 1)), []
 
     class Half(ProcessGroup):
         def add(self, *numbers: float) -> list[float]:

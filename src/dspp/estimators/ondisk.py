@@ -222,6 +222,7 @@ class _Maker:
         counts, (observed, known) = np.zeros(4, int), np.zeros((2, len(self.targets)), int)
         for rows in self._pieces("learning the columns"):
             check_no_inf(rows.X, rows.where, rows.first)
+            self.codec.real(rows.y, self.targets, rows.number.tolist(), rows.where)  # refuses targets it cannot take
             train = rows.only(TRAIN)
             learner.add(train.X, rows.where, rows.first)
             counts += np.bincount(rows.role, minlength=4)
@@ -261,7 +262,7 @@ class _Maker:
         for rows in self._pieces(what):
             train = rows.only(TRAIN)
             if len(train.y):
-                real = self.codec.real(train.y, tuple(self.targets), train.number.tolist(), rows.where)
+                real = self.codec.real(train.y, self.targets, train.number.tolist(), rows.where)
                 yield encoder.transform(train.X, rows.first, rows.where), real
 
     def _pieces(self, what: str) -> Iterator[_Rows]:
