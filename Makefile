@@ -5,7 +5,11 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
+.PHONY: help demo test test-browser test-long lint types format bench experiments reproduce chromium clean
+=======
 .PHONY: help demo test test-long lint types format bench mutants experiments reproduce chromium clean
+>>>>>>> metrics
 PROTOCOL ?= quick
 RESULTS ?= runs/$(PROTOCOL)
 
@@ -36,15 +40,18 @@ $(VENV)/.experiments: $(VENV)/.run
 demo: $(VENV)/.run ## simulated rows to CSV, then dspp fit, predict, evaluate: a report in demo/ (about a minute)
 	$(PY) -m dspp demo --folder demo --overwrite
 
-chromium: ## the browser that the report is looked at with, from Debian's packages, if there is none
-	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
-		echo "chromium could not be installed: the tests that look at the report in a browser will say so"
+test: lint types ## lint, types and tests (about 6 minutes)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m "not long and not browser" -n 2
 
-test: lint types chromium ## lint, types and tests (under 10 minutes)
-	OMP_NUM_THREADS=1 $(PY) -m pytest -m "not long" -n 2
+test-browser: $(VENV)/.dev chromium ## the report in a headless Chromium
+	$(PY) -m pytest -m browser tests/report
 
-test-long: $(VENV)/.ray chromium ## the tests that take minutes each
+test-long: $(VENV)/.ray ## the tests that take minutes each
 	$(PY) -m pytest -m long
+
+chromium: ## install Chromium from Debian's packages if there is none
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+		echo "Chromium could not be installed; the browser tests will fail in CI and be skipped elsewhere"
 
 lint: $(VENV)/.dev ## ruff
 	$(VENV)/bin/ruff check .

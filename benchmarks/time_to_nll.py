@@ -44,8 +44,10 @@ from benchmarks.uci import load, paper_row
 from dspp.config import TrainConfig
 from dspp.data import Standardizer, split
 from dspp.errors import InputError, TrainingInterrupted
+from dspp.model import Model
 from dspp.presets import Spec, preset
 from dspp.training import Epoch, fit
+from dspp.training.rows import Rows as TrainingRows
 from experiments.fitting import model_spec, train_config
 from experiments.protocol import read_protocol
 from experiments.units import Unit
@@ -90,21 +92,21 @@ class Timing:
 
 
 class Stopwatch:
-    """Seconds since it was made, without those that were left out."""
+    """Seconds on a clock since it was made, without those that were left out."""
 
-    def __init__(self) -> None:
-        self._begin, self._left_out = time.perf_counter(), 0.0
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock, self._begin, self._left_out = clock, clock(), 0.0
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self._begin - self._left_out
+        return self.clock() - self._begin - self._left_out
 
     def leave_out(self, since: float) -> None:
-        self._left_out += time.perf_counter() - since
+        self._left_out += self.clock() - since
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        since = time.perf_counter()
+        since = self.clock()
         try:
             yield
         finally:
@@ -116,14 +118,22 @@ class _Reached(Exception):  # noqa: N818 - no error
 
 
 def time_ours(
-    rows: Rows, target: float, limit: float, *, config: TrainConfig | None = None, spec: Spec | None = None
+    rows: Rows,
+    target: float,
+    limit: float,
+    *,
+    config: TrainConfig | None = None,
+    spec: Spec | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    score: Callable[[Model, TrainingRows], float] | None = None,
 ) -> Timing:
+    """Train until the target or the limit; see `dspp.training.fit` for `score`."""
     config, spec = config or TrainConfig(), spec or preset("dspp")
-    watch, best, last_step = Stopwatch(), math.inf, 0.0
+    watch, best, last_step = Stopwatch(clock), math.inf, 0.0
 
     def after_step() -> bool:
         nonlocal last_step
-        last_step = time.perf_counter()
+        last_step = clock()
         return watch.seconds >= limit
 
     def after_epoch(epoch: Epoch) -> None:
@@ -136,7 +146,7 @@ def time_ours(
     while True:
         try:
             validation = {"X_val": rows.X_val, "y_val": rows.y_val}
-            hooks = {"on_epoch": after_epoch, "should_stop": after_step}
+            hooks = {"on_epoch": after_epoch, "should_stop": after_step, "score": score}
             fit(spec, rows.X, rows.y, config=config, progress=False, **validation, **hooks)
         except _Reached:
             return Timing(watch.seconds, True, best)
@@ -145,12 +155,20 @@ def time_ours(
         config = config.change(epochs=2 * config.epochs)
 
 
-def time_gpytorch(rows: Rows, target: float, limit: float, *, recipe: Notebook | None = None, seed: int = 0) -> Timing:
+def time_gpytorch(
+    rows: Rows,
+    target: float,
+    limit: float,
+    *,
+    recipe: Notebook | None = None,
+    seed: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Timing:
     recipe = recipe or Notebook()
     X, y, X_val, y_val = (torch.as_tensor(part, dtype=torch.float32) for part in vars(rows).values())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        watch = Stopwatch()
+        watch = Stopwatch(clock)
         return _train_peer(notebook_model(X, recipe), recipe, (X, y), (X_val, y_val), watch, target, limit)
 
 

@@ -1,16 +1,15 @@
 """The results file of an experiment: a line a unit. Written whole or not at all, so that no kill loses or tears one."""
 
-import fcntl
 import json
 import math
 import platform
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from dspp import storage
 from dspp.errors import CheckpointError
@@ -44,13 +43,14 @@ def add(path: Path, record: Record) -> None:
 
     A fit that is there already is not added twice, whoever made it.
     """
-    with _locked(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent / f".{path.stem}.lock"):
         records = read(path)
         if fit_key(record) in {fit_key(r) for r in records}:
             return
         marked = select([*records, record])
         lines = "".join(json.dumps({k: r[k] for k in KEYS if k in r}) + "\n" for r in marked)
-        storage.replace(path, lines.encode(), CheckpointError)
+        storage.write_bytes(path, lines.encode(), CheckpointError)
 
 
 def select(records: list[Record]) -> list[Record]:
@@ -72,15 +72,6 @@ def _group(record: Record) -> tuple[Any, ...]:
 def _validation(record: Record) -> float:
     value = record.get("details", {}).get("validation_nll")
     return float("inf") if value is None or math.isnan(value) else float(value)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One writer at a time, over processes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (path.parent / f".{path.stem}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def provenance() -> dict[str, Any]:

@@ -17,6 +17,7 @@ ORDER = [
     "derivatives",
     "config",
     "storage",
+    "progress",
     "data",
     "gp",
     "quadrature",

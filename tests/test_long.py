@@ -6,8 +6,9 @@ import pytest
 import torch
 from scipy import stats
 
-from dspp import TrainConfig, fit, preset
+from dspp import DSPPRegressor, TrainConfig, fit, preset
 from dspp.data import Standardizer, robot_arm
+from experiments import data as datasets
 
 pytestmark = pytest.mark.long
 
@@ -38,3 +39,15 @@ def test_same_seed_same_bits_on_two_threads():
         weights = fit(preset("dspp", inducing=200), X, y, config=config).model.state_dict()
         hashes.add(hashlib.sha256(b"".join(v.numpy().tobytes() for v in weights.values())).hexdigest())
     assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("name", ["pol", "elevators", "bike", "kin40k", "protein"])
+def test_default_runs_need_no_more_jitter_than_configured(name):
+    """Promise 12, with the settings a user gets."""
+    try:
+        data = datasets.load(name)
+    except datasets.DataMissing as missing:
+        pytest.skip(str(missing))
+    rows = slice(5000)
+    model = DSPPRegressor(epochs=3, time_budget=300.0, progress=False).fit(data.X[rows], data.y[rows])
+    assert model.fitted_.model.jitter_climbs == 0

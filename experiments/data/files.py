@@ -5,19 +5,18 @@ that `sha256sum NAME.npz >> SHA256SUMS` always helps.
 """
 
 import contextlib
-import fcntl
 import hashlib
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from dspp.errors import InputError
+from dspp.storage import open_atomic, remove_unfinished
 
 SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)")
@@ -69,8 +68,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / ".lock", "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with FileLock(folder / ".lock"):
             yield
     except OSError as problem:
         raise InputError(f"cannot write to {folder}: {problem.strerror or problem}; choose another folder") from None
@@ -82,24 +80,12 @@ def store(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     The line comes first: a process that dies in between leaves a line too many, never a file that nobody vouches for.
     """
     members: dict[str, Any] = dict(arrays)  # numpy has a keyword of another type
-    with _replacing(path) as file:
+    for written in (path, path.parent / SUMS):
+        remove_unfinished(written)
+    with open_atomic(path) as file:
         np.savez_compressed(file, **members)
         file.seek(0)
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         sums = {**read_sums(path.parent), path.name: sha256}
-        with _replacing(path.parent / SUMS) as lines:
+        with open_atomic(path.parent / SUMS) as lines:
             lines.writelines(f"{sums[name]}  {name}\n".encode() for name in sorted(sums))
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BufferedRandom]:
-    """A file that takes the name of `path` when the block ends well and is gone when it does not."""
-    temporary = path.with_name(f".dspp-{path.name}.tmp")  # one name is enough: whoever writes holds the lock
-    try:
-        with open(temporary, "w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

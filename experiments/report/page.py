@@ -118,7 +118,7 @@ def _write(files: Mapping[str, bytes], out: Path) -> None:
     for name, content in files.items():
         path = out / name
         if not path.is_file() or path.read_bytes() != content:
-            storage.replace(path, content, ModelFileError)
+            storage.write_bytes(path, content, ModelFileError)
     for name in set(before) - set(files):
         path = out / name
         if _is_ours(name) and path.is_file():

@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 import warnings
 
 import numpy as np
@@ -16,7 +15,6 @@ from benchmarks import time_to_nll as race
 from dspp.config import TrainConfig
 from dspp.errors import InputError
 from dspp.presets import preset
-from dspp.training import loop
 
 pytestmark = pytest.mark.filterwarnings("ignore:::gpytorch|linear_operator")
 OURS = TrainConfig(epochs=3, batch_size=100, restarts=1)
@@ -49,10 +47,10 @@ def folder(tmp_path):
     return tmp_path / "data"
 
 
-def contestant(name: str, rows: race.Rows, target: float, limit: float) -> race.Timing:
+def contestant(name: str, rows: race.Rows, target: float, limit: float, **how) -> race.Timing:
     if name == "ours":
-        return race.time_ours(rows, target, limit, config=OURS, spec=SMALL)
-    return race.time_gpytorch(rows, target, limit, recipe=NOTEBOOK)
+        return race.time_ours(rows, target, limit, config=OURS, spec=SMALL, **how)
+    return race.time_gpytorch(rows, target, limit, recipe=NOTEBOOK, **how)
 
 
 both = pytest.mark.parametrize("name", ["ours", "gpytorch"])
@@ -70,10 +68,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(time, "perf_counter", clock.look)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 @both
@@ -85,8 +81,12 @@ def test_the_clock_stands_still_while_validation_rows_are_scored(name, rows, mon
         calls.append(clock.now)
         return 3.0 - len(calls)
 
-    monkeypatch.setattr(*((loop, "nll") if name == "ours" else (race, "peer_nll")), slow)
-    timing = contestant(name, rows, 0.0, 60.0)
+    how = {"clock": clock.look}
+    if name == "ours":
+        how["score"] = slow
+    else:
+        monkeypatch.setattr(race, "peer_nll", slow)
+    timing = contestant(name, rows, 0.0, 60.0, **how)
     assert (timing.reached, timing.best, len(calls)) == (True, 0.0, 3)
     assert clock.now > 300
     assert 0 < timing.seconds < 1  # all of the scoring is left out
@@ -102,7 +102,7 @@ def test_ends_at_the_first_epoch_that_is_good_enough(name, rows):
 
 @both
 def test_a_cut_off_is_marked(name, rows, clock):
-    timing = contestant(name, rows, NEVER, 0.004)
+    timing = contestant(name, rows, NEVER, 0.004, clock=clock.look)
     assert (timing.reached, timing.note) == (False, "cut off")
     assert 0.004 <= timing.seconds < 0.02  # a few looks at the clock a step
 
@@ -123,7 +123,7 @@ def test_ours_that_ends_without_getting_there_begins_again_with_twice_the_epochs
         on_epoch(race.Epoch(1, 0.0, 0.0, 1.0 / config.epochs, 0.01, 0.05))
 
     monkeypatch.setattr(race, "fit", fake)
-    timing = race.time_ours(rows, 0.1, 60.0, config=OURS, spec=SMALL)  # 1/12 is the first below 0.1
+    timing = race.time_ours(rows, 0.1, 60.0, config=OURS, spec=SMALL, clock=clock.look)  # 1/12 is the first below 0.1
     assert epochs == [3, 6, 12]
     assert timing.reached
     assert timing.best == pytest.approx(1 / 12)

@@ -1,5 +1,6 @@
 """The command line: a table in, distributions out, one clear line for whatever cannot be used."""
 
+import itertools
 import json
 import os
 import shlex
@@ -23,8 +24,8 @@ from dspp.cli import app
 from dspp.cli.options import duration, probabilities, sizes
 from dspp.data.files import open_table
 from dspp.errors import InputError, TrainingInterrupted
+from dspp.objectives import OBJECTIVES
 from dspp.report import tables
-from dspp.training.step import Stepper
 from dspp.training.team import LOST
 
 TINY = shlex.split("--inducing 8 --width 2 --epochs 3 --restarts 1")
@@ -710,19 +711,19 @@ def interrupted(command: list[str], checkpoint: Path, number: signal.Signals) ->
 
 
 @pytest.mark.parametrize("more", [(), ("--on-disk",)])
-def test_a_process_lost_from_a_team_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Any) -> None:
+def test_a_process_lost_from_a_team_is_no_success(tmp_path: Path, more: Any) -> None:
     """As the others of a torchrun see it: nobody has sent them a signal."""
     rng, out = np.random.default_rng(0), tmp_path / "m.dspp"
     pq.write_table(pa.table({"x": rng.normal(size=60), "y": rng.normal(size=60)}), tmp_path / "t.parquet")
-    step = Stepper.step
+    objective, steps = OBJECTIVES["predictive"], itertools.count()
 
-    def lost(stepper: Any, state: Any, *given: Any) -> Any:
-        if state.step == 2:
+    def lost(*given: Any, **options: Any) -> Any:
+        if next(steps) == 2:
             raise TrainingInterrupted(LOST)
-        return step(stepper, state, *given)
+        return objective(*given, **options)
 
-    monkeypatch.setattr(Stepper, "step", lost)
-    result = dspp("fit", tmp_path / "t.parquet", "--target", "y", "--out", out, *TINY, "--batch-size", 20, *more)
+    with OBJECTIVES.temporarily("predictive", lost):
+        result = dspp("fit", tmp_path / "t.parquet", "--target", "y", "--out", out, *TINY, "--batch-size", 20, *more)
     assert (result.exit_code, out.exists()) == (1, False)
     assert result.stderr.startswith("dspp: another process was stopped or lost; what was done is in ")
     assert "--resume" in result.stderr

@@ -399,6 +399,7 @@ def console(log: str) -> list[str]:
     return [entry for entry in log.splitlines() if "CONSOLE" in entry]
 
 
+@pytest.mark.browser
 def test_the_console_is_read_and_the_policy_of_the_page_stops_scripts(tmp_path: Path) -> None:
     bare = render(ReportData(title="x", relevance=[("a", 1.0)]))
     broken = bare.replace("</main>", "<script>document.title = 'ran'</script></main>")
@@ -406,6 +407,7 @@ def test_the_console_is_read_and_the_policy_of_the_page_stops_scripts(tmp_path: 
     assert any("Content Security Policy" in entry for entry in console(log))
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_in_a_browser(text: str, tmp_path: Path, dark: bool) -> None:
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"

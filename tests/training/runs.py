@@ -1,12 +1,17 @@
 """A small run that is stopped, killed and resumed in the tests of checkpoints."""
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
+import re
+import shutil
 
 import numpy as np
+import pytest
 
 from dspp import TrainConfig, preset
+from dspp.errors import TrainingInterrupted
 from dspp.objectives import OBJECTIVES
 from dspp.training import fit
 
@@ -20,7 +25,8 @@ ONE_START = CONFIG.change(restarts=1, epochs=2)
 
 
 def train(config=CONFIG, **options):
-    return fit(SPEC, X, Y, **{"X_val": X_VAL, "y_val": Y_VAL, "config": config} | options)
+    """A run that keeps a state to return to at every second step, unless told otherwise."""
+    return fit(SPEC, X, Y, **{"X_val": X_VAL, "y_val": Y_VAL, "config": config, "snapshot_steps": 2} | options)
 
 
 def untimed(result):
@@ -47,7 +53,8 @@ class StopAfter:
         return self.left == 0
 
 
-def at_call(patch, number, act):
+@contextlib.contextmanager
+def at_call(number, act):
     """Let the objective `act` at a call, counted from 1: in the middle of a step."""
     original, calls = OBJECTIVES["predictive"], itertools.count(1)
 
@@ -56,4 +63,39 @@ def at_call(patch, number, act):
             act()
         return original(*given, **options)
 
-    patch.setitem(OBJECTIVES._parts, "predictive", objective)
+    with OBJECTIVES.temporarily("predictive", objective):
+        yield
+
+
+def no_step():
+    """Fail the test if a step is made in the block."""
+    return OBJECTIVES.temporarily("predictive", lambda *given, **options: pytest.fail("a step was made"))
+
+
+def step_in(path, config):
+    """The step from which a run resumes: a copy of it makes one more step and is stopped; None: there is no file."""
+    if not path.exists():
+        return None
+    copy = path.with_name(f"{path.name}-copy")
+    shutil.copy(path, copy)
+    try:
+        train(config, checkpoint=copy, resume=True, should_stop=lambda: True)
+        return config.epochs * -(-len(X) // config.batch_size)  # it had ended
+    except TrainingInterrupted as stopped:
+        return int(re.search(r"stopped at step (\d+)", str(stopped))[1]) - 1
+    finally:
+        copy.unlink()
+
+
+def parameters_of(value):
+    """The model's parameters, as they are: the leaves of the graph that an objective's value came from."""
+    found, nodes, seen = [], [value.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        nodes.extend(parent for parent, _ in node.next_functions)
+    return found

@@ -20,13 +20,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import CONFIG, ONE_START, at_call, fingerprint, train
+from runs import CONFIG, ONE_START, at_call, fingerprint, step_in, train
 
 import dspp
 from dspp import storage
-from dspp.errors import CheckpointError, TrainingInterrupted
-from dspp.training import loop, stop_on_signals
-from dspp.training.checkpoint import open_checkpoint
+from dspp.errors import TrainingInterrupted
+from dspp.training import stop_on_signals
 
 # ---------------------------------------------------------------- signals
 
@@ -131,7 +130,6 @@ def go_on(path):
 
 def kill_and_resume(folder, kills, seed):
     """Kill children at random times; each run goes on until it ends, and must end as if nothing had happened."""
-    loop.SNAPSHOT_STEPS = 2
     expected, choose, killed, runs = fingerprint(train(SHORT)), random.Random(seed), 0, 0
     begin = time.perf_counter()
     go_on(f"{folder}/whole")
@@ -168,7 +166,6 @@ CALLS = ("write", "fsync", "replace")
 
 def crash_everywhere(folder):
     """Leave before and after each write, fsync and rename of a run, and in the middle of each write; then go on."""
-    loop.SNAPSHOT_STEPS = 3
     expected = fingerprint(train(ONE_EPOCH))
     steps = [None, 0, 3, 5]  # at which there are saves, after none
     for number in range(12):  # three saves of four calls: write, fsync, rename, fsync of the folder
@@ -178,20 +175,10 @@ def crash_everywhere(folder):
             child = fork(lambda path=path, number=number, how=how: crash_at(path, number, how))
             assert exit_code(child) == 42, (number, how)
             renamed = number % 4 == 3 or (number % 4 == 2 and how == "after")
-            assert step_in(path) == steps[number // 4 + renamed], (number, how)
+            assert step_in(path, ONE_EPOCH) == steps[number // 4 + renamed], (number, how)
             if how != "before":
                 assert fingerprint(train(ONE_EPOCH, checkpoint=path, resume=True)) == expected, (number, how)
                 assert os.listdir(path.parent) == ["run"]
-
-
-def step_in(path):
-    """Load a checkpoint as a run would; the step it stands at, None when there is none."""
-    if not path.exists():
-        return None
-    header = storage.read(path, CheckpointError)[1]
-    identity = {name: header[name] for name in ("data", "spec", "features", "config")}
-    with open_checkpoint(path, True, 0.0, identity) as keeper:
-        return keeper.saved.current.step
 
 
 def crash_at(path, number, how):
@@ -214,7 +201,7 @@ def crash_at(path, number, how):
 
     for name in CALLS:
         setattr(os, name, crashing(getattr(os, name), name == "write"))
-    train(ONE_EPOCH, checkpoint=path, checkpoint_seconds=0)
+    train(ONE_EPOCH, checkpoint=path, checkpoint_seconds=0, snapshot_steps=3)
 
 
 def test_every_crash_point_is_safe(tmp_path, alone):
@@ -225,7 +212,6 @@ def test_every_crash_point_is_safe(tmp_path, alone):
 
 def stop_by_signals(folder):
     """SIGTERM and SIGINT in the middle of a step, with the handlers and, for Ctrl-C, without."""
-    loop.SNAPSHOT_STEPS = 2
     expected = fingerprint(train(SHORT))
     for number, handled in ((signal.SIGTERM, True), (signal.SIGINT, True), (signal.SIGINT, False)):
         for step in (2, 13):  # in the trial of the first start, in the second epoch
@@ -239,8 +225,7 @@ def stop_by_signals(folder):
 
 def drive(path, number, handled, step):
     """A program as the command line will be: train, and turn being stopped into an exit code."""
-    with pytest.MonkeyPatch.context() as patch:
-        at_call(patch, step, lambda: os.kill(os.getpid(), number))
+    with at_call(step, lambda: os.kill(os.getpid(), number)):
         try:
             if handled:
                 with stop_on_signals() as stop:

@@ -22,21 +22,22 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+import safetensors.numpy
 import torch
 from typer.testing import CliRunner
 
-from dspp import DSPPRegressor, InputError, PPGPRRegressor, TrainConfig, load, preset
+from dspp import DSPPRegressor, InputError, PPGPRRegressor, TrainConfig, load, preset, storage
 from dspp.cli import app, fit_disk
-from dspp.data import cache as cache_module
 from dspp.data import learning
-from dspp.data.cache import RowCache, find_cache, write_cache
 from dspp.data.encoding import Category, TableEncoder, TableLearner
 from dspp.data.scaling import RunningScale, Standardizer
 from dspp.data.shards import Shards
-from dspp.errors import TrainingInterrupted
+from dspp.errors import CheckpointError, TrainingInterrupted
 from dspp.estimators import ondisk
 from dspp.estimators.ondisk import held_out, stored
-from dspp.training import fit, loop
+from dspp.training import cache as cache_module
+from dspp.training import fit
+from dspp.training.cache import RowCache, find_cache, write_cache
 from dspp.training.disk import DiskRows
 from dspp.training.rows import Rows
 
@@ -204,8 +205,9 @@ def test_the_running_scale_is_the_scale_of_all_rows() -> None:
 
 
 def read_all(cache: RowCache) -> np.ndarray:
-    rows = np.fromfile(cache.path, "<f4", cache.num_bytes // 4)
-    return rows.reshape(cache.num_rows, cache.num_inputs + cache.num_outputs)
+    (rows,) = safetensors.numpy.load_file(cache.path).values()
+    assert rows.shape == (cache.num_rows, cache.num_inputs + cache.num_outputs)
+    return rows
 
 
 @pytest.mark.parametrize("targets", [["y"], ["y", "b"]])
@@ -295,6 +297,18 @@ def test_the_order_is_a_function_of_seed_and_epoch(numbered: RowCache) -> None:
         assert abs(firsts.mean() - 501) < 4 * 290 / (40 * 8) ** 0.5, "from all over the table"
 
 
+def test_rows_are_read_as_they_were_written_whatever_the_default_dtype(numbered: RowCache) -> None:
+    with disk(numbered) as rows:
+        batches, start = [batch.x for batch in rows.batches(70, 1, 0)], rows.start.x
+    torch.set_default_dtype(torch.float64)
+    try:
+        with disk(numbered) as rows:
+            assert torch.equal(rows.start.x, start)
+            assert all(torch.equal(batch.x, x) for batch, x in zip(rows.batches(70, 1, 0), batches, strict=True))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_any_batch_can_be_asked_for_first(numbered: RowCache) -> None:
     """As a run does that goes on in the middle of an epoch, or goes back to a good state."""
     with disk(numbered) as rows:
@@ -308,13 +322,12 @@ def test_any_batch_can_be_asked_for_first(numbered: RowCache) -> None:
             one[15]
 
 
-def test_models_start_on_a_random_part(numbered: RowCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_start_on_a_random_part(numbered: RowCache) -> None:
     with disk(numbered) as rows:
         everything = numbers(rows.start)
         assert sorted(everything) == list(range(1003))
         assert everything != sorted(everything), "restarts are compared on the first ones"
-    monkeypatch.setattr("dspp.training.disk.START_ROWS", 100)
-    with disk(numbered) as rows, disk(numbered) as again:
+    with disk(numbered, start_rows=100) as rows, disk(numbered, start_rows=100) as again:
         some = numbers(rows.start)
         assert len(set(some)) == 100
         assert numbers(again.start) == some
@@ -408,27 +421,31 @@ def test_partitions_are_columns_and_filters_are_refused(tmp_path: Path) -> None:
     assert one.num_rows == np.count_nonzero(part == "left"), "whoever writes the value out knows it"
 
 
-def test_a_run_stopped_anywhere_goes_on_bit_for_bit(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_stopped_anywhere_goes_on_bit_for_bit(folder: Path, tmp_path: Path) -> None:
     """Stopped in the passes and in the middle of epochs; the cache is found again, and gone in the end."""
-    monkeypatch.setattr(loop, "SNAPSHOT_STEPS", 2)
-    monkeypatch.setattr("dspp.training.disk.DiskRows.__init__.__defaults__", (16, 16 * 100 * 8))
-    dataset, settings = ds.dataset(folder), {**SMALL, "restarts": 2}
-    whole = PPGPRRegressor(**settings).fit(dataset, "y", cache=tmp_path)
+    settings, reused = {**SMALL, "restarts": 2}, []
+
+    def fit_on_disk(model: PPGPRRegressor, stop: StopAfter, cache: Path | None = None) -> None:
+        """In several groups of blocks, with states to return to within epochs."""
+        with stored(Shards.of(ds.dataset(folder)), ["y"], model, cache=cache, should_stop=stop) as made:
+            reused.append(made.reused)
+            model.fit_stored(made, should_stop=stop, snapshot_steps=2, block_rows=16, group_bytes=16 * 100 * 8)
+
+    whole = PPGPRRegressor(**settings)
+    fit_on_disk(whole, StopAfter(-1), tmp_path)
     assert os.listdir(tmp_path) == []
     model, seen = PPGPRRegressor(**settings, checkpoint=tmp_path / "run"), []
-    writes = []
-    monkeypatch.setattr(ondisk, "write_cache", lambda *given: writes.append(1) or write_cache(*given))
+    reused.clear()
     for calls in range(6, 100, 5):
         try:
-            model.fit(dataset, "y", should_stop=StopAfter(calls))
+            fit_on_disk(model, StopAfter(calls))
             break
         except TrainingInterrupted:
             seen.append(sorted(path.suffix for path in tmp_path.iterdir()))
     assert seen[0] == [], "stopped before training began"
     assert ["", ".rows"] in seen
-    assert len(writes) == 1
+    assert reused == [False] + [True] * (len(reused) - 1), "the rows were written once"
+    assert len(reused) > 2
     assert os.listdir(tmp_path) == ["run"]
     for name, value in whole.fitted_.model.state_dict().items():
         assert torch.equal(model.fitted_.model.state_dict()[name], value), name
@@ -567,6 +584,29 @@ def test_what_a_killed_writer_left_is_cleared_away(numbered: RowCache, tmp_path:
     assert os.listdir(tmp_path) == ["rows"]
 
 
+def test_any_damage_to_a_cache_is_noticed_its_header_included(tmp_path: Path) -> None:
+    path, about = tmp_path / "rows", {"scale": [1.5, 2.5], "key": "abc"}
+    cache = write_cache(path, [np.arange(12, dtype="f4").reshape(4, 3)], 4, 2, 1, about)
+    content = path.read_bytes()
+    assert find_cache(path, {}) == cache
+    for place in range(len(content)):
+        path.write_bytes(_spliced(content, place, bytes([content[place] ^ 1])))
+        found = find_cache(path, {})
+        assert found is None or content[place : place + 1] == b" ", "blanks between the parts of the header say nothing"
+    path.write_bytes(content)
+    assert find_cache(path, about) == cache
+
+
+def test_a_cache_that_another_process_is_writing_too_is_written(tmp_path: Path) -> None:
+    """Both write the same rows; what the other has not finished is left alone."""
+    (tmp_path / ".rows.0123abcd.tmp").touch()
+    with storage.lock(tmp_path / "rows"):
+        (tmp_path / ".rows.4567abcd.tmp").touch()
+        write_cache(tmp_path / "rows", [np.zeros((2, 3), "f4")], 2, 2, 1, {})
+        assert (tmp_path / ".rows.4567abcd.tmp").exists()
+    assert find_cache(tmp_path / "rows", {}) is not None
+
+
 def test_a_table_that_changes_while_it_is_read_is_noticed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -683,20 +723,20 @@ def test_fit_reads_folders_patterns_and_large_files_from_the_disk(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.dspp", "r.html"]
 
 
-# The second checkpoint is of a moment in the middle: no clock decides when the kill comes.
+# Whoever looks at the clock finds that a minute has passed, so that there are checkpoints in the middle; the kill comes
+# at a step, not at a time.
 KILLED = """
-import os, signal
+import itertools, os, signal, time
 import dspp.cli
-from dspp.training.checkpoint import Keeper
-write, written = Keeper.write, []
-def write_and_die(keeper, moment):
-    keeper._every = 0
-    write(keeper, moment)
-    written.append(moment)
-    if len(written) == 2:
+from dspp.objectives import OBJECTIVES
+time.monotonic = itertools.count(0, 61).__next__
+objective, calls = OBJECTIVES["predictive"], itertools.count(1)
+def objective_and_die(*given, **options):
+    if next(calls) == 20:
         os.kill(os.getpid(), signal.SIGKILL)
-Keeper.write = write_and_die
-dspp.cli.main()
+    return objective(*given, **options)
+with OBJECTIVES.temporarily("predictive", objective_and_die):
+    dspp.cli.main()
 """
 
 
@@ -708,6 +748,8 @@ def test_a_fit_that_is_killed_goes_on_from_its_cache(folder: Path, tmp_path: Pat
     killed = subprocess.run(main, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert killed.returncode == -signal.SIGKILL
     assert len(list(tmp_path.glob("*.rows"))) == 1
+    (checkpoint,) = tmp_path.glob("*.checkpoint")
+    assert 0 < storage.read(checkpoint, CheckpointError)[1]["run"]["current"]["step"] < 20, "in the middle"
     again = CliRunner().invoke(app, [*command, str(out), "--resume"], catch_exceptions=False)
     assert "which was there" in again.stdout
     assert CliRunner().invoke(app, [*command, str(tmp_path / "whole.dspp")]).exit_code == 0

@@ -22,7 +22,7 @@ from dspp.data.robot_arm import robot_arm
 from dspp.errors import InputError, NumericalError
 from dspp.quadrature import Noise
 from dspp.training.rows import Rows
-from dspp.training.step import nll
+from dspp.training.step import score_together
 from dspp.training.team import Team
 
 WORKER = Path(__file__).with_name("team_worker.py")
@@ -151,8 +151,8 @@ def test_a_validation_that_fails_in_one_process_does_not_leave_the_others_waitin
 
     if problem:
         with pytest.raises(NumericalError, match="NLL of 6 rows is nan"):
-            nll(Scores(), rows, team=Half(0, 2))
+            score_together(Scores(), rows, team=Half(0, 2))
         assert math.isnan(said[0][0])
     else:
-        assert nll(Scores(), rows, team=Half(0, 2)) == pytest.approx(1.5)
+        assert score_together(Scores(), rows, team=Half(0, 2)) == pytest.approx(1.5)
     assert len(said) == 1

@@ -1,60 +1,45 @@
 """Time budgets: the schedule is made to end in time, and what is left out is said."""
 
+import shutil
 import time
 
 import pytest
 import torch
-from runs import CONFIG, StopAfter, train, untimed
+from runs import CONFIG, X_VAL, Y_VAL, StopAfter, X, Y, train, untimed
 
-from dspp import storage
-from dspp.errors import CheckpointError, InputError, TrainingInterrupted
-from dspp.training import loop
-from dspp.training.step import Stepper
-
-
-@pytest.fixture(autouse=True)
-def frequent_snapshots(monkeypatch):
-    monkeypatch.setattr(loop, "SNAPSHOT_STEPS", 2)
-
-
-def test_a_time_budget_is_kept_and_the_schedule_ends():
-    for _ in range(3):  # the machine may stand still once
-        begin = time.perf_counter()
-        result = train(CONFIG.change(epochs=100_000), time_budget=3.0)
-        spent = time.perf_counter() - begin
-        if spent < 4.0:
-            break
-    assert 2.0 < spent < 4.0
-    assert result.stopped == "time"
-    assert len(result.history) == result.planned_epochs < 100_000
-    assert result.history[-1].learning_rate < 0.05 * CONFIG.learning_rate, "the cosine came to its end"
-    assert "the time budget of 3 s allowed " in result.notes[-1]
-    assert result.notes[-1].endswith(" of 100000 epochs")
-    assert len(result.restart_nll) == 2
+from dspp import preset
+from dspp.errors import InputError, TrainingInterrupted
+from dspp.objectives import OBJECTIVES
+from dspp.training import fit
 
 
 def test_a_budget_that_suffices_changes_nothing():
+    begin = time.perf_counter()
     result = train(time_budget=600.0)
+    assert 0 < result.seconds <= time.perf_counter() - begin, "the clock is that of the machine"
     assert untimed(result) == untimed(train())
     assert (result.stopped, result.planned_epochs, result.notes) == ("finished", 4, ())
 
 
 class Pretend:
-    """Steps that only take time, on a clock of the test's own: exact and without waiting."""
+    """Steps of a tiny model and scores, each of a given length on a clock of the test's own: no test waits for them."""
 
-    def __init__(self, patch, seconds, validation=0.0):
+    SPEC = preset("ppgpr", inducing=2)
+
+    def __init__(self, seconds, validation=0.0):
         self.now, self.seconds, self.validation = 0.0, seconds, validation
-        patch.setattr("dspp.training.clock.time.perf_counter", lambda: self.now)
-        patch.setattr(Stepper, "step", lambda stepper, state, index, done: self.step(stepper, state, done))
-        patch.setattr(loop, "nll", self.nll)
+        self._objective = OBJECTIVES[self.SPEC.objective.name]
 
-    def step(self, stepper, state, done):
+    def train(self, config, **options):
+        options |= {"X_val": X_VAL, "y_val": Y_VAL, "snapshot_steps": 2, "clock": lambda: self.now, "score": self.score}
+        with OBJECTIVES.temporarily(self.SPEC.objective.name, self.objective):
+            return fit(self.SPEC, X, Y, config=config, **options)
+
+    def objective(self, *given, **options):
         self.now += self.seconds
-        config = stepper._config
-        state.optimizer.param_groups[0]["lr"] = config.learning_rate * stepper._schedule(done, config)
-        return 0.0, 0.0
+        return self._objective(*given, **options)
 
-    def nll(self, *given):
+    def score(self, model, rows):
         self.now += self.validation
         return 0.0
 
@@ -63,11 +48,33 @@ LONG = CONFIG.change(epochs=1000, restarts=1, batch_size=20)  # 10 steps an epoc
 ENDED = 0.01 * CONFIG.learning_rate  # the cosine is there at its last 6 %
 
 
+def test_a_time_budget_is_kept_and_the_schedule_ends():
+    result = Pretend(0.01).train(CONFIG.change(epochs=100_000), time_budget=3.0)
+    assert 2.8 < result.seconds < 3.02
+    assert result.stopped == "time"
+    assert len(result.history) == result.planned_epochs < 100_000
+    assert result.history[-1].learning_rate < 0.05 * CONFIG.learning_rate, "the cosine came to its end"
+    assert "the time budget of 3 s allowed " in result.notes[-1]
+    assert result.notes[-1].endswith(" of 100000 epochs")
+    assert len(result.restart_nll) == 2
+
+
+def test_seconds_are_those_of_the_clock(tmp_path):
+    """Of the run and of each epoch of 10 steps, also of one that was interrupted."""
+    config, pretend, path = LONG.change(epochs=3), Pretend(0.25, validation=1.0), tmp_path / "run"
+    with pytest.raises(TrainingInterrupted):
+        pretend.train(config, checkpoint=path, checkpoint_seconds=0, should_stop=StopAfter(15))
+    pretend.now = 1000.0  # a new process, another clock
+    result = pretend.train(config, checkpoint=path, resume=True)
+    assert [epoch.seconds for epoch in result.history] == [3.5] * 3
+    assert result.seconds == 10.5 + 0.25, "one step was made twice"
+
+
 @pytest.mark.parametrize("validation", [0.0, 2.0])
-def test_the_plan_fits_the_budget(monkeypatch, validation):
+def test_the_plan_fits_the_budget(validation):
     """At 0.1 s a step and 10 steps an epoch, with the validation at the end of each."""
-    pretend = Pretend(monkeypatch, 0.1, validation)
-    result = train(LONG, time_budget=60.0)
+    pretend = Pretend(0.1, validation)
+    result = pretend.train(LONG, time_budget=60.0)
     assert 0.94 * 60 <= result.seconds <= 60 + validation
     assert result.seconds == pretend.now
     expected = 60 / (1 + validation)
@@ -75,20 +82,20 @@ def test_the_plan_fits_the_budget(monkeypatch, validation):
     assert result.history[-1].learning_rate < ENDED
 
 
-def test_a_budget_of_less_than_an_epoch_still_ends_the_schedule(monkeypatch):
-    Pretend(monkeypatch, 0.1, validation=0.8)  # what validation is taken to cost before it has been measured
-    result = train(LONG.change(batch_size=2), time_budget=8.0)  # 100 steps an epoch
+def test_a_budget_of_less_than_an_epoch_still_ends_the_schedule():
+    pretend = Pretend(0.1, validation=0.8)  # what validation is taken to cost before it has been measured
+    result = pretend.train(LONG.change(batch_size=2), time_budget=8.0)  # 100 steps an epoch
     assert result.planned_epochs == len(result.history) == 1
     assert result.history[0].learning_rate < ENDED
     assert result.notes == ("the time budget of 8 s allowed 0.7 of 1000 epochs",)
     assert result.seconds == pytest.approx(7.8)
 
 
-def test_restarts_that_would_take_too_much_are_left_out(monkeypatch):
-    Pretend(monkeypatch, 0.1)
+def test_restarts_that_would_take_too_much_are_left_out():
+    pretend = Pretend(0.1)
     config = LONG.change(restarts=3)  # 3 s for the trials
-    assert len(train(config, time_budget=11.0).restart_nll) == 3
-    result = train(config, time_budget=9.0)
+    assert len(pretend.train(config, time_budget=11.0).restart_nll) == 3
+    result = pretend.train(config, time_budget=9.0)
     assert result.restart_nll == ()
     assert result.notes[0] == "the time budget of 9 s has no room to try 3 starts; the first was trained"
     assert result.history[-1].learning_rate < ENDED
@@ -96,45 +103,45 @@ def test_restarts_that_would_take_too_much_are_left_out(monkeypatch):
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_a_machine_that_changes_its_pace_is_followed(monkeypatch, factor):
-    pretend = Pretend(monkeypatch, 0.1)
+def test_a_machine_that_changes_its_pace_is_followed(factor):
+    pretend = Pretend(0.1)
 
     def change(epoch):
         if epoch.number == 10:
             pretend.seconds *= factor
 
-    result = train(LONG, time_budget=60.0, on_epoch=change)
+    result = pretend.train(LONG, time_budget=60.0, on_epoch=change)
     assert 0.94 * 60 <= result.seconds <= 60.2
     assert result.planned_epochs == pytest.approx(10 + 50 / factor, rel=0.06)
     assert result.history[-1].learning_rate < ENDED
 
 
-def test_time_before_a_resume_counts(tmp_path, monkeypatch):
+def test_time_before_a_resume_counts(tmp_path):
     path = tmp_path / "run"
-    pretend = Pretend(monkeypatch, 0.1)
+    pretend = Pretend(0.1)
     with pytest.raises(TrainingInterrupted):
-        train(LONG, time_budget=20.0, checkpoint=path, should_stop=StopAfter(120))
+        pretend.train(LONG, time_budget=20.0, checkpoint=path, should_stop=StopAfter(120))
     pretend.now = 1000.0  # a new process, another clock
-    result = train(LONG, time_budget=20.0, checkpoint=path, resume=True)
+    result = pretend.train(LONG, time_budget=20.0, checkpoint=path, resume=True)
     assert result.seconds == pytest.approx(20, abs=0.8)
     assert result.planned_epochs <= 20
-    again = train(LONG, time_budget=20.0, checkpoint=path, resume=True)
+    again = pretend.train(LONG, time_budget=20.0, checkpoint=path, resume=True)
     assert (again.seconds, again.notes, again.stopped) == (result.seconds, result.notes, "time")
 
 
-def test_a_larger_budget_after_a_resume_makes_a_new_plan(tmp_path, monkeypatch):
+def test_a_larger_budget_after_a_resume_makes_a_new_plan(tmp_path):
     config, path = LONG.change(epochs=40), tmp_path / "run"
-    Pretend(monkeypatch, 0.1)
+    pretend = Pretend(0.1)
     with pytest.raises(TrainingInterrupted):
-        train(config, time_budget=10.0, checkpoint=path, should_stop=StopAfter(97))
-    result = train(config, time_budget=1000.0, checkpoint=path, resume=True)
+        pretend.train(config, time_budget=10.0, checkpoint=path, should_stop=StopAfter(97))
+    result = pretend.train(config, time_budget=1000.0, checkpoint=path, resume=True)
     assert (result.planned_epochs, len(result.history), result.stopped, result.notes) == (40, 40, "finished", ())
 
 
 @pytest.mark.parametrize(("restarts", "budget"), [(3, 6.0), (10, 20.0)])
-def test_starts_of_one_or_two_steps_do_not_use_up_the_budget(monkeypatch, restarts, budget):
-    Pretend(monkeypatch, 1.0)
-    result = train(LONG.change(batch_size=100, restarts=restarts), time_budget=budget)  # 2 steps an epoch
+def test_starts_of_one_or_two_steps_do_not_use_up_the_budget(restarts, budget):
+    pretend = Pretend(1.0)
+    result = pretend.train(LONG.change(batch_size=100, restarts=restarts), time_budget=budget)  # 2 steps an epoch
     tried = len(result.restart_nll)
     assert 1 <= tried < restarts
     assert 2 * tried <= 0.3 * budget + 2
@@ -142,13 +149,13 @@ def test_starts_of_one_or_two_steps_do_not_use_up_the_budget(monkeypatch, restar
     assert len(result.history) >= 2
 
 
-def test_without_a_budget_a_resumed_run_is_whole_again(tmp_path, monkeypatch):
-    config, path = LONG.change(epochs=40), tmp_path / "run"
-    Pretend(monkeypatch, 0.1)
+def test_without_a_budget_a_resumed_run_is_whole_again(tmp_path):
+    config, path, pretend = LONG.change(epochs=40), tmp_path / "run", Pretend(0.1)
     with pytest.raises(TrainingInterrupted):
-        train(config, time_budget=10.0, checkpoint=path, should_stop=StopAfter(60))
-    assert storage.read(path, CheckpointError)[1]["run"]["total_steps"] < 120
-    result = train(config, checkpoint=path, resume=True)
+        pretend.train(config, time_budget=10.0, checkpoint=path, should_stop=StopAfter(60))
+    copy = shutil.copy(path, tmp_path / "copy")
+    assert pretend.train(config, time_budget=10.0, checkpoint=copy, resume=True).planned_epochs < 12
+    result = pretend.train(config, checkpoint=path, resume=True)
     assert (result.planned_epochs, len(result.history), result.stopped) == (40, 40, "finished")
 
 

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+import dspp
 from dspp.config import ModelConfig, TrainConfig
 from dspp.data import Standardizer, robot_arm_motion
 from dspp.errors import InputError, NumericalError, TrainingDiverged
 from dspp.metrics import evaluate
+from dspp.model import build
 from dspp.objectives import OBJECTIVES
 from dspp.presets import Spec, preset
-from dspp.training import fit, loop
+from dspp.training import fit
 from dspp.training.schedules import SCHEDULES
 from dspp.training.state import make_optimizer
 
@@ -119,28 +121,25 @@ def test_the_schedule_is_followed():
 
 
 def test_weight_decay_is_for_the_network_only():
-    model = loop.build(small("nn+ppgpr", features=(8, 4)).model, torch.tensor(X).float())
+    model = build(small("nn+ppgpr", features=(8, 4)).model, torch.tensor(X).float())
     groups = make_optimizer(model, TrainConfig(weight_decay=1e-3)).param_groups
     decayed = {id(p) for g in groups if g["weight_decay"] > 0 for p in g["params"]}
     assert decayed == {id(p) for p in model.features.parameters()}
     assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
 
 
-def test_the_best_of_the_restarts_is_trained_on(monkeypatch):
-    scores = iter([0.5, -0.25, 0.125, -0.5])  # the last is that of the model at its end
-    trained = []
-    monkeypatch.setattr(loop, "nll", lambda *given: next(scores))
-    original = loop.Trainer._advance
+def test_the_best_of_the_restarts_is_trained_on():
+    scores, scored = iter([0.5, -0.25, 0.125, -0.5]), []  # the last is that of the model at its end
 
-    def advance(self, state):
-        trained.append(state.seed)
-        original(self, state)
+    def score(model, rows):
+        scored.append(model)
+        return next(scores)
 
-    monkeypatch.setattr(loop.Trainer, "_advance", advance)
-    result = fit(small(), X, Y, config=QUICK.change(restarts=3, epochs=3))
+    result = fit(small(), X, Y, config=QUICK.change(restarts=3, epochs=3), score=score)
     assert result.restart_nll == (0.5, -0.25, 0.125)
-    assert len(set(trained[:3])) == 3
-    assert trained[3] == trained[1], "the second start had the lowest NLL"
+    assert len({id(model) for model in scored[:3]}) == 3
+    assert scored[3] is scored[1], "the second start had the lowest NLL"
+    assert result.model is scored[1]
     assert len(result.history) == 3, "the epochs of the trial count"
 
 
@@ -157,8 +156,8 @@ def test_validation_keeps_the_best_state_and_stops_early():
     assert nll == pytest.approx(min(values), abs=1e-5)
 
 
-def _break_at(monkeypatch, steps, how):
-    """Make the objective fail at the given calls."""
+def _broken_at(steps, how):
+    """Make the objective fail at the given calls in the block."""
     original, calls = OBJECTIVES["predictive"], []
 
     def broken(mixture, y, kl, num_data, **options):
@@ -166,7 +165,7 @@ def _break_at(monkeypatch, steps, how):
         value = original(mixture, y, kl, num_data, **options)
         return how(value) if len(calls) in steps else value
 
-    monkeypatch.setitem(OBJECTIVES._parts, "predictive", broken)
+    return OBJECTIVES.temporarily("predictive", broken)
 
 
 class _NaNGradient(torch.autograd.Function):
@@ -180,9 +179,9 @@ class _NaNGradient(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("how", [lambda v: v * float("nan"), _NaNGradient.apply], ids=["loss", "gradient"])
-def test_non_finite_numbers_are_recovered_from_and_reported(monkeypatch, how):
-    _break_at(monkeypatch, {10, 23}, how)
-    result = fit(small(), X, Y, config=QUICK)
+def test_non_finite_numbers_are_recovered_from_and_reported(how):
+    with _broken_at({10, 23}, how):
+        result = fit(small(), X, Y, config=QUICK)
     assert [r.step for r in result.recoveries] == [9, 18], "calls 10 and 23; the first sent training back to step 6"
     assert [r.back_to for r in result.recoveries] == [6, 12], "no step from 18 had succeeded"
     assert [r.rate_factor for r in result.recoveries] == [0.5, 0.25]
@@ -197,22 +196,26 @@ def test_every_epoch_has_a_training_nll():
         assert np.isfinite([e.train_nll for e in result.history]).all()
 
 
-def test_starts_are_compared_on_rows_from_everywhere(monkeypatch):
+def test_starts_are_compared_on_rows_from_everywhere():
     """A table may be sorted: its first rows are not like the others."""
-    monkeypatch.setattr(loop, "RESTART_ROWS", 30)
-    seen, score = [], loop.nll
+    seen = []
 
-    def noted(model, rows, *more):
+    def score(model, rows):
         seen.append(rows.x)
-        return score(model, rows, *more)
+        return 0.0
 
-    monkeypatch.setattr(loop, "nll", noted)
     order = np.argsort(X[:, 0])
-    fit(small(), X[order], Y[order], config=QUICK.change(restarts=3, epochs=2))
+    fit(small(), X[order], Y[order], config=QUICK.change(restarts=3, epochs=2), restart_rows=30, score=score)
     assert len(seen) == 4  # three starts, and the model at its end
     assert all(torch.equal(rows, seen[0]) for rows in seen)
     assert len(seen[0]) == 30
     assert (seen[0][:, 0] > float(np.median(X[:, 0]))).sum() > 5
+
+
+@pytest.mark.parametrize("name", ["snapshot_steps", "restart_rows"])
+def test_counts_below_one_are_refused(name):
+    with pytest.raises(InputError, match=f"{name}: expected 1 or more, got 0"):
+        fit(small(), X, Y, config=QUICK, **{name: 0})
 
 
 def test_a_network_that_normalises_batches_refuses_one_row():
@@ -221,28 +224,32 @@ def test_a_network_that_normalises_batches_refuses_one_row():
         fit(spec, X[:5], Y[:5], config=QUICK.change(batch_size=1))
 
 
-def test_divergence_is_bounded(monkeypatch):
-    _break_at(monkeypatch, set(range(5, 1000)), lambda v: v * float("nan"))
-    with pytest.raises(TrainingDiverged, match=r"step 0: .*2 returns.*Lower learning_rate"):
+def test_divergence_is_bounded():
+    with (
+        _broken_at(set(range(5, 1000)), lambda v: v * float("nan")),
+        pytest.raises(TrainingDiverged, match=r"step 0: .*2 returns.*Lower learning_rate"),
+    ):
         fit(small(), X, Y, config=QUICK.change(max_recoveries=2))
 
 
-def test_a_start_that_diverges_is_out_of_the_race(monkeypatch):
-    _break_at(monkeypatch, {1, 2, 3}, lambda v: v * float("nan"))
-    result = fit(small(), X, Y, config=QUICK.change(restarts=2, max_recoveries=2, epochs=2))
+def test_a_start_that_diverges_is_out_of_the_race():
+    with _broken_at({1, 2, 3}, lambda v: v * float("nan")):
+        result = fit(small(), X, Y, config=QUICK.change(restarts=2, max_recoveries=2, epochs=2))
     assert math.isnan(result.restart_nll[0])
     assert math.isfinite(result.restart_nll[1])
-    _break_at(monkeypatch, set(range(1, 1000)), lambda v: v * float("nan"))
-    with pytest.raises(TrainingDiverged, match="all 2 starts diverged"):
+    with (
+        _broken_at(set(range(1, 1000)), lambda v: v * float("nan")),
+        pytest.raises(TrainingDiverged, match="all 2 starts diverged"),
+    ):
         fit(small(), X, Y, config=QUICK.change(restarts=2, max_recoveries=1))
 
 
-def test_numerical_errors_in_the_middle_are_recovered_from(monkeypatch):
+def test_numerical_errors_in_the_middle_are_recovered_from():
     def fail(value):
         raise NumericalError("layer 1 of 2: no luck")
 
-    _break_at(monkeypatch, {8}, fail)
-    result = fit(small(), X, Y, config=QUICK)
+    with _broken_at({8}, fail):
+        result = fit(small(), X, Y, config=QUICK)
     assert [r.reason for r in result.recoveries] == ["layer 1 of 2: no luck"]
 
 
@@ -257,7 +264,7 @@ def test_fewer_inducing_points_than_asked_for_are_reported(caplog):
 
 @pytest.mark.parametrize("mean", ["zero", "constant"])
 def test_hidden_layers_without_a_linear_mean_start_with_inducing_points(mean):
-    model = loop.build(small(hidden_mean=mean, layers=3).model, torch.tensor(X).float())
+    model = build(small(hidden_mean=mean, layers=3).model, torch.tensor(X).float())
     assert [layer.inducing_points.shape[1] for layer in model.gp_layers] == [20, 20, 20]
     assert model.notes == ()
 
@@ -277,7 +284,7 @@ def test_same_seed_same_bits_in_two_processes(name):
         "h.update(r.model.predictor()(torch.tensor(X).float()).log_prob(torch.tensor(y).float()).numpy().tobytes())\n"
         "print(h.hexdigest())\n"
     )
-    source = str(Path(loop.__file__).parents[2])
+    source = str(Path(dspp.__file__).parents[1])
     runs = [
         subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {source!r})\n{script}"], **_CAPTURE)
         for _ in range(2)

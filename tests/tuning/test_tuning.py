@@ -21,7 +21,7 @@ from dspp.estimators import ESTIMATORS, DSPPRegressor
 from dspp.estimators.regressor import Regressor
 from dspp.estimators.settings import SHARED_WIDTH
 from dspp.model import TOPOLOGIES
-from dspp.training.lock import locked
+from dspp.storage import lock
 from dspp.training.state import Epoch
 from dspp.tuning import TrialRecord, TuneResult, tune
 from dspp.tuning.search import Budget, Search
@@ -388,7 +388,7 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path, name) -> None:
 
 
 def test_one_process_at_a_time(tmp_path) -> None:
-    with locked(best_file(tmp_path / "s")), pytest.raises(CheckpointError, match="another process"):
+    with lock(best_file(tmp_path / "s")), pytest.raises(CheckpointError, match="another process"):
         search(study=tmp_path / "s", **SHALLOW)
 
 

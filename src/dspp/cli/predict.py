@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from dspp.data.files import TableFile
     from dspp.fitted import Fitted
     from dspp.mixture import AnyMixture
+    from dspp.progress import ProgressBar
 
 STDOUT = Path("-")
 EXAMPLES = """Examples:
@@ -69,6 +69,7 @@ def run(options: PredictOptions, session: Session) -> None:
     from dspp import modelfile
     from dspp.data.csvfile import CsvFile
     from dspp.data.files import open_table
+    from dspp.progress import ProgressBar
 
     fitted = modelfile.load(options.model)
     file = open_table(options.new)
@@ -76,8 +77,9 @@ def run(options: PredictOptions, session: Session) -> None:
     if isinstance(file, CsvFile):  # which has no types to keep: what is copied stays as it was typed
         file = file.as_typed(options.keep or ())
     unseen = Unseen(fitted.encoder)
-    with located(file), _bar(session, file, options.out) as advance:
-        batches = _predicted(fitted, file, options, levels, unseen, advance)
+    nobody_looks = session.quiet or (options.out == STDOUT and sys.stdout.isatty())
+    with located(file), ProgressBar(file.num_rows, False if nobody_looks else None) as bar:
+        batches = _predicted(fitted, file, options, levels, unseen, bar)
         rows = _write(options.out, batches)
     for warning in (*file.notes, *unseen.warnings(), *_infinite(fitted, options.interval)):
         session.warn(warning)
@@ -109,7 +111,7 @@ def _predicted(
     options: PredictOptions,
     levels: tuple[float, ...],
     unseen: Unseen,
-    advance: Any,
+    bar: "ProgressBar",
 ) -> Iterator["pa.RecordBatch"]:
     """Yield kept columns and predictions, batch by batch."""
     import pyarrow as pa
@@ -129,7 +131,7 @@ def _predicted(
         names, arrays = [*columns, *new], [*columns.values(), *(pa.array(values) for values in new.values())]
         yield pa.RecordBatch.from_arrays(arrays, names)
         row += len(batch)
-        advance(len(batch))
+        bar.update(row, "predicting", rows=len(batch))
 
 
 def encoded(fitted: "Fitted", batch: Any, path: Path, first_row: int = 0) -> "np.ndarray":
@@ -224,25 +226,3 @@ def _components(name: str, one: Any) -> dict[str, "torch.Tensor"]:
             f"{name}_std_{k}": std[k],
         }
     return columns
-
-
-@contextmanager
-def _bar(session: Session, file: "TableFile", out: Path) -> Iterator[Any]:
-    """A bar with rows a second, where somebody looks at nothing else; yields what to call with the rows done."""
-    if session.quiet or not sys.stderr.isatty() or (out == STDOUT and sys.stdout.isatty()):
-        yield lambda rows: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    rate = TextColumn("{task.fields[rate]}")
-    with Progress(
-        TextColumn("predicting"), BarColumn(), rate, TimeRemainingColumn(compact=True), console=Console(stderr=True)
-    ) as progress:
-        task = progress.add_task("", total=file.num_rows, rate="")
-
-        def advance(rows: int) -> None:
-            speed = progress.tasks[0].finished_speed or progress.tasks[0].speed or 0
-            progress.update(task, advance=rows, rate=f"{speed:,.0f} rows/s" if speed else "")
-
-        yield advance

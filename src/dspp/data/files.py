@@ -3,8 +3,6 @@
 import contextlib
 import gzip
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from dspp.data.csvfile import CsvFile
 from dspp.data.messages import check_names, first_line
 from dspp.data.tablefile import BATCH_ROWS, TableFile, problems_with
 from dspp.errors import InputError
+from dspp.storage import open_atomic
 
 __all__ = ["BATCH_ROWS", "TableFile", "open_table", "write_table"]
 
@@ -131,23 +130,13 @@ def write_table(path: str | os.PathLike[str], batches: Iterable[pa.RecordBatch],
     """
     path = Path(path)
     suffix = _suffix(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("xb") as file:
-            rows = _write(file, suffix, _matching(batches, schema, path), schema)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, temporary)
-        os.replace(temporary, path)
+        with open_atomic(path) as file:
+            return _write(file, suffix, _matching(batches, schema, path), schema)
     except OSError as problem:
         raise InputError(f"cannot write {path}: {problem.strerror or first_line(problem)}") from None
     except pa.ArrowException as problem:
         raise InputError(f"cannot write this table to {path}: {first_line(problem)}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-    return rows
 
 
 def _matching(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> Iterator[pa.RecordBatch]:

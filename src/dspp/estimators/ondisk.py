@@ -1,8 +1,8 @@
 """A table larger than memory, made ready for training in three passes over its files.
 
 The first learns the encoding and takes the held-out rows into memory, the second learns the scales, the third writes
-encoded, standardised training rows to a cache (`data.cache`) that training reads from (`training.disk`). A cache of the
-same rows that is there already saves the second and the third.
+encoded, standardised training rows to a cache (`training.cache`) that training reads from (`training.disk`). A cache
+of the same rows that is there already saves the second and the third.
 """
 
 import hashlib
@@ -20,7 +20,6 @@ from jaxtyping import Float, Float32, Int
 
 from dspp.data.arrays import numbers
 from dspp.data.batches import derive_seed
-from dspp.data.cache import RowCache, find_cache, write_cache
 from dspp.data.columns import check_finite
 from dspp.data.encoding import TableEncoder, TableLearner
 from dspp.data.inputs import Inputs, check_no_inf
@@ -31,7 +30,8 @@ from dspp.data.tablefile import BATCH_ROWS
 from dspp.errors import InputError, TrainingInterrupted
 from dspp.estimators.fitting import Learned, Part, marked
 from dspp.estimators.settings import Settings, seed_of
-from dspp.training.progress import ProgressBar
+from dspp.progress import ProgressBar
+from dspp.training.cache import RowCache, find_cache, write_cache
 from dspp.training.team import Team
 
 MOST_HELD_OUT = 20_000  # rows for validation, and as many for recalibration: they are kept in memory
@@ -273,7 +273,7 @@ class _Maker:
             number = np.arange(piece.first_row, piece.first_row + len(y))
             yield _Rows(piece.where, piece.batch.select(self.inputs.names), y, role, number)
             self.done += len(y)
-            self.bar.update(self.done, what, len(y))
+            self.bar.update(self.done, what, rows=len(y))
 
     def _part(self, found: list[_Rows]) -> Part:
         """Rows in memory, in the types of the whole table."""

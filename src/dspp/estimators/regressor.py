@@ -29,7 +29,7 @@ from dspp.estimators.fitting import Array, Part, fit_rows, fit_table
 from dspp.estimators.ondisk import Stored, stored
 from dspp.estimators.settings import Settings, check_number, seed_of
 from dspp.mixture import AnyMixture, NormalMixture
-from dspp.training.disk import DiskRows
+from dspp.training.disk import BLOCK_ROWS, GROUP_BYTES, DiskRows
 from dspp.training.state import Epoch
 
 
@@ -116,12 +116,25 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         on_epoch: Callable[[Epoch], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
         resume: bool = True,
+        snapshot_steps: int = 50,
+        block_rows: int = BLOCK_ROWS,
+        group_bytes: int = GROUP_BYTES,
     ) -> Self:
-        """Learn from a table on the disk that `ondisk.stored` has made ready; see `fit`."""
+        """Learn from a table on the disk that `ondisk.stored` has made ready.
+
+        Args:
+            table: the rows.
+            on_epoch: see `fit`.
+            should_stop: see `fit`.
+            resume: see `fit`.
+            snapshot_steps: see `dspp.training.fit`.
+            block_rows: see `DiskRows`.
+            group_bytes: see `DiskRows`.
+        """
         self._note_columns(table.inputs.empty_table(), reset=True)
         spec, config = self.spec(table.cache.num_outputs), self.train_config(len(table), seed_of(self.random_state))
-        with DiskRows(table.cache, spec, config) as rows:
-            how = self._how(on_epoch, should_stop, resume)
+        with DiskRows(table.cache, spec, config, block_rows, group_bytes) as rows:
+            how = self._how(on_epoch, should_stop, resume) | {"snapshot_steps": snapshot_steps}
             fitted = fit_rows(spec, config, table.learned, (rows, None), table.val, table.held, **how)
         notes = (*(note for note in table.notes if note not in fitted.notes), *fitted.notes)
         self.fitted_ = replace(fitted, notes=notes)

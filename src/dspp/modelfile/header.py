@@ -12,6 +12,7 @@ from dspp.data.encoding import TableEncoder
 from dspp.errors import InputError
 from dspp.fitted import Fitted
 from dspp.presets import Spec
+from dspp.storage import to_plain
 from dspp.training.state import Epoch
 
 FORMAT, VERSION = "dspp-model", 1
@@ -38,9 +39,9 @@ def write_header(fitted: Fitted, own_features: bool) -> dict[str, Any]:
         "encoder": None if fitted.encoder is None else fitted.encoder.to_json(),
         "feature_names": fitted.feature_names,
         "target_names": fitted.target_names,
-        "history": [_finite_or_none(dataclasses.asdict(epoch)) for epoch in fitted.history],
+        "history": to_plain([dataclasses.asdict(epoch) for epoch in fitted.history], non_finite=_null),
         "best_epoch": fitted.best_epoch,
-        "metrics": _finite_or_none({name: float(value) for name, value in fitted.metrics.items()}),
+        "metrics": to_plain({name: float(value) for name, value in fitted.metrics.items()}, non_finite=_null),
         "notes": fitted.notes,
         "model_notes": fitted.model.notes,
         "jitter_climbs": [layer.climbs for layer in fitted.model.gp_layers],
@@ -49,9 +50,8 @@ def write_header(fitted: Fitted, own_features: bool) -> dict[str, Any]:
     }
 
 
-def _finite_or_none(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN and no inf."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+def _null(number: float) -> None:
+    """What the header has for NaN and infinity."""
 
 
 def or_nan(value: float | None) -> float:

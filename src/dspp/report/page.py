@@ -70,7 +70,7 @@ def write_report(data: ReportData, path: str | Path) -> None:
     Raises:
         ModelFileError: It could not be written; what was at `path` before is still there.
     """
-    storage.replace(Path(path), render(data).encode("utf-8", errors="replace"), ModelFileError)
+    storage.write_bytes(Path(path), render(data).encode("utf-8", errors="replace"), ModelFileError)
 
 
 def _lead(data: ReportData) -> str:

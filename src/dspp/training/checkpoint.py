@@ -22,7 +22,6 @@ from dspp import storage
 from dspp.config import TrainConfig
 from dspp.errors import CheckpointError, InputError
 from dspp.presets import Spec
-from dspp.training.lock import locked
 from dspp.training.rows import Rows, Source
 from dspp.training.state import Epoch, Recovery, Snapshot
 from dspp.training.team import Team
@@ -75,7 +74,7 @@ class Keeper:
             CheckpointError: it could not be written; the file from before is still there.
         """
         tensors, run = _pack(moment)
-        header = _plain({"format": FORMAT, "version": VERSION, **_versions(), **self._identity, "run": run})
+        header = storage.to_plain({"format": FORMAT, "version": VERSION, **_versions(), **self._identity, "run": run})
         storage.write(self.path, tensors, {**header, "digest": storage.digest(tensors, header)}, CheckpointError)
         self._written = time.monotonic()
 
@@ -93,7 +92,7 @@ def open_checkpoint(path: str | Path, resume: bool, every: float, identity: dict
         raise InputError(f"checkpoint: got {str(path)!r}, expected the path of a file")
     if not every >= 0:
         raise InputError(f"checkpoint_seconds: got {every!r}, expected 0 or more")
-    with locked(path):
+    with storage.lock(path):
         if not path.exists():
             yield Keeper(path, every, identity, None)
         elif resume:
@@ -142,7 +141,7 @@ def identify(
     rows = train.content | ({} if val is None else {"x_val": val.x, "y_val": val.y})
     module = None if features is None else storage.digest(features.state_dict(), type(features).__qualname__)
     settings = {"spec": dataclasses.asdict(spec), "features": module, "config": dataclasses.asdict(config)}
-    return dict(_plain({"data": storage.digest(rows, None), **settings}))
+    return dict(storage.to_plain({"data": storage.digest(rows, None), **settings}))
 
 
 # ---------------------------------------------------------------- reading
@@ -269,15 +268,6 @@ def _epoch(fields: dict[str, Any]) -> Epoch:
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _plain(value: Any) -> Any:
-    """`value` as JSON has it; a number that JSON lacks becomes the text that `float` reads."""
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @functools.cache

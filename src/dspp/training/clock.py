@@ -1,7 +1,6 @@
 """The time a run takes: spent so far, a step, an epoch's end; and how many steps still fit into its budget."""
 
 import math
-import time
 from collections.abc import Callable
 
 from dspp.errors import InputError
@@ -18,17 +17,17 @@ class Clock:
 
     Args:
         budget: seconds for the whole run.
-        now: the time; processes that train together share one, so that they decide alike.
+        now: returns the time in seconds; processes that train together share one, so that they decide alike.
 
     Raises:
         InputError: the budget is not a positive number.
     """
 
-    def __init__(self, budget: float | None, now: Callable[[], float] | None = None) -> None:
+    def __init__(self, budget: float | None, now: Callable[[], float]) -> None:
         if budget is not None and not (math.isfinite(budget) and budget > 0):
             raise InputError(f"time_budget: got {budget!r}, expected seconds > 0, or None for no limit")
         self.budget = budget
-        self._now = now or (lambda: time.perf_counter())
+        self._now = now
         self.validation = 0.0  # batches of validation rows at the end of each epoch
         self._begin = self._lap = self._now()
         self._laps = 0

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from dspp.config import TrainConfig
 from dspp.data.batches import derive_seed
-from dspp.data.cache import RowCache
 from dspp.errors import InputError
 from dspp.gp.inducing import START_ROWS
 from dspp.presets import Spec
+from dspp.training.cache import RowCache
 from dspp.training.rows import Rows, device_of
 
 BLOCK_ROWS = 1024  # neighbours that are read together
@@ -41,6 +41,7 @@ class DiskRows:
         config: how to train: the device they go to, and the seed of `start`.
         block_rows: rows of a block.
         group_bytes: of a group, at most.
+        start_rows: rows of `start`, at most.
 
     Raises:
         InputError: the cache is not there.
@@ -53,8 +54,9 @@ class DiskRows:
         config: TrainConfig,
         block_rows: int = BLOCK_ROWS,
         group_bytes: int = GROUP_BYTES,
+        start_rows: int = START_ROWS,
     ) -> None:
-        self.cache, self._seed = cache, config.seed
+        self.cache, self._seed, self._start_rows = cache, config.seed, start_rows
         self._dtype, self._device = getattr(torch, spec.model.dtype), device_of(config.device)
         self.block_rows = block_rows
         self.group_blocks = max(1, group_bytes // (block_rows * cache.row_bytes))
@@ -84,11 +86,11 @@ class DiskRows:
     @cached_property
     def start(self) -> Rows:
         """Rows at random, in random order, as a function of the seed."""
-        count = min(len(self), START_ROWS)
+        count = min(len(self), self._start_rows)
         random = np.random.default_rng(derive_seed(self._seed, START))
         chosen = random.choice(len(self), count, replace=False)
         order = np.argsort(chosen)
-        table = torch.empty(count, self.cache.row_bytes // 4)
+        table = torch.empty(count, self.cache.width, dtype=torch.float32)
         for place, row in zip(order, chosen[order], strict=True):  # in the order of the file
             self._read(int(row), table[place : place + 1].numpy())
         return self.placed(table)
@@ -110,7 +112,7 @@ class DiskRows:
     def read_blocks(self, blocks: Int[np.ndarray, " B"]) -> Tensor:
         """The rows of these blocks, one block after the other."""
         lengths = self.block_lengths(blocks)
-        table = torch.empty(int(lengths.sum()), self.cache.row_bytes // 4)
+        table = torch.empty(int(lengths.sum()), self.cache.width, dtype=torch.float32)
         done = 0
         for block, length in zip(blocks.tolist(), lengths.tolist(), strict=True):
             self._read(block * self.block_rows, table[done : done + length].numpy())
@@ -118,7 +120,7 @@ class DiskRows:
         return table
 
     def _read(self, first_row: int, out: Float32[np.ndarray, "n W"]) -> None:
-        offset, left = first_row * self.cache.row_bytes, out.data.cast("B")
+        offset, left = self.cache.offset + first_row * self.cache.row_bytes, out.data.cast("B")
         while left:
             try:
                 count = os.preadv(self._file, [left], offset)

@@ -7,7 +7,6 @@ any step.
 import copy
 import dataclasses
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
@@ -20,9 +19,9 @@ from dspp.data.batches import derive_seed
 from dspp.errors import CheckpointError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.model import Model, build
 from dspp.presets import Spec
+from dspp.progress import ProgressBar
 from dspp.training.checkpoint import Keeper, Moment
 from dspp.training.clock import Clock
-from dspp.training.progress import ProgressBar
 from dspp.training.rows import Batches, Rows, Source
 from dspp.training.state import (
     Epoch,
@@ -35,12 +34,12 @@ from dspp.training.state import (
     resume,
     take_snapshot,
 )
-from dspp.training.step import Stepper, nll, own_randomness
+from dspp.training.step import Score, Stepper, own_randomness, score_together
 from dspp.training.team import LOST, Team
 
-SNAPSHOT_STEPS = 50  # a good state is kept at every epoch and at every so many steps
-RESTART_ROWS = 5000  # rows on which restarts are compared
 RESTART_SHARE = 0.3  # of a time budget: restarts that would take more are left out
+
+SMOOTHING = 0.9  # of the training NLL shown
 
 
 @dataclass(frozen=True)
@@ -74,10 +73,13 @@ class Trainer:
         on_epoch: Callable[[Epoch], None] | None,
         should_stop: Callable[[], bool] | None,
         team: Team,
+        snapshot_steps: int,
+        restart_rows: int,
+        score: Score,
     ) -> None:
         self.spec, self.config, self.train, self.val, self.features = spec, config, train, val, features
         self.clock, self.keeper, self.on_epoch, self.should_stop = clock, keeper, on_epoch, should_stop
-        self.team = team
+        self.team, self.snapshot_steps, self.restart_rows, self.score = team, snapshot_steps, restart_rows, score
         self.stepper = Stepper(spec.objective, config, len(train), features is not None, team)
         self.steps_an_epoch = math.ceil(len(train) / config.batch_size)
         clock.validation = 0 if val is None else len(val) / config.batch_size
@@ -96,7 +98,8 @@ class Trainer:
         saved = self._take_over()
         if saved is not None and saved.stopped is not None:
             return self._result(self._resumed(saved.current), saved)
-        with ProgressBar(self.total_steps + (self.config.restarts - 1) * self.trial_steps, progress) as self.bar:
+        steps = self.total_steps + (self.config.restarts - 1) * self.trial_steps
+        with ProgressBar(steps, progress, smoothing=SMOOTHING) as self.bar:
             try:
                 state = self._best_start(saved)
                 self._advance(state)
@@ -180,7 +183,7 @@ class Trainer:
         """Train a start for a short while; its training NLL, or NaN when it is out of the race."""
         try:
             self._advance(state)
-            return nll(state.model, self._trial_rows(), self.team) if self.trying else math.nan
+            return self._score(state, self._trial_rows()) if self.trying else math.nan
         except (NumericalError, TrainingDiverged):
             if not self.trying:
                 raise
@@ -189,10 +192,10 @@ class Trainer:
     def _trial_rows(self) -> Rows:
         """Rows from everywhere in the table, which may be sorted, to compare the starts on."""
         start = self.train.start
-        if len(start) <= RESTART_ROWS:
+        if len(start) <= self.restart_rows:
             return start
         generator = torch.Generator().manual_seed(derive_seed(self.config.seed, 3))
-        return start[torch.randperm(len(start), generator=generator)[:RESTART_ROWS].to(start.x.device)]
+        return start[torch.randperm(len(start), generator=generator)[: self.restart_rows].to(start.x.device)]
 
     def _start(self, trial: int) -> TrainState:
         start = self.train.start
@@ -202,7 +205,8 @@ class Trainer:
         with own_randomness(seed, start.x.device, features is not None):
             model = build(self.spec.model, start.x, num_outputs, seed, features)
         model.train()
-        return TrainState(model, self.team.wrap(model), make_optimizer(model, self.config), trial, seed)
+        optimizer = make_optimizer(model, self.config)
+        return TrainState(model, self.team.wrap(model), optimizer, trial, seed, clock=self.team.clock)
 
     def _resumed(self, snapshot: Snapshot) -> TrainState:
         state = self._start(snapshot.trial)
@@ -244,7 +248,7 @@ class Trainer:
     def _epoch(self, state: TrainState) -> None:
         """Train to the end of an epoch, from its first step or from within."""
         if not state.values:
-            state.epoch_begin = time.perf_counter()
+            state.epoch_begin = state.clock()
         self.clock.start_lap()
         epoch = state.step // self.steps_an_epoch
         batches = self.train.batches(self.config.batch_size, state.seed, epoch)
@@ -270,7 +274,7 @@ class Trainer:
             if self.clock.over and state.values:  # however small the budget, one step is made
                 return
             last = (self.pending or self.good).current.step
-            if state.step - last >= SNAPSHOT_STEPS or (not self.weighed and self.clock.can_plan):
+            if state.step - last >= self.snapshot_steps or (not self.weighed and self.clock.can_plan):
                 self._keep(state)
             batch = batches[state.step % self.steps_an_epoch]
             state.values[state.step], train_nll = self.stepper.step(state, batch, state.step / self.total_steps)
@@ -281,21 +285,25 @@ class Trainer:
                 self._trust(self.pending)
             self.clock.end_step()
             name = f"start {state.trial + 1} of {self.config.restarts}" if self.trying else "training"
-            self.bar.update(offset + state.step, f"{name}, epoch {epoch + 1}", len(batch), train_nll)
+            label = f"{name}, epoch {epoch + 1}"
+            self.bar.update(offset + state.step, label, rows=len(batch), score=train_nll)
             if self.should_stop is not None and self.team.any(self.should_stop()):
                 self._stop(f"training was stopped at step {state.step}")
 
     def _validate(self, state: TrainState) -> float | None:
         """The NLL of the validation rows; without any, the last state of all is tried on some training rows."""
         if self.val is not None:
-            return nll(state.model, self.val, self.team)
+            return self._score(state, self.val)
         if not self.trying and (state.step >= self.until or self.clock.over):
-            nll(state.model, self._trial_rows(), self.team)
+            self._score(state, self._trial_rows())
         return None
+
+    def _score(self, state: TrainState, rows: Rows) -> float:
+        return score_together(state.model, rows, self.team, self.score)
 
     def _record(self, state: TrainState, number: int, val_nll: float | None) -> None:
         rate = state.optimizer.param_groups[0]["lr"]
-        seconds = time.perf_counter() - state.epoch_begin
+        seconds = state.clock() - state.epoch_begin
         state.history.append(Epoch(number, _mean(state.values), _mean(state.nlls), val_nll, rate, seconds))
         state.values, state.nlls = {}, {}
         if val_nll is not None and val_nll < state.best_nll:

@@ -1,5 +1,6 @@
 """The front door of training: check what was given, own the checkpoint, train."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -10,12 +11,14 @@ from torch import nn
 from dspp.config import TrainConfig
 from dspp.data.checks import Table
 from dspp.errors import InputError
+from dspp.model import Model
 from dspp.presets import Spec
 from dspp.training.checkpoint import Keeper, identify, open_for_team
 from dspp.training.clock import Clock
 from dspp.training.loop import FitResult, Trainer
-from dspp.training.rows import Source, training_rows, validation_rows
+from dspp.training.rows import Rows, Source, training_rows, validation_rows
 from dspp.training.state import Epoch
+from dspp.training.step import nll
 from dspp.training.team import Team
 
 
@@ -35,6 +38,10 @@ def fit(
     time_budget: float | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    clock: Callable[[], float] | None = None,
+    snapshot_steps: int = 50,
+    restart_rows: int = 5000,
+    score: Callable[[Model, Rows], float] | None = None,
 ) -> FitResult:
     """Build the model of `spec` on standardised rows and train it.
 
@@ -59,6 +66,13 @@ def fit(
         on_epoch: called after each epoch, those of trial starts excepted, and again for an epoch that is repeated after
             a resume or a recovery. What it raises ends training; the checkpoint stays.
         should_stop: asked after each step; True ends training with `TrainingInterrupted`. See `signals`.
+        clock: returns the time in seconds, from which the time budget and the seconds of the result and of each epoch
+            are taken; None: `time.perf_counter`.
+        snapshot_steps: a state to return to after a non-finite number, or to resume from, is kept at the start of each
+            epoch and every `snapshot_steps` steps.
+        restart_rows: number of training rows, at most, on which the starts are compared.
+        score: scores a model on validation rows, and on training rows to compare starts: the mean over the rows given,
+            lower is better. None: NLL per row. Where several processes train together, each scores a part of the rows.
 
     Raises:
         InputError: the data or settings cannot be used.
@@ -69,9 +83,13 @@ def fit(
     config = config or TrainConfig()
     if resume and checkpoint is None:
         raise InputError("resume=True needs the file to go on from: pass checkpoint=<path>")
-    team = Team.current()
+    for name, count in {"snapshot_steps": snapshot_steps, "restart_rows": restart_rows}.items():
+        if count < 1:
+            raise InputError(f"{name}: expected 1 or more, got {count}")
+    now = clock or time.perf_counter
+    team = Team.current(now)
     team.wait()  # the time that all share begins here
-    clock = Clock(time_budget, team.now if team.size > 1 else None)  # the budget is for all of this
+    shared_clock = Clock(time_budget, team.now if team.size > 1 else now)  # the budget is for all of this
     with _threads(config.threads):
         train = training_rows(X, y, spec, config)
         val = validation_rows(X_val, y_val, train, spec, config)
@@ -80,7 +98,21 @@ def fit(
             identity = identify(spec, config, features, train, val)
             kept = open_for_team(checkpoint, resume, checkpoint_seconds, identity, team)
         with kept as keeper:
-            trainer = Trainer(spec, config, train, val, features, clock, keeper, on_epoch, should_stop, team)
+            trainer = Trainer(
+                spec,
+                config,
+                train,
+                val,
+                features,
+                shared_clock,
+                keeper,
+                on_epoch,
+                should_stop,
+                team,
+                snapshot_steps,
+                restart_rows,
+                score or nll,
+            )
             return trainer.run(progress if team.rank == 0 else False)
 
 

@@ -1,6 +1,7 @@
 """The state of a training run: everything needed to go back to a moment, or on from it, bit for bit."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +55,8 @@ class TrainState:
     best_weights: Weights | None = None
     values: dict[int, float] = field(default_factory=dict)  # the objective at each step of this epoch
     nlls: dict[int, float] = field(default_factory=dict)  # the NLL, at the steps at which it was taken
-    epoch_begin: float = 0.0  # when this epoch began, on time.perf_counter
+    clock: Callable[[], float] = time.perf_counter  # in seconds
+    epoch_begin: float = 0.0  # when this epoch began, on that clock
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def take_snapshot(state: TrainState) -> Snapshot:
         best_weights=state.best_weights,  # replaced by a better one, never written into
         values=tuple(state.values.items()),
         nlls=tuple(state.nlls.items()),
-        epoch_seconds=time.perf_counter() - state.epoch_begin,
+        epoch_seconds=state.clock() - state.epoch_begin,
         climbs=tuple(layer.climbs for layer in state.model.gp_layers),
     )
 
@@ -126,7 +128,7 @@ def _restore_epoch(state: TrainState, snapshot: Snapshot) -> None:
     state.best_nll, state.best_epoch = snapshot.best_nll, snapshot.best_epoch
     state.best_weights = snapshot.best_weights
     state.values, state.nlls = dict(snapshot.values), dict(snapshot.nlls)
-    state.epoch_begin = time.perf_counter() - snapshot.epoch_seconds
+    state.epoch_begin = state.clock() - snapshot.epoch_seconds
 
 
 def copy_weights(model: nn.Module) -> Weights:

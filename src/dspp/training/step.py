@@ -1,7 +1,7 @@
 """One step of training, and the score of a model on rows."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -18,6 +18,7 @@ from dspp.training.schedules import SCHEDULES
 from dspp.training.state import TrainState
 from dspp.training.team import Team
 
+Score = Callable[[Model, Rows], float]  # of a model on rows: the mean over them, lower is better
 NLL_STEPS = 5  # the training NLL is taken at the first step of an epoch, and at every so many
 
 
@@ -104,29 +105,29 @@ class Stepper:
         return value if weight == 1.0 else weight * value
 
 
-def nll(model: Model, rows: Rows, team: Team | None = None) -> float:
-    """NLL a row of the distribution the user would get; processes of a team share the rows.
+def nll(model: Model, rows: Rows) -> float:
+    """NLL per row of the distribution the user would get."""
+    return -float(model.predictor()(rows.x).log_prob(rows.y).double().mean())
+
+
+def score_together(model: Model, rows: Rows, team: Team, score: Score = nll) -> float:
+    """The mean score of the rows, which the processes of a team share.
 
     Raises:
         NumericalError: it is not finite.
     """
-    shared = team is not None and 1 < team.size <= len(rows)
-    mine = rows[team.part(len(rows))] if shared and team else rows
-    if shared and team:
+    if 1 < team.size <= len(rows):
+        mine = rows[team.part(len(rows))]
         try:
-            value = _nll(model, mine)
+            value = score(model, mine)
         except NumericalError:
             value = math.nan  # the others wait for a number
         value = team.add(value * len(mine) / len(rows))[0]
     else:
-        value = _nll(model, mine)
+        value = score(model, rows)
     if not math.isfinite(value):
         raise NumericalError(f"the NLL of {len(rows)} rows is {value}")
     return value
-
-
-def _nll(model: Model, rows: Rows) -> float:
-    return -float(model.predictor()(rows.x).log_prob(rows.y).double().mean())
 
 
 @contextmanager

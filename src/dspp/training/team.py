@@ -7,7 +7,7 @@ each step, so that all go back, stop or end at the same step.
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,14 +27,15 @@ class Team:
 
     rank: int = 0
     size: int = 1
+    clock: Callable[[], float] = time.perf_counter  # in seconds; the first process's counts for all
     _time: float | None = None  # of the first process at the last `add`
 
     @classmethod
-    def current(cls) -> "Team":
+    def current(cls, clock: Callable[[], float] = time.perf_counter) -> "Team":
         """The processes of torch's default group, if there is one."""
         if not (dist.is_available() and dist.is_initialized()):
-            return cls()
-        return cls(dist.get_rank(), dist.get_world_size())
+            return cls(clock=clock)
+        return cls(dist.get_rank(), dist.get_world_size(), clock)
 
     def part(self, count: int) -> slice:
         """Which of `count` rows are this process's: neighbours, as many as any other has or one more.
@@ -58,7 +59,7 @@ class Team:
         """
         if self.size == 1:
             return list(numbers)
-        now = time.perf_counter() if self.rank == 0 else 0.0
+        now = self.clock() if self.rank == 0 else 0.0
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         summed = torch.tensor([*numbers, now], dtype=torch.float64, device=device)
         with self.together():
@@ -72,7 +73,7 @@ class Team:
 
     def now(self) -> float:
         """A time that is the same in all processes: the first's, when they last met."""
-        return time.perf_counter() if self._time is None else self._time
+        return self.clock() if self._time is None else self._time
 
     def wait(self) -> None:
         """Let all processes come to this point."""

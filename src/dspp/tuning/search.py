@@ -20,7 +20,7 @@ from dspp.engines import TasksLost, check_engine, cores, run_all
 from dspp.errors import InputError, ModelFileError, TrainingInterrupted
 from dspp.estimators import load
 from dspp.estimators.regressor import Regressor
-from dspp.tuning.progress import SearchLine
+from dspp.progress import ProgressBar
 from dspp.tuning.result import TrialRecord, TuneResult
 from dspp.tuning.space import Space
 from dspp.tuning.study import mark
@@ -134,7 +134,7 @@ class Search:
 
     def run(self, progress: bool | None) -> TuneResult:
         """Run the trials that are missing."""
-        with SearchLine(len(self._done()), self.trials, progress) as self.line:
+        with ProgressBar(self.trials, progress, done=len(self._done()), score="best NLL") as self.bar:
             if self.workers.here:
                 for trial, params in self._to_do():
                     self._take(trial, self._evaluate(trial, params))
@@ -217,7 +217,8 @@ class Search:
 
     def _show(self, number: int, share: float) -> None:
         best = self.best_nll if math.isfinite(self.best_nll) else None
-        self.line.update(number, share, best, self.budget.left)
+        label = f"trial {min(number + 1, self.trials)} of {self.trials}"
+        self.bar.update(number + share, label, score=best, seconds_left=self.budget.left)
 
     # ------------------------------------------------------------ several at once
 

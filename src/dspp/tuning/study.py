@@ -18,7 +18,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from dspp.data.inputs import Inputs, targets
 from dspp.errors import CheckpointError, InputError
-from dspp.training.lock import locked
+from dspp.storage import lock
 
 NAME = "dspp"  # of the study in its journal
 HEAD = b'{"op_code":'  # how every journal begins
@@ -47,7 +47,7 @@ def opened(path: Path | None, identity: Mapping[str, str]) -> Iterator[optuna.St
         if path is None:
             yield optuna.create_study(pruner=halving())
             return
-        with locked(best_file(path)):  # the journal's own ".lock" is Optuna's
+        with lock(best_file(path)):  # the journal's own ".lock" is Optuna's
             _cut(path)
             study = _journal(path, halving())
             _refuse_another(study, path, identity)

@@ -1,0 +1,106 @@
+"""What a person sees while something takes long: a bar with what is done, how fast, how well, and the time left."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+FIELDS = ("percent", "rate", "score", "left")
+
+
+class ProgressBar:
+    """A bar on standard error; silent when `show` is False or, by default, when nobody looks (not a terminal).
+
+    Args:
+        total: how much there is to do, in any unit; None: that is not known.
+        show: whether to show it; None: only on a terminal.
+        done: how much of it was done before.
+        score: what to call the score shown.
+        smoothing: how much of the score shown comes from earlier ones, from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        total: float | None,
+        show: bool | None = None,
+        *,
+        done: int = 0,
+        score: str = "NLL",
+        smoothing: float = 0.0,
+    ) -> None:
+        self._show = sys.stderr.isatty() if show is None else show
+        self._total, self._first, self._begin = total, done, time.perf_counter()
+        self._name, self._smoothing = score, smoothing
+        self._mean: float | None = None
+        self._rows = 0
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            *(TextColumn(f"{{task.fields[{field}]}}", markup=False) for field in FIELDS),
+            console=Console(stderr=True, force_terminal=self._show or None),
+            disable=not self._show,
+        )
+        self._task = self._bar.add_task("starting", total=total, completed=done, percent="", rate="", score="", left="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def update(
+        self,
+        done: float,
+        description: str,
+        *,
+        rows: int = 0,
+        score: float | None = None,
+        seconds_left: float | None = None,
+    ) -> None:
+        """Show how much is done.
+
+        Args:
+            done: of the total.
+            description: what is being done.
+            rows: seen since the last call.
+            score: the latest; None: the one shown stays.
+            seconds_left: at most, whatever the pace.
+        """
+        if not self._show:
+            return
+        seconds = max(time.perf_counter() - self._begin, 1e-9)
+        self._rows += rows
+        if score is not None:
+            self._mean = score if self._mean is None else self._smoothing * self._mean + (1 - self._smoothing) * score
+        percent = left = ""
+        if self._total:
+            percent = f"{100 * done / self._total:3.0f} %"
+            estimate = seconds * (self._total - done) / max(done - self._first, 1e-9)
+            left = _clock(estimate if seconds_left is None else min(estimate, seconds_left))
+        self._bar.update(
+            self._task,
+            completed=done,
+            description=description,
+            percent=percent,
+            rate=f"{self._rows / seconds:,.0f} rows/s" if self._rows else "",
+            score="" if self._mean is None else f"{self._name} {self._mean:+.3f}",
+            left=left if done > self._first else "",
+        )
+
+    def expect(self, total: float) -> None:
+        """Show that there will be so much to do, after a change of plan."""
+        self._total = total
+        self._bar.update(self._task, total=total)
+
+
+def _clock(seconds: float) -> str:
+    """`1:02:03 left`, or `2:03 left`."""
+    minutes, second = divmod(int(max(0.0, seconds)), 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour}:{minute:02d}:{second:02d} left" if hour else f"{minute}:{second:02d} left"

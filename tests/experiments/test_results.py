@@ -1,0 +1,17 @@
+"""What the committed results say of the library itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+RESULTS = sorted((Path(__file__).parents[2] / "results").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_no_fit_needed_more_jitter_than_configured(path: Path) -> None:
+    """Promise 12, on every committed fit of a GP model."""
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    climbs = [record["details"]["jitter_climbs"] for record in records if "jitter_climbs" in record.get("details", {})]
+    assert climbs or path.stem == "complexity"  # timings of single steps
+    assert not any(climbs)
