@@ -30,6 +30,7 @@ TESTS = (  # fast ones, and the frozen numbers last
     "tests/test_rules.py",
     "tests/gp",
     "tests/likelihoods",
+    "tests/test_calibration.py",
     "tests/test_limits.py",
     "tests/test_gpytorch_parity.py",
     "tests/frozen",
