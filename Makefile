@@ -69,7 +69,7 @@ bench: $(VENV)/.dev ## speed and memory against GPyTorch, and growth exponents
 	$(PY) -m benchmarks.predict
 	$(PY) -m benchmarks.scaling
 
-mutants: $(VENV)/.dev ## whether the tests can fail: faults put into the numerical core, a sample of them (about an hour)
+mutants: $(VENV)/.dev ## whether the tests can fail: faults put into the numerical core, a sample of them (hours)
 	$(PY) -m benchmarks.mutants
 
 experiments: $(VENV)/.experiments ## what the paper's experiments need: boosted trees to compare with

@@ -18,6 +18,8 @@ ORDER = [
     "config",
     "upgrade",
     "storage",
+    "packing",
+    "history",
     "progress",
     "data",
     "gp",

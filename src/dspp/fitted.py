@@ -16,11 +16,11 @@ from dspp.data.checks import Table, check_width, check_X
 from dspp.data.encoding import TableEncoder
 from dspp.data.scaling import Standardizer
 from dspp.errors import InputError
+from dspp.history import Epoch
 from dspp.likelihoods import Codec
 from dspp.model import Model, Predictor
 from dspp.predictive import Predictive
 from dspp.presets import Spec
-from dspp.training.state import Epoch
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from dspp.data.files import open_table
 from dspp.errors import InputError, TrainingInterrupted
 from dspp.objectives import OBJECTIVES
 from dspp.report import tables
-from dspp.training.team import LOST
+from dspp.training.processes import LOST
 
 TINY = shlex.split("--inducing 8 --width 2 --epochs 3 --restarts 1")
 # As if typed: Ctrl-C is not ignored, also where the tests run in the background.

@@ -30,6 +30,7 @@ from dspp.data import Standardizer
 from dspp.data.encoding import TableEncoder
 from dspp.errors import DsppError, InputError, ModelFileError
 from dspp.fitted import Fitted
+from dspp.history import Epoch
 from dspp.likelihoods.codec import Standardised
 from dspp.model import TOPOLOGIES, build
 from dspp.modelfile import file as container
@@ -39,7 +40,6 @@ from dspp.modelfile.skeleton import skeleton
 from dspp.presets import PRESETS, Spec, preset
 from dspp.quadrature import RULES
 from dspp.training import fit
-from dspp.training.state import Epoch
 
 GENERATOR = np.random.default_rng(5)
 X = GENERATOR.normal(size=(40, 3)) * [1.0, 30.0, 0.01] + [1e3, 0.0, 5.0]

@@ -20,9 +20,9 @@ from dspp.errors import CheckpointError, InputError, TrainingDiverged, TrainingI
 from dspp.estimators import ESTIMATORS, DSPPRegressor
 from dspp.estimators.regressor import Regressor
 from dspp.estimators.settings import SHARED_WIDTH
+from dspp.history import Epoch
 from dspp.model import TOPOLOGIES
 from dspp.storage import lock
-from dspp.training.state import Epoch
 from dspp.tuning import TrialRecord, TuneResult, tune
 from dspp.tuning.search import Budget, Search
 from dspp.tuning.space import Range, Space

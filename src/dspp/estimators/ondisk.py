@@ -33,7 +33,7 @@ from dspp.estimators.settings import Settings, seed_of
 from dspp.likelihoods import LIKELIHOODS
 from dspp.progress import ProgressBar
 from dspp.training.cache import RowCache, find_cache, write_cache
-from dspp.training.team import Team
+from dspp.training.processes import ProcessGroup
 
 MOST_HELD_OUT = 20_000  # rows for validation, and as many for recalibration: they are kept in memory
 PIECE_CELLS = 1 << 19  # encoded at once
@@ -295,12 +295,12 @@ class _Maker:
 @contextmanager
 def _first_before_others() -> Iterator[None]:
     """Of processes that train together, let the first write what the others then find."""
-    team = Team.current()
-    if team.rank > 0:
-        team.wait()
+    group = ProcessGroup.current()
+    if group.rank > 0:
+        group.wait()
     yield
-    if team.rank == 0:
-        team.wait()
+    if group.rank == 0:
+        group.wait()
 
 
 def _check_names(shards: Shards, targets: list[str], drop: Sequence[str]) -> None:

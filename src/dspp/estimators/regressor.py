@@ -28,10 +28,10 @@ from dspp.errors import InputError
 from dspp.estimators.fitting import Array, Part, fit_rows, fit_table
 from dspp.estimators.ondisk import Stored, stored
 from dspp.estimators.settings import Settings, check_number, seed_of
+from dspp.history import Epoch
 from dspp.likelihoods import LIKELIHOODS
 from dspp.predictive import Predictive, RealPredictive
 from dspp.training.disk import BLOCK_ROWS, GROUP_BYTES, DiskRows
-from dspp.training.state import Epoch
 
 
 class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[misc]

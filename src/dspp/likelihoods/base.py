@@ -58,7 +58,7 @@ class Likelihood(nn.Module, ABC):
     def log_prob(self, latent: LatentMixture, y: Float[Tensor, "N T"]) -> Float[Tensor, " N"]:
         """Return log p(y_n), the density of the distribution that the user gets."""
         predictive: Predictive = self(latent)
-        return predictive.log_prob(drop_single(y))
+        return predictive.log_prob(y)
 
     def expected_log_prob(self, latent: LatentMixture, y: Float[Tensor, "N T"]) -> Float[Tensor, "S N"]:
         """Return E[log p(y_n | f)] over f ~ N(μ_sn, v_sn), the data term of the ELBO."""
@@ -94,11 +94,6 @@ def check_single(name: str, num_outputs: int) -> int:
             f"the likelihood {name!r} got {num_outputs} outputs, expected 1; use the likelihood 'gaussian'"
         )
     return num_outputs
-
-
-def drop_single(y: Float[Tensor, "N T"]) -> Float[Tensor, " N *T"]:
-    """(N,) for the (N, 1) of a single output, as the densities of one output take it."""
-    return y[:, 0] if y.shape[1] == 1 else y
 
 
 def check_gamma(gamma: float) -> None:

@@ -10,7 +10,7 @@ from torch.nn.functional import softplus
 from dspp.config import ModelConfig
 from dspp.errors import InputError
 from dspp.gp.kernels import inverse_softplus
-from dspp.likelihoods.base import LIKELIHOODS, Likelihood, check_gamma, drop_single
+from dspp.likelihoods.base import LIKELIHOODS, Likelihood, check_gamma
 from dspp.predictive import LatentMixture, MultivariateNormalMixture, NormalMixture
 
 AnyNormal = NormalMixture | MultivariateNormalMixture
@@ -51,13 +51,13 @@ class Gaussian(Likelihood):
 
     def expected_log_prob(self, latent: LatentMixture, y: Float[Tensor, "N T"]) -> Float[Tensor, "S N"]:
         """Return E[log p(y_n | f)] in closed form."""
-        return self.forward(latent).expected_log_lik(drop_single(y))
+        return self.forward(latent).expected_log_lik(y)
 
     def gamma_score(
         self, latent: LatentMixture, y: Float[Tensor, "N T"], gamma: float, integral_power: float
     ) -> Float[Tensor, "S N"]:
         """Return the tempered score in closed form."""
-        return gamma_score(self.forward(latent), drop_single(y), gamma, integral_power)
+        return gamma_score(self.forward(latent), y, gamma, integral_power)
 
 
 def start_noise(config: ModelConfig, num_outputs: int) -> Float[Tensor, " T"]:

@@ -11,9 +11,9 @@ from dspp.config import ModelConfig, ObjectiveConfig, TrainConfig, fits
 from dspp.data.encoding import TableEncoder
 from dspp.errors import InputError
 from dspp.fitted import Fitted
+from dspp.history import Epoch
 from dspp.presets import Spec
 from dspp.storage import to_plain
-from dspp.training.state import Epoch
 from dspp.upgrade import with_likelihood_setting
 
 FORMAT, VERSION = "dspp-model", 2

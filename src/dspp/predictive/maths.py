@@ -73,13 +73,18 @@ def check_probabilities(p: float | Float[Tensor, " *K"], device: torch.device) -
 
 
 def checked_targets(y: Table, mean: Float[Tensor, "S N *T"], many: bool = False) -> Tensor:
-    """Return y as a tensor with one value for each row and output or, where `many` are allowed, K of them."""
+    """Return y as a tensor with one value for each row and output or, where `many` are allowed, K of them.
+
+    Of one output, (N, 1) is taken as (N,): targets have an output axis inside the library.
+    """
     if not isinstance(y, Tensor):  # arrays, columns of data frames, lists
         try:
             y = torch.as_tensor(np.array(y), device=mean.device)
         except (TypeError, ValueError):
             raise InputError(f"y: got {y!r:.100}, expected numbers; give one for each row and output") from None
     rows = tuple(mean.shape[1:])
+    if mean.ndim == 2 and tuple(y.shape) == (*rows, 1) and not (many and rows == (1,)):
+        y = y.squeeze(-1)
     if tuple(y.shape) != rows and not (many and tuple(y.shape[1:]) == rows):
         also = f", or (K, {rows[0]}) for K values a row" if many else ""
         raise InputError(f"y has shape {tuple(y.shape)}, expected {rows}{also}; give one value for each row and output")

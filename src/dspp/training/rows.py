@@ -14,7 +14,6 @@ from dspp.config import TrainConfig
 from dspp.data.batches import batch_indices
 from dspp.data.checks import Table, check_width, check_X, check_y
 from dspp.errors import InputError
-from dspp.likelihoods.base import drop_single
 from dspp.presets import Spec
 
 
@@ -40,7 +39,7 @@ class Rows:
     @property
     def content(self) -> dict[str, Tensor]:
         """What a checkpoint knows them by; a single target as (N,), as the first checkpoints had it."""
-        return {"x": self.x, "y": drop_single(self.y)}
+        return {"x": self.x, "y": self.y[:, 0] if self.y.shape[1] == 1 else self.y}
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> "Batches":
         """The batches of an epoch: see `Source`."""
