@@ -101,11 +101,11 @@ def whole(folder: Path, part: int, repeats: int) -> dict[str, object]:
 def part(folder: Path, part: int, repeats: int) -> dict[str, object]:
     import numpy as np
     import torch
+    from dspp.estimators.ondisk import stored
+    from dspp.table.folder import Shards
 
     from dspp import TrainConfig, preset
-    from dspp.data.shards import Shards
     from dspp.estimators import PPGPRRegressor
-    from dspp.estimators.ondisk import stored
     from dspp.training import fit
     from dspp.training.disk import DiskRows
     from dspp.training.rows import Rows

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dspp.data.checks import Table
 from dspp.errors import InputError
 from dspp.metrics import LEVELS, Comparison, ObservedOutput
 from dspp.predictive import Predictive, RealPredictive
+from dspp.table.checks import Table
 
 _HEADLINE = 0.9  # the level that the verdict speaks of
 _CHANCE = 0.05  # a coverage that chance would give less often than this is no accident

@@ -21,10 +21,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dspp.data.checks import Table, check_y
 from dspp.errors import InputError, NumericalError
 from dspp.predictive import Predictive, RealPredictive
 from dspp.registry import Registry
+from dspp.table.checks import Table, check_y
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the central intervals that are scored
 PAPER = ("nll", "rmse", "crps", "coverage90", "mrmse")  # what experiments record: the paper's scores, and coverage

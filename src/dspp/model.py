@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dspp.config import ModelConfig
-from dspp.data.checks import Table, check_width, check_X
 from dspp.errors import InputError
 from dspp.features import feature_network
 from dspp.gp.conditional import TILE
@@ -27,6 +26,7 @@ from dspp.likelihoods import LIKELIHOODS, Likelihood
 from dspp.predictive import LatentMixture, Predictive
 from dspp.quadrature import RULES, Noise, Rule
 from dspp.registry import Registry
+from dspp.table.checks import Table, check_width, check_X
 
 log = logging.getLogger("dspp")
 MIN_WEIGHT = 1e-30  # of a component, to be computed in predictions

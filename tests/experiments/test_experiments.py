@@ -15,9 +15,9 @@ import pytest
 import torch
 from scipy import stats
 
-from dspp.data.robot_arm import robot_arm, robot_arm_motion
 from dspp.errors import InputError
 from dspp.predictive import NormalMixture
+from dspp.simulation import robot_arm, robot_arm_motion
 from experiments import results
 from experiments.catalogue import EXPERIMENTS, METHODS, experiment
 from experiments.cli import _result, merge_command

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 import dspp
+from dspp.batches import derive_seed
 from dspp.config import ModelConfig, TrainConfig
-from dspp.data import Standardizer, derive_seed, robot_arm_motion
+from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError, NumericalError, TrainingDiverged
 from dspp.metrics import evaluate
 from dspp.model import build
 from dspp.objectives import OBJECTIVES
 from dspp.presets import Spec, preset
+from dspp.simulation import robot_arm_motion
 from dspp.training import fit
 from dspp.training.restarts import TRIAL_ROWS, start_seed
 from dspp.training.schedules import SCHEDULES

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dspp.data.checks import Table, check_X
 from dspp.errors import InputError
 from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, checked_column, house_axes, labelled
+from dspp.table.checks import Table, check_X
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from scipy.stats import binom
 from torch import Tensor
 
-from dspp.data.checks import Table
 from dspp.errors import InputError
 from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, Vector, checked_column, dots, house_axes, labelled, to_numpy
+from dspp.table.checks import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from dspp.data.checks import Table, check_y
 from dspp.errors import InputError
+from dspp.table.checks import Table, check_y
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 from torch.distributions import Categorical, MixtureSameFamily
 
-from dspp.data.checks import Table
 from dspp.errors import InputError
 from dspp.predictive import maths
+from dspp.table.checks import Table
 
 _WEIGHT_TOLERANCE = 1e-6  # by which the weights of a mix may miss one
 

@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from dspp.data.checks import Table
 from dspp.errors import InputError
 from dspp.predictive import maths
 from dspp.predictive.normal import NormalMixture
 from dspp.predictive.one_output import OneOutput
+from dspp.table.checks import Table
 
 
 @final

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.special import ndtri
 
-from dspp.data.checks import Table
 from dspp.derivatives import first_only
 from dspp.errors import InputError, NumericalError
+from dspp.table.checks import Table
 
 LOG_2PI = math.log(2.0 * math.pi)
 _CHUNK_ELEMENTS = 2**20  # numbers in the largest temporary: 8 MB of float64 stay in the cache

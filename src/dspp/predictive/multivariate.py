@@ -10,11 +10,11 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 from torch.distributions import MixtureSameFamily, MultivariateNormal
 
-from dspp.data.checks import Table
 from dspp.errors import NumericalError
 from dspp.predictive import maths
 from dspp.predictive.base import Mixture
 from dspp.predictive.normal import NormalMixture
+from dspp.table.checks import Table
 
 
 @final

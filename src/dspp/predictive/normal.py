@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 from torch.distributions import MixtureSameFamily, Normal
 
-from dspp.data.checks import Table
 from dspp.predictive import maths
 from dspp.predictive.base import Mixture
 from dspp.predictive.one_output import OneOutput
+from dspp.table.checks import Table
 
 
 @final

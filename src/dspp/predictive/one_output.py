@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dspp.data.checks import Table, check_y
 from dspp.errors import InputError
 from dspp.predictive import maths
+from dspp.table.checks import Table, check_y
 
 if TYPE_CHECKING:  # drawing is asked for rarely; matplotlib is slow to import
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from dspp.data.checks import Table
+from dspp.table.checks import Table
 
 
 class Predictive(Protocol):

@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 from torch.distributions import MixtureSameFamily, StudentT
 
-from dspp.data.checks import Table
 from dspp.errors import InputError
 from dspp.predictive import maths
 from dspp.predictive.base import Mixture
 from dspp.predictive.one_output import OneOutput
+from dspp.table.checks import Table
 
 _BREAKS = (1.5, 5.0, 20.0, 60.0, 250.0)  # in scales of a component: the panels of the integral of F(1 − F)
 _PANEL_NODES = 8  # of Gauss and Legendre in each panel

@@ -10,11 +10,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dspp.batches import batch_indices
 from dspp.config import TrainConfig
-from dspp.data.batches import batch_indices
-from dspp.data.checks import Table, check_width, check_X, check_y
 from dspp.errors import InputError
 from dspp.presets import Spec
+from dspp.table.checks import Table, check_width, check_X, check_y
 
 
 @dataclass(frozen=True)

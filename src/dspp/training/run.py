@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from dspp.config import TrainConfig
-from dspp.data.checks import Table
 from dspp.errors import InputError, NumericalError, TrainingInterrupted
 from dspp.history import Epoch
 from dspp.model import Model
 from dspp.presets import Spec
 from dspp.progress import ProgressBar
+from dspp.table.checks import Table
 from dspp.training.checkpoint import CheckpointWriter, identify, open_for_group
 from dspp.training.clock import Clock
 from dspp.training.loop import Loop, Stage

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import expit, log_expit
 
-from dspp.data.batches import derive_seed
+from dspp.batches import derive_seed
 from dspp.errors import InputError
 
 NUM_JOINTS: Final = 8
