@@ -22,8 +22,7 @@ from dspp.model import Model, Predictor
 from dspp.notes import Note
 from dspp.predictive import Predictive, RealPredictive
 from dspp.presets import Spec
-from dspp.table.checks import Table as Array
-from dspp.table.checks import check_width, check_X
+from dspp.table.checks import Array, check_width, check_X
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 
