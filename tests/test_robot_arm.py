@@ -5,6 +5,7 @@ import importlib
 import numpy as np
 import pytest
 import torch
+from motion import RobotArmMotion, jacobian, robot_arm_motion
 from scipy import stats
 
 from dspp import metrics
@@ -17,11 +18,8 @@ from dspp.simulation import (
     LINK_TWIST,
     RANGE_FINDER,
     RobotArm,
-    RobotArmMotion,
     end_effector,
-    jacobian,
     robot_arm,
-    robot_arm_motion,
 )
 
 

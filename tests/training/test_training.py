@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from motion import robot_arm_motion
 
 import dspp
 from dspp.batches import derive_seed
@@ -18,7 +19,6 @@ from dspp.metrics import evaluate
 from dspp.model import build
 from dspp.objectives import OBJECTIVES
 from dspp.presets import Spec, preset
-from dspp.simulation import robot_arm_motion
 from dspp.training import fit
 from dspp.training.restarts import TRIAL_ROWS, start_seed
 from dspp.training.schedules import SCHEDULES
