@@ -117,7 +117,7 @@ def _origin(source: Source | None, sha256: str, label: str) -> str:
 
 def _arrays(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """X, y and traj of an .npz file, checked; nothing else in it is read."""
-    from dspp.data.checks import check_Xy  # waits for torch, which a list of the sets need not
+    from dspp.table.checks import check_Xy  # waits for torch, which a list of the sets need not
 
     members = _members(path, content)
     targets = [key for key in ("y", "Y") if key in members]
