@@ -17,6 +17,7 @@ from dspp.errors import InputError
 from dspp.likelihoods.codec import Logarithm, Standardised
 from dspp.model import build
 from dspp.predictive import LogNormalMixture, NormalMixture
+from dspp.table.messages import Place
 
 F64, S, N = torch.float64, 3, 4
 
@@ -113,7 +114,7 @@ def test_a_target_that_is_not_positive_is_named(value: float) -> None:
     y = np.ones((6, 1))
     y[2] = y[4] = value
     with pytest.raises(InputError, match=r"y: column 'price', row r2: got .*expected a positive number"):
-        Logarithm.real(y, ["price"], [f"r{i}" for i in range(6)])
+        Logarithm.real(y, ["price"], Place("y", labels=[f"r{i}" for i in range(6)]))
 
 
 def test_several_outputs_are_refused() -> None:

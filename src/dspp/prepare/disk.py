@@ -169,6 +169,7 @@ class _Passes:
         counts, (observed, known) = np.zeros(4, int), np.zeros((2, len(self.targets)), int)
         for rows, role in self._batches("learning the columns"):
             check_no_inf(rows)
+            self.codec.real(rows.targets, self.targets, rows.place)  # or an error, before anything is written
             train = _only(rows, role, TRAIN)
             assert train.arrow is not None
             learner.add(train.arrow, train.place)
