@@ -65,7 +65,7 @@ bench: $(VENV)/.dev ## compare speed and memory with GPyTorch; measure how a ste
 	$(PY) -m benchmarks.predict
 	$(PY) -m benchmarks.scaling
 
-mutants: $(VENV)/.dev ## check that the tests notice faults in the numerical core (a sample; about an hour)
+mutants: $(VENV)/.dev ## check that the tests notice faults in the numerical core (a sample; hours)
 	$(PY) -m benchmarks.mutants
 
 experiments: $(VENV)/.experiments ## install what the paper's experiments need: boosted trees to compare with

@@ -66,7 +66,8 @@ def our_step(case: Case) -> Callable[[], object]:
 
     def step() -> float:
         optimizer.zero_grad()
-        value = score(model(x, noise_seed=1), y, model.kl(), NUM_DATA, beta=objective.beta)
+        latent = model(x, noise_seed=1)
+        value = score(model.likelihood, latent, y[:, None], model.kl(), NUM_DATA, beta=objective.beta)
         (-value).backward()
         optimizer.step()
         return value.item()

@@ -23,7 +23,7 @@ import torch
 from dspp.config import TrainConfig
 from dspp.presets import preset
 from dspp.training import fit
-from dspp.training.team import team_of_launcher
+from dspp.training.processes import join_launched
 
 EPOCHS, STEPS = 5, 5  # the first epoch of a turn is left out
 
@@ -35,9 +35,9 @@ def worker(batch: int) -> None:
     X = rng.normal(size=(STEPS * batch, 8))
     y = np.sin(X).sum(1) / np.sqrt(4.0)
     config = TrainConfig(epochs=EPOCHS, batch_size=batch, restarts=1)
-    with team_of_launcher("cpu") as team:
+    with join_launched("cpu") as group:
         result = fit(preset("dspp", width=3), X, y, config=config, progress=False)
-        if team.rank == 0:
+        if group.rank == 0:
             print(json.dumps(statistics.median(e.seconds for e in result.history[1:]) / STEPS * 1e3), flush=True)
 
 

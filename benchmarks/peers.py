@@ -125,7 +125,7 @@ class PeerDGP(DeepGP):
 
 def peer_of(model: Model, config: ModelConfig, mirror_jitter: bool = True) -> torch.nn.Module:
     """The GPyTorch model with the parameters of ours, in its dtype; with our jitter, or with its own."""
-    dtype = model.head.raw_noise.dtype
+    dtype = model.likelihood.raw_noise.dtype
     points = [layer.inducing_points.detach()[0] for layer in model.gp_layers]
     scales = [layer.kernel.outputscale.detach() for layer in model.gp_layers]
     jitters = [config.jitter * (s.unsqueeze(-1) if len(s) > 1 else float(s)) for s in scales]
@@ -152,7 +152,7 @@ def copy_parameters(model: Model, peer: torch.nn.Module) -> None:
     stack = getattr(peer, "stack", [peer])
     for ours, theirs in zip(model.gp_layers, stack, strict=True):
         _copy_layer(ours, theirs)
-    peer.likelihood.noise = model.head.noise_var
+    peer.likelihood.noise = model.likelihood.noise_var
     if isinstance(peer, DSPP):
         peer.raw_quad_weights.copy_(model.rule.log_weights())
         for i, layer in enumerate(stack[1:]):

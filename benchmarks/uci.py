@@ -55,7 +55,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, object]:
         "best_epoch": result.best_epoch,
         "recoveries": len(result.recoveries),
         "jitter_climbs": result.jitter_climbs,
-        "noise_var": result.model.head.noise_var.item(),
+        "noise_var": result.model.likelihood.noise_var.item(),
         "weights": [round(float(w), 4) for w in weights],
         "restart_nll": [round(v, 3) for v in result.restart_nll],
         "settings": {

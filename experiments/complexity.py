@@ -61,11 +61,12 @@ def _make_step(method: str, setting: Setting) -> Callable[[], None]:
     model = build(spec.model, rows)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     score, x = OBJECTIVES[spec.objective.name], rows[: setting["batch_size"]]
-    y = torch.sin(x).sum(-1)
+    y = torch.sin(x).sum(-1, keepdim=True)
 
     def step() -> None:
         optimizer.zero_grad()
-        value = score(model(x, noise_seed=1), y, model.kl(), len(rows), beta=spec.objective.beta)
+        latent = model(x, noise_seed=1)
+        value = score(model.likelihood, latent, y, model.kl(), len(rows), beta=spec.objective.beta)
         (-value).backward()
         optimizer.step()
 

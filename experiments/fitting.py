@@ -4,14 +4,15 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from dspp.config import TrainConfig
+from dspp.likelihoods import Gaussian
 from dspp.metrics import evaluate
-from dspp.mixture import AnyMixture
 from dspp.model import Model
+from dspp.predictive import Predictive
 from dspp.presets import Spec
 from dspp.training import FitResult, fit
 from experiments import data as datasets
@@ -24,7 +25,7 @@ from experiments.units import Unit
 
 Record = dict[str, Any]
 # Predictions for the test and for the validation rows; seconds; details.
-Fitted = tuple[AnyMixture, AnyMixture, float, dict[str, Any]]
+Fitted = tuple[Predictive, Predictive, float, dict[str, Any]]
 
 
 def run_unit(unit: Unit, data_folder: Path | None, work: Path, provenance: Mapping[str, Any], parent: int) -> Record:
@@ -79,7 +80,7 @@ def _record(
     }
 
 
-def scores(test: AnyMixture, parts: Parts) -> dict[str, float | None]:
+def scores(test: Predictive, parts: Parts) -> dict[str, float | None]:
     """Return every score on the test rows, and the NLL on those whose inputs are not among the training rows."""
     new = np.flatnonzero(~parts.seen).tolist()
     nll_new = evaluate(test.rows(new), parts.y_test[new])["nll"] if len(new) else None
@@ -119,7 +120,7 @@ def _details(result: FitResult) -> dict[str, Any]:
         "epochs": len(result.history),
         "best_epoch": result.best_epoch,
         "weights": _weights(result.model),
-        "noise_var": result.model.head.noise_var.detach().flatten().tolist(),
+        "noise_var": cast(Gaussian, result.model.likelihood).noise_var.detach().flatten().tolist(),
         "jitter_climbs": result.jitter_climbs,
         "recoveries": len(result.recoveries),
     }

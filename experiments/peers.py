@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from dspp.errors import InputError, NumericalError
-from dspp.mixture import NormalMixture
+from dspp.predictive import NormalMixture
 
 Array = NDArray[np.float64]
 Moments = Callable[[Array], tuple[Array, Array]]  # the mean and the variance of each row

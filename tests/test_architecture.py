@@ -16,15 +16,18 @@ ORDER = [
     "registry",
     "derivatives",
     "config",
+    "upgrade",
     "storage",
+    "packing",
+    "history",
     "progress",
     "data",
     "gp",
     "quadrature",
     "plots",
-    "mixture",
+    "predictive",
     "features",
-    "heads",
+    "likelihoods",
     "model",
     "presets",
     "objectives",
@@ -80,7 +83,7 @@ def rank(part: str) -> int:
 
 def test_there_is_something_to_test() -> None:
     assert {"errors", "gp.conditional", "model", "objectives"} <= TREES.keys()
-    assert set(imports("model", TREES["model"])) >= {"config", "gp.layer", "heads", "quadrature"}
+    assert set(imports("model", TREES["model"])) >= {"config", "gp.layer", "likelihoods", "quadrature"}
 
 
 def test_imports_go_one_way() -> None:
@@ -130,7 +133,7 @@ def factorisations(tree: ast.AST) -> int:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in ("cholesky", "cholesky_ex", "cho_factor"):
             count += dotted(node) != "maths.cholesky"  # the mixture's own, counted below
-        if isinstance(node, ast.ImportFrom) and node.module != "dspp.mixture.maths":
+        if isinstance(node, ast.ImportFrom) and node.module != "dspp.predictive.maths":
             count += sum("chol" in alias.name or "cho_" in alias.name for alias in node.names)
     return count
 
@@ -148,7 +151,7 @@ def test_the_factor_of_the_outputs_covariance_stays_with_the_mixture() -> None:
         used = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)}
         if any(call.endswith("cholesky") and not call.endswith("linalg.cholesky") for call in used):
             users.add(name)
-    assert users <= {"mixture.multivariate", "mixture.maths"}, users
+    assert users <= {"predictive.multivariate", "predictive.maths"}, users
 
 
 # ---------------------------------------------------------------- nothing that runs what it reads

@@ -16,7 +16,7 @@ from dspp import metrics
 from dspp.calibration import Calibration, Conformal, check_calibration
 from dspp.errors import InputError, NumericalError
 from dspp.metrics import LEVELS, all_scores, r_squared
-from dspp.mixture import MultivariateNormalMixture, NormalMixture
+from dspp.predictive import MultivariateNormalMixture, NormalMixture
 
 F64, NAN = torch.float64, math.nan
 

@@ -11,14 +11,15 @@ from collections.abc import Iterator
 import pytest
 import reference as ref
 import torch
+from given import given, predicted
 from reference import assert_close, assert_same_gradient
 from torch import Tensor, nn
 
 from dspp.config import ModelConfig
 from dspp.gp.layer import GPLayer
-from dspp.mixture import AnyMixture
+from dspp.likelihoods.gaussian import AnyNormal, gamma_score
 from dspp.model import Model, build
-from dspp.objectives import elbo, gamma_elbo, gamma_score, predictive
+from dspp.objectives import elbo, gamma_elbo, predictive
 from dspp.quadrature import QR3
 
 with warnings.catch_warnings():
@@ -87,7 +88,9 @@ def gradient_pairs(model: Model, peer: nn.Module) -> Iterator[tuple[str, Tensor 
 
     Both sides use softplus for the same raw parameters, so that gradients compare without a chain rule.
     """
-    pairs: list[tuple[str, Tensor, Tensor]] = [("noise", model.head.raw_noise, peer.likelihood.noise_covar.raw_noise)]
+    pairs: list[tuple[str, Tensor, Tensor]] = [
+        ("noise", model.likelihood.raw_noise, peer.likelihood.noise_covar.raw_noise)
+    ]
     linear = 0
     for i, (ours, theirs) in enumerate(zip(model.gp_layers, stack(peer), strict=True)):
         strategy = theirs.variational_strategy
@@ -138,7 +141,7 @@ def assert_same(model: Model, peer: nn.Module, ours: Tensor, theirs: Tensor) -> 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_svgp(seed: int) -> None:
     model, peer, x, y = model_pair(seed, layers=1, covariance="full")
-    ours = elbo(model(x), y, model.kl(), NUM_DATA, beta=0.7)
+    ours = elbo(model.likelihood, model(x), y[:, None], model.kl(), NUM_DATA, beta=0.7)
     theirs = VariationalELBO(peer.likelihood, peer, NUM_DATA, beta=0.7)(peer(x), y)
     assert_same(model, peer, ours, theirs)
 
@@ -147,7 +150,7 @@ def test_svgp(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_ppgpr(seed: int, covariance: str) -> None:
     model, peer, x, y = model_pair(seed, layers=1, covariance=covariance)
-    ours = predictive(model(x), y, model.kl(), NUM_DATA, beta=0.3)
+    ours = predictive(model.likelihood, model(x), y[:, None], model.kl(), NUM_DATA, beta=0.3)
     theirs = PredictiveLogLikelihood(peer.likelihood, peer, NUM_DATA, beta=0.3)(peer(x), y)
     assert_same(model, peer, ours, theirs)
 
@@ -156,7 +159,7 @@ def test_ppgpr(seed: int, covariance: str) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_dspp(seed: int, layers: int) -> None:
     model, peer, x, y = model_pair(seed, layers=layers)
-    ours = predictive(model(x), y, model.kl(), NUM_DATA, beta=0.05)
+    ours = predictive(model.likelihood, model(x), y[:, None], model.kl(), NUM_DATA, beta=0.05)
     theirs = DeepPredictiveLogLikelihood(peer.likelihood, peer, NUM_DATA, beta=0.05)(peer(x), y)
     assert_same(model, peer, ours, theirs)
 
@@ -170,13 +173,13 @@ def test_dgp_on_equal_samples(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
         return torch.randn(shape, generator=generator, dtype=dtype, device=device)
 
     monkeypatch.setattr("torch.distributions.normal._standard_normal", same_samples)
-    ours = elbo(model(x, noise_seed=seed), y, model.kl(), NUM_DATA, beta=0.7)
+    ours = elbo(model.likelihood, model(x, noise_seed=seed), y[:, None], model.kl(), NUM_DATA, beta=0.7)
     with gpytorch.settings.num_likelihood_samples(5):
         theirs = DeepApproximateMLL(VariationalELBO(peer.likelihood, peer, NUM_DATA, beta=0.7))(peer(x), y)
     assert_same(model, peer, ours, theirs)
 
 
-def multiplied_gamma_elbo(mixture: AnyMixture, y: Tensor, kl: Tensor, gamma: float, beta: float) -> Tensor:
+def multiplied_gamma_elbo(mixture: AnyNormal, y: Tensor, kl: Tensor, gamma: float, beta: float) -> Tensor:
     """Our gamma-elbo with the power of the normalising integral that GPyTorch has, +(γ − 1)/γ.
 
     The published loss (Knoblauch 2019) divides by I^((γ−1)/γ); GPyTorch multiplies by it. `test_objectives.py` shows by
@@ -190,10 +193,10 @@ def multiplied_gamma_elbo(mixture: AnyMixture, y: Tensor, kl: Tensor, gamma: flo
 def test_gamma_objective(seed: int) -> None:
     model, peer, x, y = model_pair(seed, layers=1, covariance="full")
     gamma = (1.01, 1.03, 1.1, 1.5)[seed // 4 % 4]
-    ours = multiplied_gamma_elbo(model(x), y, model.kl(), gamma, beta=0.7)
+    ours = multiplied_gamma_elbo(predicted(model, x), y, model.kl(), gamma, beta=0.7)
     mll = GammaRobustVariationalELBO(peer.likelihood, peer, gamma, num_data=NUM_DATA, beta=0.7)
     assert_same(model, peer, ours, mll(peer(x), y))
-    divided = gamma_elbo(model(x), y, model.kl(), NUM_DATA, beta=0.7, gamma=gamma)
+    divided = gamma_elbo(model.likelihood, model(x), y[:, None], model.kl(), NUM_DATA, beta=0.7, gamma=gamma)
     assert abs(divided.item() - ours.item()) > 1e-4
 
 
@@ -226,8 +229,8 @@ class MixtureAndKL(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor) -> tuple[AnyMixture, Tensor]:
-        return self.model(x), self.model.kl()
+    def forward(self, x: Tensor) -> tuple[AnyNormal, Tensor]:
+        return predicted(self.model, x), self.model.kl()
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")  # both in linear_operator's sparse.py
@@ -257,6 +260,6 @@ def test_od_svgp(seed: int) -> None:
     assert_close(mixture.component_mean[0], prediction.mean, TOLERANCE)
     assert_close(mixture.latent_var[0], prediction.variance, TOLERANCE)
     assert_close(kl - difference, peer.variational_strategy.kl_divergence(), TOLERANCE)
-    ours = elbo(mixture, y, kl - difference, NUM_DATA, beta=0.7)
+    ours = elbo(*given(mixture), y, kl - difference, NUM_DATA, beta=0.7)
     theirs = VariationalELBO(peer.likelihood, peer, NUM_DATA, beta=0.7)(prediction, y)
     assert_same(model, peer, ours, theirs)

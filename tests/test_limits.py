@@ -3,6 +3,7 @@
 import pytest
 import reference as ref
 import torch
+from given import predicted
 from reference import assert_close
 
 from dspp.config import ModelConfig
@@ -20,12 +21,12 @@ def deep_and_shallow(layers: int, rule: str, hidden_outputscale: float, outputs:
     """A PPGPR, and a deep model with the same top layer and head whose hidden layers pass their input on."""
     x = ref.random_rows(0, N, D)
     config = ModelConfig(layers=layers, width=D, inducing=8, sites=3 if layers == 2 else 2, rule=rule, dtype="float64")
-    shallow = build(config.change(layers=1), x, outputs)
-    deep = build(config, x, outputs)
+    shallow = build(config.change(layers=1), x, outputs or 1)
+    deep = build(config, x, outputs or 1)
     ref.randomize(shallow, seed=1)
     ref.randomize(deep, seed=2)
     deep.layers[-1].load_state_dict(shallow.layers[0].state_dict())
-    deep.head.load_state_dict(shallow.head.state_dict())
+    deep.likelihood.load_state_dict(shallow.likelihood.state_dict())
     with torch.no_grad():
         for layer in deep.gp_layers[:-1]:
             assert isinstance(layer.mean, LinearMean)
@@ -44,11 +45,11 @@ def test_without_hidden_variance_deep_is_shallow(layers: int, rule: str, outputs
     y = ref.random_rows(6, N, 2)[:, 0] if outputs is None else ref.random_rows(6, N, outputs)
     deep, shallow = deep_and_shallow(layers, rule, 1e-16, outputs)
     for noise_seed in (None, 0):
-        assert_close(deep(rows, noise_seed).log_prob(y), shallow(rows).log_prob(y), 1e-6)
-    assert_close(deep(rows).mean, shallow(rows).mean, 1e-6)
-    assert_close(deep(rows).var, shallow(rows).var, 1e-6)
+        assert_close(predicted(deep, rows, noise_seed).log_prob(y), predicted(shallow, rows).log_prob(y), 1e-6)
+    assert_close(predicted(deep, rows).mean, predicted(shallow, rows).mean, 1e-6)
+    assert_close(predicted(deep, rows).var, predicted(shallow, rows).var, 1e-6)
     other, _ = deep_and_shallow(layers, rule, 0.5, outputs)  # the test can fail
-    assert (other(rows).log_prob(y) - shallow(rows).log_prob(y)).abs().max() > 1e-2
+    assert (predicted(other, rows).log_prob(y) - predicted(shallow, rows).log_prob(y)).abs().max() > 1e-2
 
 
 def test_far_from_the_inducing_points_the_prior_comes_back() -> None:
@@ -56,7 +57,7 @@ def test_far_from_the_inducing_points_the_prior_comes_back() -> None:
     model = build(config, ref.random_rows(0, N, D))
     ref.randomize(model, seed=1)
     layer = model.gp_layers[0]
-    mixture = model(1e4 * torch.ones(2, D, dtype=torch.float64))
+    mixture = predicted(model, 1e4 * torch.ones(2, D, dtype=torch.float64))
     assert_close(mixture.mean, layer.mean(torch.zeros(1, 2, D))[0, :, 0].expand(2))
     assert_close(mixture.latent_var[0], (layer.kernel.outputscale * (1 + 1e-3)).expand(2))
 
@@ -64,7 +65,7 @@ def test_far_from_the_inducing_points_the_prior_comes_back() -> None:
 def test_the_prior_q_gives_the_prior_variance_everywhere() -> None:
     model = build(ModelConfig(layers=1, inducing=8, jitter=1e-3, dtype="float64"), ref.random_rows(0, N, D))
     expected = (model.gp_layers[0].kernel.outputscale * (1 + 1e-3)).expand(1, 9)
-    assert_close(model(ref.random_rows(1, 9, D)).latent_var, expected)
+    assert_close(predicted(model, ref.random_rows(1, 9, D)).latent_var, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

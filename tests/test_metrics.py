@@ -17,7 +17,7 @@ from dspp.cli import app
 from dspp.cli.show import score_table
 from dspp.errors import InputError
 from dspp.metrics import LEVELS, METRICS, PAPER, Comparison, Metric, all_scores, evaluate, of_several
-from dspp.mixture import NormalMixture
+from dspp.predictive import NormalMixture
 from dspp.report import report_data
 from dspp.report.tables import score_cards
 

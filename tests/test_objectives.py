@@ -8,20 +8,23 @@ import numpy as np
 import pytest
 import reference as ref
 import torch
+from given import given
 from reference import Array, assert_close
 from scipy.integrate import quad
 from scipy.stats import norm
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, Normal
 
+from dspp.config import ModelConfig
 from dspp.errors import InputError
-from dspp.heads import LMC, Head, SingleOutput
-from dspp.mixture import AnyMixture, MultivariateNormalMixture, NormalMixture
-from dspp.objectives import OBJECTIVES, elbo, gamma_elbo, gamma_score, predictive
+from dspp.likelihoods import Gaussian
+from dspp.likelihoods.gaussian import AnyNormal, coregionalise, gamma_score
+from dspp.objectives import OBJECTIVES, elbo, gamma_elbo, predictive
+from dspp.predictive import LatentMixture, MultivariateNormalMixture, NormalMixture
 
 S, N, T = 3, 4, 3
 GAMMAS = (1.01, 1.03, 1.1, 1.5)
-Make = Callable[[], tuple[AnyMixture, Tensor]]
+Make = Callable[[], tuple[AnyNormal, Tensor]]
 NO_KL = torch.zeros((), dtype=torch.float64)
 
 
@@ -49,7 +52,7 @@ def integrate(function: Callable[[float], float], centre: float, width: float) -
     return quad(function, low, high, epsabs=1e-13, epsrel=1e-13, limit=400)[0]
 
 
-def over_latents(mixture: AnyMixture, function: Callable[[Array, int], Array]) -> Array:
+def over_latents(mixture: AnyNormal, function: Callable[[Array, int], Array]) -> Array:
     """E[function(f, row)] over f ~ N(μ, v) or N(μ, C), for each component and row: (S, N).
 
     One output: adaptive integration. T outputs: a grid of 24^T Gauss–Hermite nodes, (K, T) at once.
@@ -69,7 +72,7 @@ def over_latents(mixture: AnyMixture, function: Callable[[Array, int], Array]) -
     return out
 
 
-def log_likelihood(mixture: AnyMixture, y: Tensor, f: Array, n: int) -> Array:
+def log_likelihood(mixture: AnyNormal, y: Tensor, f: Array, n: int) -> Array:
     """log p(y_n | f) for f (..., T), outputs independent given f."""
     return norm.logpdf(y[n].numpy(), f, np.sqrt(mixture.noise_var.numpy())).sum(-1)
 
@@ -84,19 +87,19 @@ def test_elbo_is_the_expected_log_likelihood(make: Make) -> None:
     assert_close(mixture.expected_log_lik(y), expected, 1e-8)
     weights = mixture.log_weights.exp().numpy()
     kl = torch.tensor(7.0, dtype=torch.float64)
-    assert_close(elbo(mixture, y, kl, 50, beta=0.4), (weights @ expected).mean() - 0.4 * 7.0 / 50, 1e-8)
+    assert_close(elbo(*given(mixture), y, kl, 50, beta=0.4), (weights @ expected).mean() - 0.4 * 7.0 / 50, 1e-8)
 
 
 def test_elbo_is_below_the_predictive_objective() -> None:
     for make in (one_output, several_outputs):
         mixture, y = make()
-        assert elbo(mixture, y, NO_KL, N).item() < predictive(mixture, y, NO_KL, N).item()  # Jensen
+        assert elbo(*given(mixture), y, NO_KL, N).item() < predictive(*given(mixture), y, NO_KL, N).item()  # Jensen
 
 
 # ---------------------------------------------------------------- gamma-elbo
 
 
-def published_score(mixture: AnyMixture, y: Tensor, gamma: float) -> Array:
+def published_score(mixture: AnyNormal, y: Tensor, gamma: float) -> Array:
     """γ/(γ−1) E[p(y|f)^(γ−1)] / (∫ p(y'|f)^γ dy')^((γ−1)/γ), everything integrated numerically."""
     tempered = over_latents(mixture, lambda f, n: np.exp((gamma - 1) * log_likelihood(mixture, y, f, n)))
     integral = 1.0
@@ -113,7 +116,7 @@ def test_gamma_elbo_is_the_published_loss_by_integration(gamma: float, make: Mak
     assert_close(gamma_score(mixture, y, gamma, -(gamma - 1) / gamma), expected, 1e-7)
     weights = mixture.log_weights.exp().numpy()
     kl = torch.tensor(7.0, dtype=torch.float64)
-    got = gamma_elbo(mixture, y, kl, 50, beta=0.4, gamma=gamma)
+    got = gamma_elbo(*given(mixture), y, kl, 50, beta=0.4, gamma=gamma)
     assert_close(got, (weights @ expected).mean() - 0.4 * 7.0 / 50, 1e-6)
 
 
@@ -126,10 +129,11 @@ def test_the_gamma_score_is_proper_with_the_published_power_and_not_with_gpytorc
     y = torch.cartesian_prod(*[axis] * outputs).reshape(-1, outputs)
     density = torch.tensor(norm.pdf(y.numpy(), 0, math.sqrt(true)).prod(-1)) * (axis[1] - axis[0]) ** outputs
     assert_close(density.sum(), 1.0, 1e-9)
-    head, mean = LMC(outputs, 1.0, 0.0).double(), torch.zeros(1, len(y), outputs, dtype=torch.float64)
+    mixing, mean = torch.eye(outputs).double(), torch.zeros(1, len(y), outputs, dtype=torch.float64)
 
     def expected_score(rate: Tensor, power: float) -> Tensor:
-        mixture = head(NO_KL[None], mean, mean).with_noise((true * rate).expand(outputs))  # f = 0 for certain
+        latent = LatentMixture(NO_KL[None], mean, mean)  # f = 0 for certain
+        mixture = coregionalise(latent, mixing, (true * rate).expand(outputs))
         return density @ gamma_score(mixture, y, gamma, power)[0]
 
     rates = torch.logspace(-1, 1, 41, base=4, dtype=torch.float64)  # r / r₀, of which the middle is 1
@@ -154,7 +158,7 @@ def test_the_gamma_score_tends_to_the_elbo(make: Make) -> None:
 def test_a_gamma_of_one_or_less_is_refused(gamma: float) -> None:
     mixture, y = one_output()
     with pytest.raises(InputError, match=f"got gamma {gamma}, expected a number > 1"):
-        gamma_elbo(mixture, y, NO_KL, N, gamma=gamma)
+        gamma_elbo(*given(mixture), y, NO_KL, N, gamma=gamma)
 
 
 # ---------------------------------------------------------------- predictive
@@ -165,7 +169,7 @@ def test_predictive_is_the_log_density_of_torchs_mixture() -> None:
     std = (mixture.latent_var + mixture.noise_var).sqrt()
     same = MixtureSameFamily(Categorical(logits=log_weights().expand(N, S)), Normal(mixture.component_mean.T, std.T))
     kl = torch.tensor(7.0, dtype=torch.float64)
-    assert_close(predictive(mixture, y, kl, 50, beta=0.4), same.log_prob(y).mean() - 0.4 * kl / 50)
+    assert_close(predictive(*given(mixture), y, kl, 50, beta=0.4), same.log_prob(y).mean() - 0.4 * kl / 50)
 
 
 def test_predictive_of_several_outputs_is_the_log_density_of_torchs_mixture() -> None:
@@ -174,24 +178,24 @@ def test_predictive_of_several_outputs_is_the_log_density_of_torchs_mixture() ->
     components = MultivariateNormal(mixture.component_mean.transpose(0, 1), cov.transpose(0, 1))
     same = MixtureSameFamily(Categorical(logits=log_weights().expand(N, S)), components)
     kl = torch.tensor(7.0, dtype=torch.float64)
-    assert_close(predictive(mixture, y, kl, 50, beta=0.4), same.log_prob(y).mean() - 0.4 * kl / 50)
+    assert_close(predictive(*given(mixture), y, kl, 50, beta=0.4), same.log_prob(y).mean() - 0.4 * kl / 50)
 
 
-# ---------------------------------------------------------------- heads, and every objective there is
+# ---------------------------------------------------------------- the Gaussian, and every objective there is
 
 
-def random_head(cls: type[Head], outputs: int) -> Head:
-    head = cls(outputs, 0.3, 1e-4).double()
-    ref.randomize(head, seed=6, spread=0.7)
-    return head
+def random_gaussian(outputs: int) -> Gaussian:
+    likelihood = Gaussian(outputs, ModelConfig(noise=0.3, noise_floor=1e-4)).double()
+    ref.randomize(likelihood, seed=6, spread=0.7)
+    return likelihood
 
 
-def test_the_lmc_head_is_the_linear_map_of_its_latent_gps() -> None:
+def test_coregionalisation_is_the_linear_map_of_its_latent_gps() -> None:
     """y = Aᵀ f + ε by torch.distributions: covariance Aᵀ diag(v) A + diag(noise), component by component."""
-    head = random_head(LMC, T)
+    likelihood = random_gaussian(T)
     mean, var = ref.random_rows(7, S * N, T).reshape(S, N, T), ref.random_rows(8, S * N, T).exp().reshape(S, N, T)
-    mixture, y = head(log_weights(), mean, var), ref.random_rows(9, N, T)
-    A, noise = head.mixing.detach(), (1e-4 + torch.nn.functional.softplus(head.raw_noise)).detach()
+    mixture, y = likelihood(LatentMixture(log_weights(), mean, var)), ref.random_rows(9, N, T)
+    A, noise = likelihood.mixing.detach(), (1e-4 + torch.nn.functional.softplus(likelihood.raw_noise)).detach()
     for s, n in itertools.product(range(S), range(N)):
         cov = A.T @ torch.diag(var[s, n]) @ A
         assert_close(mixture.component_mean[s, n], A.T @ mean[s, n])
@@ -200,25 +204,24 @@ def test_the_lmc_head_is_the_linear_map_of_its_latent_gps() -> None:
         assert_close(mixture.component_log_prob(y)[s, n], component.log_prob(y[n]))
 
 
-def test_heads_refuse_what_they_cannot_be() -> None:
-    with pytest.raises(InputError, match="got 2 outputs, expected 1; use the head 'lmc'"):
-        SingleOutput(2, 0.1, 1e-4)
-    for noise, floor in ((1e-4, 1e-4), (0.1, -1.0)):
+def test_a_gaussian_refuses_what_it_cannot_be() -> None:
+    for noise, floor in ((1e-4, 1e-4), (0.1, 0.2)):
         with pytest.raises(InputError, match="expected 0 <= noise_floor < noise"):
-            SingleOutput(1, noise, floor)
-    assert_close(SingleOutput(1, 0.1, 0.02).double().noise_var, torch.tensor([0.1]).double(), 1e-7)
+            Gaussian(1, ModelConfig(noise=noise, noise_floor=floor))
+    gaussian = Gaussian(1, ModelConfig(noise=0.1, noise_floor=0.02)).double()
+    assert_close(gaussian.noise_var, torch.tensor([0.1]).double(), 1e-7)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_an_lmc_of_one_output_is_the_single_output(name: str) -> None:
-    single, several = random_head(SingleOutput, 1), LMC(1, 0.3, 1e-4).double()
-    with torch.no_grad():
-        several.raw_noise.copy_(single.raw_noise)
+def test_coregionalisation_of_one_output_is_the_single_output(name: str) -> None:
+    single = random_gaussian(1)
     mean, var = ref.random_rows(7, S, N)[..., None], ref.random_rows(8, S, N).exp()[..., None]
     y, kl = ref.random_rows(9, N, 1), torch.tensor(3.0, dtype=torch.float64)
+    latent = LatentMixture(log_weights(), mean, var)
+    several = coregionalise(latent, torch.eye(1).double(), single.noise_var)
     values = [
-        OBJECTIVES[name](head(log_weights(), mean, var), targets, kl, 50, beta=0.4, gamma=1.1)
-        for head, targets in ((single, y[:, 0]), (several, y))
+        OBJECTIVES[name](*likelihood, y, kl, 50, beta=0.4, gamma=1.1)
+        for likelihood in ((single, latent), given(several))
     ]
     assert_close(values[1], values[0], 1e-12)
 
@@ -228,11 +231,11 @@ def test_an_lmc_of_one_output_is_the_single_output(name: str) -> None:
 def test_an_objective_is_a_mean_over_rows_minus_the_kl(make: Make, name: str) -> None:
     mixture, y = make()
     objective = OBJECTIVES[name]
-    each = [objective(mixture.rows([n]), y[n : n + 1], NO_KL, 50, gamma=1.1) for n in range(N)]
+    each = [objective(*given(mixture.rows([n])), y[n : n + 1], NO_KL, 50, gamma=1.1) for n in range(N)]
     kl = torch.tensor(3.0, dtype=torch.float64)
-    assert_close(objective(mixture, y, NO_KL, 50, gamma=1.1), torch.stack(each).mean())
-    assert_close(objective(mixture, y, kl, 50, beta=0.4, gamma=1.1), torch.stack(each).mean() - 0.4 * 3 / 50)
-    assert_close(objective(mixture, y, kl, 50, gamma=1.1), torch.stack(each).mean() - 3 / 50)  # β is 1
+    assert_close(objective(*given(mixture), y, NO_KL, 50, gamma=1.1), torch.stack(each).mean())
+    assert_close(objective(*given(mixture), y, kl, 50, beta=0.4, gamma=1.1), torch.stack(each).mean() - 0.4 * 3 / 50)
+    assert_close(objective(*given(mixture), y, kl, 50, gamma=1.1), torch.stack(each).mean() - 3 / 50)  # β is 1
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -242,7 +245,9 @@ def test_noise_may_differ_from_row_to_row(make: Make, name: str) -> None:
     mixture, y = make()
     by_row = mixture.with_noise(mixture.noise_var * torch.arange(1, N + 1).reshape([N] + [1] * mixture.noise_var.ndim))
     each = [
-        OBJECTIVES[name](mixture.rows([n]).with_noise(mixture.noise_var * (n + 1)), y[n : n + 1], NO_KL, 50, gamma=1.1)
+        OBJECTIVES[name](
+            *given(mixture.rows([n]).with_noise(mixture.noise_var * (n + 1))), y[n : n + 1], NO_KL, 50, gamma=1.1
+        )
         for n in range(N)
     ]
-    assert_close(OBJECTIVES[name](by_row, y, NO_KL, 50, gamma=1.1), torch.stack(each).mean())
+    assert_close(OBJECTIVES[name](*given(by_row), y, NO_KL, 50, gamma=1.1), torch.stack(each).mean())

@@ -1,10 +1,11 @@
-"""What every kernel, mean, rule, head, objective, preset and topology must do, found by name: new ones too."""
+"""What every kernel, mean, rule, likelihood, objective, preset and topology must do, found by name: new ones too."""
 
 from collections.abc import Iterator
 
 import pytest
 import reference as ref
 import torch
+from given import predicted
 from reference import assert_close
 from torch import Tensor
 
@@ -14,18 +15,18 @@ from dspp.features import feature_network
 from dspp.gp.inducing import kmeans_points
 from dspp.gp.kernels import KERNELS
 from dspp.gp.means import MEANS
-from dspp.heads import HEADS
+from dspp.likelihoods import LIKELIHOODS
 from dspp.metrics import METRICS
-from dspp.mixture import MultivariateNormalMixture, NormalMixture
 from dspp.model import TOPOLOGIES, Model, Predictor, build
 from dspp.objectives import OBJECTIVES
+from dspp.predictive import LatentMixture, MultivariateNormalMixture, NormalMixture
 from dspp.presets import PRESETS, preset
 from dspp.quadrature import RULES
 from dspp.registry import Registry
 
 N, D = 60, 3
 SMALL = {"inducing": 12, "width": 2, "sites": 3, "test_sites": 5, "dtype": "float64"}
-REGISTRIES = (KERNELS, MEANS, RULES, HEADS, OBJECTIVES, PRESETS, TOPOLOGIES, METRICS)
+REGISTRIES = (KERNELS, MEANS, RULES, LIKELIHOODS, OBJECTIVES, PRESETS, TOPOLOGIES, METRICS)
 
 
 def cases() -> Iterator[tuple[str, ModelConfig, str]]:
@@ -59,7 +60,7 @@ def data(outputs: int | None) -> tuple[Tensor, Tensor]:
 
 
 def made(config: ModelConfig, outputs: int | None) -> Model:
-    model = build(config, data(outputs)[0], outputs)
+    model = build(config, data(outputs)[0], outputs or 1)
     ref.randomize(model, seed=1, spread=0.1)
     return model
 
@@ -68,9 +69,9 @@ def made(config: ModelConfig, outputs: int | None) -> Model:
 @every_case
 def test_it_builds_and_predicts(config: ModelConfig, objective: str, outputs: int | None) -> None:
     x, y = data(outputs)
-    model = build(config, x, outputs)  # as it starts
+    model = build(config, x, outputs or 1)  # as it starts
     for sampling in (None, 3):
-        mixture = model(x, sampling)
+        mixture = predicted(model, x, sampling)
         assert isinstance(mixture, NormalMixture if outputs is None else MultivariateNormalMixture)
         assert mixture.component_mean.shape == (mixture.num_components, N, *y.shape[1:])
         for values in (mixture.mean, mixture.var, mixture.std):
@@ -93,7 +94,7 @@ def test_every_parameter_gets_a_gradient(config: ModelConfig, objective: str, ou
     """A parameter that gets no gradient does not exist."""
     x, y = data(outputs)
     model = made(config, outputs)
-    value = OBJECTIVES[objective](model(x, noise_seed=3), y, model.kl(), 1000)
+    value = OBJECTIVES[objective](model.likelihood, model(x, noise_seed=3), y.reshape(N, -1), model.kl(), 1000)
     assert value.shape == ()
     value.backward()
     for name, p in model.named_parameters():
@@ -114,7 +115,7 @@ def test_the_predictor_is_the_model_whatever_the_batches(
     model.eval()
     x, y = x[:15], y[:15]
     with torch.no_grad():
-        expected = model(x)
+        expected = predicted(model, x)
     predictor = model.train().predictor()  # it predicts, whatever the model is doing
     order = torch.randperm(15, generator=torch.Generator().manual_seed(0))
     predictions = [
@@ -137,12 +138,55 @@ def test_the_predictor_is_a_copy(config: ModelConfig, objective: str) -> None:
     x, y = data(None)
     model = made(config, None).eval()
     predictor = model.predictor()
-    before, trained = predictor(x).log_prob(y), model(x).log_prob(y)
+    before, trained = predictor(x).log_prob(y), predicted(model, x).log_prob(y)
     ref.randomize(model, seed=9)  # as training on would
     assert torch.equal(predictor(x).log_prob(y), before)
     assert_close(before, trained)
     assert all(p.requires_grad for p in model.parameters())
-    assert not torch.equal(model(x).log_prob(y), trained)  # nothing is cached in the model itself
+    assert not torch.equal(predicted(model, x).log_prob(y), trained)  # nothing is cached in the model itself
+
+
+LIKELIHOOD_CASES = [
+    (name, {"layers": 1} if rule is None else {"rule": rule}) for name in LIKELIHOODS for rule in (None, *RULES)
+]
+every_likelihood = pytest.mark.parametrize(("name", "changes"), LIKELIHOOD_CASES, ids=str)
+
+
+@every_likelihood
+def test_a_likelihood_predicts_what_it_scores(name: str, changes: dict) -> None:
+    """Its density is that of the user's distribution, in training as in prediction, and moves every parameter."""
+    x, y = data(None)
+    model = build(ModelConfig(**SMALL, **changes, likelihood=name), x)
+    ref.randomize(model, seed=1, spread=0.1)
+    latent = model(x)
+    assert latent.mean.shape == latent.var.shape == (len(latent.log_weights), N, 1)
+    distribution = model.likelihood(latent)
+    assert (len(distribution), distribution.num_outputs) == (N, 1)
+    assert_close(model.likelihood.log_prob(latent, y[:, None]), distribution.log_prob(y), 1e-12)
+    assert distribution.outputs() == [distribution]
+    predicted_again = model.predictor()(x)
+    assert type(predicted_again) is type(distribution)
+    assert_close(predicted_again.log_prob(y), distribution.log_prob(y).detach())
+    parts = [model.predictor()(rows) for rows in x.split(25)]
+    assert_close(type(parts[0]).concat(parts).log_prob(y), distribution.log_prob(y).detach())
+    mixed = type(distribution).mix([predicted_again, distribution], [0.25, 0.75])
+    assert_close(mixed.log_prob(y), distribution.log_prob(y))
+    OBJECTIVES["predictive"](model.likelihood, model(x, noise_seed=3), y[:, None], model.kl(), 1000).backward()
+    for parameter_name, p in model.named_parameters():
+        assert p.grad is not None, parameter_name
+        assert bool(torch.isfinite(p.grad).all()), parameter_name
+        assert p.numel() == 0 or bool(p.grad.any()), f"{parameter_name} has no influence"
+
+
+@every_likelihood
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_likelihood_serves_every_objective(name: str, changes: dict, objective: str) -> None:
+    x, y = data(None)
+    model = build(ModelConfig(**SMALL, **changes, likelihood=name), x)
+    latent = model(x, noise_seed=3)
+    value = OBJECTIVES[objective](model.likelihood, latent, y[:, None], model.kl(), 1000, gamma=1.1)
+    assert value.shape == ()
+    assert bool(torch.isfinite(value))
 
 
 @every_case
@@ -167,7 +211,7 @@ def test_unknown_names_are_refused_with_the_names_there_are(registry: Registry[o
     assert "nonsense" not in registry
 
 
-@pytest.mark.parametrize("field", ["kernel", "hidden_mean", "top_mean", "rule", "head", "topology"])
+@pytest.mark.parametrize("field", ["kernel", "hidden_mean", "top_mean", "rule", "likelihood", "topology"])
 def test_a_model_of_unknown_parts_is_refused(field: str) -> None:
     with pytest.raises(InputError, match=r"unknown .* 'nonsense'; choose one of"):
         build(ModelConfig(**SMALL, **{field: "nonsense"}), data(None)[0])
@@ -215,7 +259,9 @@ def test_topologies_read_what_they_say(topology: str) -> None:
     mean_reads = {"feedforward": h, "mean-from-input": x[None]}.get(topology, both)
     mean, var = second(both if topology == "all-from-both" else h, mean_reads)
     h = rule.expand(1, mean, var.sqrt())
-    assert_close(model.head(rule.log_weights(), *top(h)).log_prob(y), model(x).log_prob(y))
+    assert_close(
+        model.likelihood(LatentMixture(rule.log_weights(), *top(h))).log_prob(y), predicted(model, x).log_prob(y)
+    )
 
 
 @pytest.mark.parametrize("columns", [1, 4, 60])
@@ -260,7 +306,7 @@ def test_features_of_the_users_own_are_trained_with_the_rest() -> None:
     model = build(ModelConfig(**SMALL), x, features=features)
     assert model.gp_layers[0].inducing_points.shape == (2, 12, 5)
     ref.randomize(model, seed=1)  # at the start all is the prior, which does not depend on x
-    model(x).log_prob(y).sum().backward()
+    predicted(model, x).log_prob(y).sum().backward()
     for p in features.parameters():
         assert p.grad is not None
         assert bool(p.grad.any())

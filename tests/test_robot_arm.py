@@ -19,7 +19,7 @@ from dspp.data.robot_arm import (
     jacobian,
 )
 from dspp.errors import InputError
-from dspp.mixture import MultivariateNormalMixture, NormalMixture
+from dspp.predictive import MultivariateNormalMixture, NormalMixture
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from dspp import DSPPRegressor, load
 
 model = DSPPRegressor().fit(X, y)              # a data frame, or an array
-mixture = model.predict_dist(X_new)            # a NormalMixture: mean, std, quantile, interval, crps, ...
+mixture = model.predict_dist(X_new)            # a mixture: mean, std, quantile, interval, crps, ...
 model.save("model.dspp"); load("model.dspp")   # one safe file
 
 Names are imported when first used, so that `import dspp` and the command line's help do not wait for torch.
@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from dspp.estimators import PPGPRRegressor as PPGPRRegressor
     from dspp.estimators import SVGPRegressor as SVGPRegressor
     from dspp.estimators import load as load
-    from dspp.mixture import MultivariateNormalMixture as MultivariateNormalMixture
-    from dspp.mixture import NormalMixture as NormalMixture
     from dspp.model import Model as Model
     from dspp.model import Predictor as Predictor
     from dspp.model import build as build
+    from dspp.predictive import LogNormalMixture as LogNormalMixture
+    from dspp.predictive import MultivariateNormalMixture as MultivariateNormalMixture
+    from dspp.predictive import NormalMixture as NormalMixture
+    from dspp.predictive import StudentTMixture as StudentTMixture
     from dspp.presets import PRESETS as PRESETS
     from dspp.presets import Spec as Spec
     from dspp.presets import preset as preset
@@ -55,7 +57,7 @@ _NAMES = {
     "errors": "CheckpointError DsppError InputError ModelFileError NumericalError TrainingDiverged TrainingInterrupted",
     "estimators": "BPDGPRegressor DGPRegressor DSPPRegressor GammaDGPRegressor ODSVGPRegressor PPGPRRegressor "
     "SVGPRegressor load",
-    "mixture": "MultivariateNormalMixture NormalMixture",
+    "predictive": "LogNormalMixture MultivariateNormalMixture NormalMixture StudentTMixture",
     "model": "Model Predictor build",
     "presets": "PRESETS Spec preset",
     "report": "write_model_report",

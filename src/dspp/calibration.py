@@ -14,8 +14,8 @@ from torch import Tensor
 
 from dspp.data.checks import Table
 from dspp.errors import InputError
-from dspp.metrics import LEVELS, Comparison, ObservedOutput, marginals
-from dspp.mixture import AnyMixture, NormalMixture
+from dspp.metrics import LEVELS, Comparison, ObservedOutput
+from dspp.predictive import Predictive, RealPredictive
 
 _HEADLINE = 0.9  # the level that the verdict speaks of
 _CHANCE = 0.05  # a coverage that chance would give less often than this is no accident
@@ -110,7 +110,7 @@ def chance_bounds(num_rows: int, level: float, chance: float = _CHANCE) -> tuple
 
 
 def check_calibration(
-    mixture: AnyMixture, y: Table, names: Sequence[str] = (), conformal: "Conformal | None" = None
+    mixture: Predictive, y: Table, names: Sequence[str] = (), conformal: "Conformal | None" = None
 ) -> Calibration:
     """Measure coverage, width and PIT of a predictive distribution on rows it was not fitted to.
 
@@ -191,7 +191,7 @@ class Conformal:
             )
 
     @classmethod
-    def fit(cls, mixture: AnyMixture, y: Table) -> Self:
+    def fit(cls, mixture: Predictive, y: Table) -> Self:
         """Score the calibration rows.
 
         Args:
@@ -203,7 +203,7 @@ class Conformal:
             NumericalError: The mixture has no finite numbers where y was observed.
         """
         scores = (Comparison(mixture, y).pit_columns - 0.5).abs().nan_to_num(_NO_SCORE).sort(dim=1).values  # (T, N)
-        return cls(scores[0] if isinstance(mixture, NormalMixture) else scores.T.contiguous())
+        return cls(scores.T.contiguous().reshape(mixture.mean.shape))
 
     @property
     def counts(self) -> list[int]:
@@ -242,7 +242,7 @@ class Conformal:
         several = self.scores.ndim == 2
         return "; ".join(why + (f" ({', '.join(those)})" if several else "") for why, those in reasons.items())
 
-    def interval(self, mixture: AnyMixture, coverage: float) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]:
+    def interval(self, mixture: Predictive, coverage: float) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]:
         """Return (lower, upper) for each row of a new prediction; see the class for what they promise.
 
         Raises:
@@ -254,16 +254,17 @@ class Conformal:
                 f"{tuple(self.scores.shape[1:])} as in the calibration rows; give predictions of the same model"
             )
         q = self.threshold(coverage).reshape(-1).tolist()
-        pairs = [_closed_interval(one, q_t) for one, q_t in zip(marginals(mixture), q, strict=True)]
-        lower, upper = (torch.stack(ends, dim=-1) for ends in zip(*pairs, strict=True))
-        return (lower[:, 0], upper[:, 0]) if isinstance(mixture, NormalMixture) else (lower, upper)
+        pairs = [_closed_interval(one, q_t) for one, q_t in zip(mixture.outputs(), q, strict=True)]
+        shape = mixture.mean.shape
+        lower, upper = (torch.stack(ends, dim=-1).reshape(shape) for ends in zip(*pairs, strict=True))
+        return lower, upper
 
 
-def _closed_interval(one: NormalMixture, q: float) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+def _closed_interval(one: RealPredictive, q: float) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """Return quantiles at ½ ± q, a hair further out: a y that ties with q must not fall outside by rounding."""
     tail = _tail(q)
     if tail <= 0.0:
-        infinite = torch.full((len(one),), math.inf, dtype=torch.float64, device=one.component_mean.device)
+        infinite = torch.full((len(one),), math.inf, dtype=torch.float64, device=one.mean.device)
         return -infinite, infinite
     lower, upper = one.quantile(torch.tensor([tail, 1.0 - tail], dtype=torch.float64))
     return lower, upper

@@ -108,7 +108,7 @@ class ModelConfig(_Config):
     rule: str = "qr3"  # how uncertainty crosses a hidden layer
     sites: int = _at_least(10, 1)  # S, sites (or training samples) of the rule
     test_sites: int = _at_least(32, 1)  # samples when predicting, for the rule monte-carlo
-    head: str = "auto"  # auto: single for one output, lmc for several
+    likelihood: str = "gaussian"  # how targets scatter about the top layer: see likelihoods.LIKELIHOODS
     features: tuple[int, ...] = ()  # layer sizes of a network in front; (): none
     lengthscale: float = _at_least(0.0, 0.0)  # start, in standard deviations of a layer's input; 0: ½ √D
     noise: float = _at_least(0.1, 0.0)  # start of the observation noise variance, standardised units

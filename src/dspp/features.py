@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 PAPER_SIZES = (1000, 1000, 500, 50, 20)
@@ -14,7 +15,9 @@ def feature_network(num_inputs: int, sizes: Sequence[int] = PAPER_SIZES) -> nn.S
     batch normalisation without learned scale and shift, so that the features come out z-scored.
     """
     blocks: list[nn.Module] = []
+    f32 = torch.float32  # whatever torch's default is: the same seed draws the same weights
     for size in sizes[:-1]:
-        blocks += [nn.Linear(num_inputs, size), nn.BatchNorm1d(size), nn.ReLU()]
+        blocks += [nn.Linear(num_inputs, size, dtype=f32), nn.BatchNorm1d(size, dtype=f32), nn.ReLU()]
         num_inputs = size
-    return nn.Sequential(*blocks, nn.Linear(num_inputs, sizes[-1]), nn.BatchNorm1d(sizes[-1], affine=False))
+    last = nn.Linear(num_inputs, sizes[-1], dtype=f32), nn.BatchNorm1d(sizes[-1], affine=False, dtype=f32)
+    return nn.Sequential(*blocks, *last)

@@ -16,10 +16,11 @@ from dspp.data.checks import Table, check_width, check_X
 from dspp.data.encoding import TableEncoder
 from dspp.data.scaling import Standardizer
 from dspp.errors import InputError
-from dspp.mixture import AnyMixture
+from dspp.history import Epoch
+from dspp.likelihoods import Codec
 from dspp.model import Model, Predictor
+from dspp.predictive import Predictive
 from dspp.presets import Spec
-from dspp.training.state import Epoch
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,18 +31,17 @@ class Fitted:
     train: TrainConfig  # how it was trained
     model: Model  # works in standardised units
     scale_X: Standardizer  # noqa: N815 - X is a matrix; of the encoded columns, (D,)
-    scale_y: Standardizer  # () for one output, (T,) for several
+    codec: Codec  # from the user's targets to standardised ones and back
     encoder: TableEncoder | None  # from a table's columns to numbers; None: the rows were numbers
     feature_names: tuple[str, ...] | None  # of the encoded columns; None: they have none
     target_names: tuple[str, ...]  # of the outputs
-    one_output: bool  # y was (N,), not (N, T)
     history: tuple[Epoch, ...]
     best_epoch: int | None  # the epoch that was kept, when there were validation rows
     metrics: dict[str, float]  # scores on the validation rows
     notes: tuple[str, ...]  # what the user should know
     seconds: float  # that training took
     versions: dict[str, str]  # of dspp, Python and the libraries that trained it
-    conformal: Float[Tensor, " n *T"] | None  # calibration scores in float64: see calibration.Conformal
+    conformal: Float[Tensor, "n T"] | None  # calibration scores in float64: see calibration.Conformal
     num_rows: int  # training rows
 
     @property
@@ -50,14 +50,16 @@ class Fitted:
         return len(self.scale_X.mean)
 
     @property
-    def num_outputs(self) -> int | None:
-        """T for several outputs; None for a single one."""
-        return None if self.one_output else len(self.scale_y.mean)
+    def num_outputs(self) -> int:
+        """T, the number of outputs."""
+        return len(self.codec.scale.mean)
 
     @property
     def recalibration(self) -> Conformal | None:
         """What recalibrates its intervals, if anything does."""
-        return None if self.conformal is None else Conformal(self.conformal)
+        if self.conformal is None:
+            return None
+        return Conformal(self.conformal[:, 0] if self.num_outputs == 1 else self.conformal)
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -68,7 +70,7 @@ class Fitted:
         """
         return self.model.predictor()
 
-    def distribution(self, X: Table, first_row: int = 0, where: str = "X") -> AnyMixture:
+    def distribution(self, X: Table, first_row: int = 0, where: str = "X") -> Predictive:
         """The predictive distribution of each row of X (N, D), encoded but not scaled; in the units of y, density too.
 
         Args:
@@ -83,10 +85,7 @@ class Fitted:
         check_width(rows, self.num_inputs)
         numbers = range(first_row, first_row + len(rows))
         inputs = standardised(rows, self.scale_X, self.spec, self.feature_names, where, numbers)
-        mixture = self.predictor(inputs).to(torch.float64)  # in float32 a large shift would swallow digits
-        outputs = mixture.component_mean.shape[2:]
-        shift, scale = (torch.tensor(part).reshape(outputs) for part in (self.scale_y.mean, self.scale_y.scale))
-        return mixture.affine(shift, scale)
+        return self.codec.decode(self.predictor(inputs))
 
 
 def standardised(

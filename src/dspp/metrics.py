@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dspp.data.checks import Table, check_y
 from dspp.errors import InputError, NumericalError
-from dspp.mixture import AnyMixture, NormalMixture
+from dspp.predictive import Predictive, RealPredictive
 from dspp.registry import Registry
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the central intervals that are scored
@@ -34,20 +34,13 @@ Targets = Literal["real", "several outputs"]
 Place = Literal["fit", "evaluate", "report"]
 
 
-def marginals(mixture: AnyMixture) -> Sequence[NormalMixture]:
-    """Return the distribution of each output by itself."""
-    if isinstance(mixture, NormalMixture):
-        return [mixture]
-    return [mixture.marginal(t) for t in range(mixture.num_outputs)]
-
-
 @dataclass(frozen=True, eq=False)
 class ObservedOutput:
     """One output of a prediction on the n rows in which it was observed."""
 
     index: int
     pit: Float[Tensor, " n"]
-    marginal: NormalMixture
+    marginal: RealPredictive
 
     @cached_property
     def widths(self) -> Float[Tensor, "levels n"]:
@@ -82,12 +75,12 @@ class Comparison:
         InputError: y does not fit the distributions.
     """
 
-    def __init__(self, mixture: AnyMixture, y: Table) -> None:
+    def __init__(self, mixture: Predictive, y: Table) -> None:
         shape = tuple(mixture.mean.shape)
         targets = torch.from_numpy(check_y(y, shape[0], missing=True, every_output=False)).to(mixture.mean.device)
         if targets.shape != shape:  # (N, 1) against (N,) would broadcast to N x N without a word
             raise InputError(f"y: expected shape {shape}, as predicted, got {tuple(targets.shape)}. Reshape y.")
-        self.mixture: AnyMixture = mixture.to(torch.float64)
+        self.mixture: Predictive = mixture.to(torch.float64)
         self.y: Float[Tensor, " N *T"] = targets
 
     def __len__(self) -> int:
@@ -112,9 +105,8 @@ class Comparison:
     @torch.no_grad()
     def pit(self) -> Float[Tensor, " N *T"]:
         """Fₙ(yₙ) of each row and output; NaN if not observed."""
-        if isinstance(self.mixture, NormalMixture):
-            return self.mixture.cdf(self.y)
-        return torch.stack([one.cdf(y) for one, y in zip(marginals(self.mixture), self.y.T, strict=True)], dim=1)
+        columns = zip(self.mixture.outputs(), self.y.reshape(len(self), -1).T, strict=True)
+        return torch.stack([one.cdf(y) for one, y in columns], dim=-1).reshape(self.y.shape)
 
     @cached_property
     def pit_columns(self) -> Float[Tensor, "T N"]:
@@ -133,7 +125,7 @@ class Comparison:
     @cached_property
     def outputs(self) -> Sequence[ObservedOutput]:
         """Each output that was observed at all, on the rows in which it was; errors as in `pit_columns`."""
-        columns = zip(marginals(self.mixture), self.pit_columns, strict=True)
+        columns = zip(self.mixture.outputs(), self.pit_columns, strict=True)
         return [
             ObservedOutput(t, u[~u.isnan()], one.rows(~u.isnan()))
             for t, (one, u) in enumerate(columns)
@@ -361,32 +353,32 @@ def of_several(scores: Iterable[str]) -> bool:
     return any(METRICS[name].targets == "several outputs" for name in scores if name in METRICS)
 
 
-def nll(mixture: AnyMixture, y: Table) -> float:
+def nll(mixture: Predictive, y: Table) -> float:
     """Return the mean over rows of -log p(yₙ), joint over the outputs observed in that row."""
     return Comparison(mixture, y).joint_nll()
 
 
-def rmse(mixture: AnyMixture, y: Table) -> float:
+def rmse(mixture: Predictive, y: Table) -> float:
     """Return the root of the mean squared error of the predicted mean, over all rows and outputs."""
     return Comparison(mixture, y).rmse()
 
 
-def mrmse(mixture: AnyMixture, y: Table) -> float:
+def mrmse(mixture: Predictive, y: Table) -> float:
     """Return the mean of each output's RMSE, over the outputs that were observed."""
     return Comparison(mixture, y).mrmse()
 
 
-def crps(mixture: AnyMixture, y: Table) -> float:
+def crps(mixture: Predictive, y: Table) -> float:
     """Return the continuous ranked probability score, the mean over rows and outputs."""
     return Comparison(mixture, y).crps()
 
 
-def pit(mixture: AnyMixture, y: Table) -> Float[Tensor, " N *T"]:
+def pit(mixture: Predictive, y: Table) -> Float[Tensor, " N *T"]:
     """Return Fₙ(yₙ) of each row and output: uniform on [0, 1] when the mixture is the truth; NaN if not observed."""
     return Comparison(mixture, y).pit
 
 
-def coverage(mixture: AnyMixture, y: Table, level: float = 0.9) -> float:
+def coverage(mixture: Predictive, y: Table, level: float = 0.9) -> float:
     """Return the share of targets inside their central interval of probability `level`.
 
     Raises:
@@ -395,7 +387,7 @@ def coverage(mixture: AnyMixture, y: Table, level: float = 0.9) -> float:
     return Comparison(mixture, y).coverage(level)
 
 
-def evaluate(mixture: AnyMixture, y: Table) -> dict[str, float]:
+def evaluate(mixture: Predictive, y: Table) -> dict[str, float]:
     """Return the scores of `PAPER` by name; with T outputs, nll is that of one output, and mrmse is added.
 
     The NLL of one output is the sum over rows of the joint NLL, divided by the number of observed targets: the joint
@@ -404,7 +396,7 @@ def evaluate(mixture: AnyMixture, y: Table) -> dict[str, float]:
     return Comparison(mixture, y).scores(PAPER)
 
 
-def all_scores(mixture: AnyMixture, y: Table) -> dict[str, float]:
+def all_scores(mixture: Predictive, y: Table) -> dict[str, float]:
     """Return every score of `METRICS` by name.
 
     Raises:

@@ -1,7 +1,8 @@
-"""The composition: features? -> [layer -> rule]* -> layer -> head -> mixture.
+"""The composition: features? -> [layer -> rule]* -> layer -> latent mixture -> likelihood -> predictive distribution.
 
-Every model of the paper is this machine with other parts (`presets.py`). `Model.forward` returns the predictive
-distribution, which the objective scores in training and which the user gets: one and the same.
+Every model of the paper is this machine with other parts (`presets.py`). `Model.forward` returns the latent mixture;
+the likelihood turns it into the predictive distribution, which the objective scores in training and which the user
+gets: one and the same.
 """
 
 import copy
@@ -22,8 +23,8 @@ from dspp.gp.inducing import kmeans_points, start_rows
 from dspp.gp.kernels import ARDKernel
 from dspp.gp.layer import GPLayer
 from dspp.gp.means import MEANS
-from dspp.heads import HEADS, Head
-from dspp.mixture import AnyMixture
+from dspp.likelihoods import LIKELIHOODS, Likelihood
+from dspp.predictive import LatentMixture, Predictive
 from dspp.quadrature import RULES, Noise, Rule
 from dspp.registry import Registry
 
@@ -62,12 +63,12 @@ FEEDFORWARD = TOPOLOGIES["feedforward"]
 
 
 class Model(nn.Module):
-    """Layers of GPs, a rule between them, a head on top, and features in front.
+    """Layers of GPs, a rule between them, a likelihood on top, and features in front.
 
     Args:
         layers: the GP layers, the top one last.
         rule: how uncertainty crosses the hidden layers; None for a single layer.
-        head: what turns the top layer's GPs into a predictive distribution.
+        likelihood: what turns the top layer's GPs into a predictive distribution.
         features: any module (N, D) -> (N, D'), trained with the rest.
         topology: what the hidden layers after the first read.
         notes: what was noticed while the model was built, for the user.
@@ -78,7 +79,7 @@ class Model(nn.Module):
         self,
         layers: Sequence[GPLayer],
         rule: Rule | None,
-        head: Head,
+        likelihood: Likelihood,
         features: nn.Module | None = None,
         topology: Topology = FEEDFORWARD,
         notes: Sequence[str] = (),
@@ -87,13 +88,13 @@ class Model(nn.Module):
         super().__init__()
         if (rule is None) != (len(layers) == 1):
             raise InputError(f"got {len(layers)} layers and rule {rule}; a rule is for models of 2 layers or more")
-        self.layers, self.rule, self.head = nn.ModuleList(layers), rule, head
+        self.layers, self.rule, self.likelihood = nn.ModuleList(layers), rule, likelihood
         self.features, self.topology, self.notes, self.num_inputs = features, topology, tuple(notes), num_inputs
 
     def forward(
         self, x: Float[Tensor, "N D"], noise_seed: int | None = None, place: tuple[int, int | None] = (0, None)
-    ) -> AnyMixture:
-        """The predictive distribution of each row.
+    ) -> LatentMixture:
+        """The latent functions at each row, as a mixture; `likelihood` makes it the predictive distribution.
 
         Args:
             x: the rows.
@@ -108,7 +109,7 @@ class Model(nn.Module):
             if self.rule is not None and i < len(self.layers) - 1:
                 h = self.rule.expand(i, mean, var.sqrt(), noise)  # g = μ + ξ σ
         log_weights = mean.new_zeros(1) if self.rule is None else self.rule.log_weights(noise is not None)
-        return self.head(log_weights, mean, var)  # type: ignore[no-any-return]
+        return LatentMixture(log_weights, mean, var)
 
     def kl(self) -> Float[Tensor, ""]:
         """Σ KL(q(u) | p(u)) over every GP."""
@@ -142,6 +143,7 @@ class Predictor:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         if model.rule is not None:
             self.model.rule = model.rule.pruned(min_weight)
+            self.model.likelihood = self.model.likelihood.pruned(model.rule.kept(min_weight))
         for layer in self.model.gp_layers:
             layer.cache(True)
 
@@ -151,7 +153,7 @@ class Predictor:
         return 1 if self.model.rule is None else len(self.model.rule.log_weights())
 
     @torch.no_grad()
-    def __call__(self, X: Table) -> AnyMixture:
+    def __call__(self, X: Table) -> Predictive:
         """The predictive distribution of each row of X (N, D): an array, a tensor or nested lists, standardised.
 
         Raises:
@@ -160,21 +162,21 @@ class Predictor:
         rows = self._rows(X)
         step = max(1, self.BATCH_ROWS // self.num_components // TILE) * TILE
         padded = nn.functional.pad(rows, (0, 0, 0, -len(rows) % TILE))
-        first, *rest = (self.model(part) for part in padded.split(step))
-        whole: AnyMixture = type(first).concat([first, *rest]) if rest else first
+        first, *rest = (self.model.likelihood(self.model(part)) for part in padded.split(step))
+        whole: Predictive = type(first).concat([first, *rest]) if rest else first
         return whole.rows(slice(len(rows))) if len(padded) > len(rows) else whole
 
     def _rows(self, X: Table) -> Float[Tensor, "N D"]:
         checked = check_X(X)
         if self.model.num_inputs is not None:
             check_width(checked, self.model.num_inputs)
-        return torch.from_numpy(checked).to(self.model.head.raw_noise)
+        return torch.from_numpy(checked).to(self.model.gp_layers[0].inducing_points)
 
 
 def build(
     config: ModelConfig,
     x: Float[Tensor, "N D"],
-    num_outputs: int | None = None,
+    num_outputs: int = 1,
     seed: int = 0,
     features: nn.Module | None = None,
 ) -> Model:
@@ -183,7 +185,7 @@ def build(
     Args:
         config: what to build.
         x: the training rows; inducing points and linear means start from them.
-        num_outputs: T for several outputs; None for a single one.
+        num_outputs: T.
         seed: of the starting values.
         features: a module of your own in front, instead of the network that `config.features` describes.
     """
@@ -207,9 +209,9 @@ def build(
     return model.to(x.device, dtype)
 
 
-def layer_widths(config: ModelConfig, num_outputs: int | None) -> list[int]:
-    """W of each layer."""
-    return [config.width] * (config.layers - 1) + [1 if num_outputs is None else num_outputs]
+def layer_widths(config: ModelConfig, num_outputs: int) -> list[int]:
+    """W of each layer; that of the top one is L, the number of latent functions."""
+    return [config.width] * (config.layers - 1) + [LIKELIHOODS[config.likelihood].num_latents(num_outputs)]
 
 
 def layer_inputs(topology: Topology, index: int, num_layers: int, h: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -287,18 +289,18 @@ def _propagate(layer: GPLayer, x: Tensor, mean_x: Tensor, generator: torch.Gener
 def compose(
     config: ModelConfig,
     layers: Sequence[GPLayer],
-    num_outputs: int | None,
+    num_outputs: int,
     num_inputs: int,
     generator: torch.Generator,
     features: nn.Module | None = None,
     notes: Sequence[str] = (),
 ) -> Model:
-    """The layers with their rule and their head."""
-    *hidden, top_width = layer_widths(config, num_outputs)
+    """The layers with their rule and their likelihood."""
+    *hidden, _ = layer_widths(config, num_outputs)
     rule = _rule(config, hidden, generator) if hidden else None
-    name = config.head if config.head != "auto" else ("single" if num_outputs is None else "lmc")
-    head = HEADS[name](top_width, config.noise, config.noise_floor)
-    return Model(layers, rule, head, features, TOPOLOGIES[config.topology], notes, num_inputs)
+    num_components = None if rule is None else rule.num_components
+    likelihood = LIKELIHOODS[config.likelihood](num_outputs, config, num_components, generator)
+    return Model(layers, rule, likelihood, features, TOPOLOGIES[config.topology], notes, num_inputs)
 
 
 def _rule(config: ModelConfig, widths: Sequence[int], generator: torch.Generator) -> Rule:

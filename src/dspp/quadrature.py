@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from dspp.errors import InputError
@@ -27,6 +27,7 @@ from dspp.registry import Registry
 RULES: Registry[type["Rule"]] = Registry("rule")
 MAX_COMPONENTS = 1024
 MAX_GRID_SITES = 100  # of a grid in one dimension
+START_DTYPE = torch.float32  # of starting values, whatever torch's default is: the same seed gives the same model
 MAX_GRID_WIDTH = 10_000  # hidden GPs that a grid may cross; with 2 sites or more the limit above is far below
 
 
@@ -109,14 +110,32 @@ class Rule(nn.Module, ABC):
     @torch.no_grad()
     def pruned(self, min_weight: float) -> "Rule":
         """The same rule as a fixed list of sites, without the components that weigh less than `min_weight`."""
-        if type(self).expand not in (Rule.expand, MonteCarlo.expand):
-            return copy.deepcopy(self)  # a rule with a way of its own to cross a layer
-        if self.grid and len(self.widths) > 1:
-            return copy.deepcopy(self)  # listing a product of grids would repeat the work of layers between them
-        log_weights = self.log_weights()
-        keep = (log_weights >= np.log(max(min_weight, 1e-300))) | (log_weights == log_weights.max())
+        if not self._can_be_listed:
+            return copy.deepcopy(self)
+        keep = self.kept(min_weight)
         sites = [self.sites(i)[keep] for i in range(len(self.widths))]
-        return FixedSites(sites, torch.log_softmax(log_weights[keep], 0))
+        return FixedSites(sites, torch.log_softmax(self.log_weights()[keep], 0))
+
+    @torch.no_grad()
+    def kept(self, min_weight: float) -> Bool[Tensor, " S"]:
+        """Which components `pruned` keeps: those of at least `min_weight`, and the heaviest."""
+        log_weights = self.log_weights()
+        if not self._can_be_listed:
+            return torch.ones_like(log_weights, dtype=torch.bool)
+        heavy: Tensor = log_weights >= np.log(max(min_weight, 1e-300))
+        return heavy | (log_weights == log_weights.max())
+
+    @property
+    def _can_be_listed(self) -> bool:
+        if type(self).expand not in (Rule.expand, MonteCarlo.expand):
+            return False  # a rule with a way of its own to cross a layer
+        return not (self.grid and len(self.widths) > 1)  # a list would repeat the work of the layers between the grids
+
+    @property
+    def num_components(self) -> int | None:
+        """S of the mixture at the top; None where it is not the same in training and in prediction."""
+        count = len(self.log_weights())
+        return count if len(self.log_weights(sampling=True)) == count else None
 
 
 def _check_grid(name: str, num_sites: int, widths: tuple[int, ...]) -> None:
@@ -207,10 +226,10 @@ class _LearnedGrid(Rule):
         """Start at Gauss–Hermite: its sites and its product weights."""
         sites, weights = _gauss_hermite(self.num_sites)
         self.raw_sites = nn.ParameterList(
-            [self._free(sites.to(torch.get_default_dtype())[:, None].repeat(1, width)) for width in self.widths]
+            [self._free(sites.to(START_DTYPE)[:, None].repeat(1, width)) for width in self.widths]
         )
         self.raw_log_weights = nn.ParameterList(
-            [_sum_grids([weights.log()] * width).to(torch.get_default_dtype()) for width in self.widths]
+            [_sum_grids([weights.log()] * width).to(START_DTYPE) for width in self.widths]
         )
 
     def _free(self, sites: Float[Tensor, "S W"]) -> Tensor:
@@ -260,9 +279,9 @@ class QR3(Rule):
     def start(self, generator: torch.Generator) -> None:
         """Sites from N(0, 1), weights all equal."""
         self.raw_sites = nn.ParameterList(
-            [torch.randn(self.num_sites, width, generator=generator) for width in self.widths]
+            [torch.randn(self.num_sites, width, generator=generator, dtype=START_DTYPE) for width in self.widths]
         )
-        self.raw_log_weights = nn.Parameter(torch.zeros(self.num_sites))
+        self.raw_log_weights = nn.Parameter(torch.zeros(self.num_sites, dtype=START_DTYPE))
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
         """The learned sites."""
@@ -285,7 +304,8 @@ class MonteCarlo(Rule):
     def start(self, generator: torch.Generator) -> None:
         """Draw the sites used to predict."""
         for i, width in enumerate(self.widths):
-            self.register_buffer(f"test_sites_{i}", torch.randn(self.num_test_sites, width, generator=generator))
+            sites = torch.randn(self.num_test_sites, width, generator=generator, dtype=START_DTYPE)
+            self.register_buffer(f"test_sites_{i}", sites)
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
         """The fixed samples for predictions."""

@@ -1,4 +1,4 @@
-"""Names for the parts a researcher may add: kernels, means, rules, heads, objectives, presets.
+"""Names for the parts a researcher may add: kernels, means, rules, likelihoods, objectives, presets.
 
 A part registers itself where it is defined, so that adding one touches one file; presets, command line and the
 common tests then find it by name.

@@ -1,6 +1,6 @@
 """The tool that tests the tests: which faults it makes, and where."""
 
-from benchmarks.mutants import CORE, PACKAGE, core_mutants, mutants_of, ordered_tests
+from benchmarks.mutants import CORE, EQUIVALENT, PACKAGE, core_mutants, mutants_of, ordered_tests
 
 SOURCE = '''"""A file with 1 number in its docstring."""
 from torch import Tensor
@@ -52,6 +52,10 @@ def test_the_core_is_there() -> None:
     files = {mutant.file for mutant in core_mutants()}
     assert {"quadrature.py", "objectives.py", "gp/conditional.py"} <= files
     assert len({file.split("/")[0] for file in files}) == sum((PACKAGE / part).exists() for part in CORE)
+
+
+def test_mutants_that_compute_the_same_are_still_there() -> None:
+    assert EQUIVALENT.keys() <= {mutant.name for mutant in core_mutants()}
 
 
 def test_the_likeliest_tests_come_first() -> None:

@@ -26,7 +26,7 @@ from dspp.data.files import open_table
 from dspp.errors import InputError, TrainingInterrupted
 from dspp.objectives import OBJECTIVES
 from dspp.report import tables
-from dspp.training.team import LOST
+from dspp.training.processes import LOST
 
 TINY = shlex.split("--inducing 8 --width 2 --epochs 3 --restarts 1")
 # As if typed: Ctrl-C is not ignored, also where the tests run in the background.
@@ -757,7 +757,7 @@ def test_help_needs_no_torch_and_lists_what_there_is() -> None:
     script = """
 import contextlib, io, sys
 from dspp.cli import app
-from dspp.cli.options import KERNELS, MODELS, RULES, TOPOLOGIES
+from dspp.cli.options import KERNELS, LIKELIHOODS, MODELS, RULES, TOPOLOGIES
 text = io.StringIO()
 for words in (["--help"], ["fit", "--help"]):
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
@@ -765,13 +765,14 @@ for words in (["--help"], ["fit", "--help"]):
 heavy = {"torch", "numpy", "scipy", "sklearn", "pyarrow", "matplotlib", "optuna"} & sys.modules.keys()
 assert not heavy, heavy
 from dspp.gp import kernels
-from dspp import model, presets, quadrature
+from dspp import likelihoods, model, presets, quadrature
 assert set(MODELS) == set(presets.PRESETS)
 assert set(KERNELS) == set(kernels.KERNELS)
 assert set(RULES) == set(quadrature.RULES)
+assert set(LIKELIHOODS) == set(likelihoods.LIKELIHOODS)
 assert set(TOPOLOGIES) == set(model.TOPOLOGIES)
 shown = text.getvalue().replace("\\n", " ").replace("│", " ")
-for names in (MODELS, KERNELS, RULES, TOPOLOGIES):
+for names in (MODELS, KERNELS, RULES, LIKELIHOODS, TOPOLOGIES):
     assert ", ".join(names) in " ".join(shown.split()), names
 assert "dspp[ray]" in shown  # brackets are not taken for a style
 """

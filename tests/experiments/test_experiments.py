@@ -17,7 +17,7 @@ from scipy import stats
 
 from dspp.data.robot_arm import robot_arm, robot_arm_motion
 from dspp.errors import InputError
-from dspp.mixture import NormalMixture
+from dspp.predictive import NormalMixture
 from experiments import results
 from experiments.catalogue import EXPERIMENTS, METHODS, experiment
 from experiments.cli import _result, merge_command

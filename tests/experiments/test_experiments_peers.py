@@ -11,7 +11,7 @@ import torch
 
 from dspp.errors import InputError
 from dspp.metrics import nll
-from dspp.mixture import NormalMixture
+from dspp.predictive import NormalMixture
 from experiments import peers
 from experiments.peers import PEERS, RECIPES, fit_peer
 

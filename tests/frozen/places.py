@@ -42,7 +42,7 @@ def encoder_json(train: pa.Table):
 
 def predictor_of(spec, x, num_outputs, parameters):
     """A predictor of the model of `spec` with the given parameters, by their frozen names."""
-    model = build(spec.model, torch.from_numpy(np.asarray(x)), num_outputs)
+    model = build(spec.model, torch.from_numpy(np.asarray(x)), num_outputs or 1)
     names = {frozen_name(name): name for name in model.state_dict()}
     dtype = getattr(torch, spec.model.dtype)
     model.load_state_dict(
@@ -53,4 +53,4 @@ def predictor_of(spec, x, num_outputs, parameters):
 
 def frozen_name(name):
     """The name that a parameter had when the oracles were recorded."""
-    return name
+    return f"head.{name.removeprefix('likelihood.')}" if name.startswith("likelihood.") else name

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import reference as ref
 import torch
+from given import predicted
 from reference import assert_close
 
 from dspp.config import ModelConfig
@@ -46,7 +47,7 @@ def exact_model(kind: str, x: torch.Tensor, y: torch.Tensor, noise: float) -> Mo
         layer.inducing_points.copy_(x)
         layer.kernel.raw_lengthscale.copy_(torch.tensor(LENGTHSCALE).expm1().log())  # softplus⁻¹
         layer.kernel.raw_outputscale.copy_(torch.tensor([OUTPUTSCALE], dtype=torch.float64).expm1().log())
-        model.head.raw_noise.copy_(torch.tensor([noise], dtype=torch.float64).expm1().log())
+        model.likelihood.raw_noise.copy_(torch.tensor([noise], dtype=torch.float64).expm1().log())
         layer.q.mean.copy_(torch.tensor(S @ A @ (y.numpy() - CONSTANT) / noise))
         layer.q.root.copy_(torch.tensor(np.linalg.cholesky(S)))
         assert isinstance(layer.mean, ConstantMean)
@@ -63,11 +64,11 @@ def test_with_inducing_points_on_the_rows_the_exact_gp_comes_out(kind: str, nois
     for rows in (x, 1.2 + ref.random_rows(2, 9, D)):  # the training rows, and others
         K_star = ref.kernel_matrix(kind, rows.numpy(), x.numpy(), LENGTHSCALE, OUTPUTSCALE)
         mean, var = ref.exact_posterior(K_star, K, y.numpy() - CONSTANT, noise, np.full(len(rows), OUTPUTSCALE))
-        mixture = model(rows)
+        mixture = predicted(model, rows)
         assert_close(mixture.mean, CONSTANT + mean, 1e-8)
         assert_close(mixture.latent_var[0], var, 1e-8)
         assert_close(mixture.var, var + noise, 1e-8)
-    bound = N * elbo(model(x), y, model.kl(), N, beta=1.0)
+    bound = N * elbo(model.likelihood, model(x), y[:, None], model.kl(), N, beta=1.0)
     assert_close(bound, ref.log_marginal_likelihood(K, y.numpy() - CONSTANT, noise), 1e-8)
 
 
@@ -75,13 +76,13 @@ def test_with_inducing_points_on_the_rows_the_exact_gp_comes_out(kind: str, nois
 def test_the_exact_posterior_is_where_the_elbo_is_highest(kind: str) -> None:
     x, y = grid_rows(), ref.random_rows(1, N, 1)[:, 0]
     model = exact_model(kind, x, y, 0.1)
-    elbo(model(x), y, model.kl(), N).backward()
+    elbo(model.likelihood, model(x), y[:, None], model.kl(), N).backward()
     q = model.gp_layers[0].q
     assert_close(q.mean.grad, torch.zeros_like(q.mean), 1e-8)
     assert_close(q.root.grad, torch.zeros_like(q.root), 1e-8)
-    best = elbo(model(x), y, model.kl(), N).item()
+    best = elbo(model.likelihood, model(x), y[:, None], model.kl(), N).item()
     ref.randomize(q, seed=3, spread=0.01)
-    assert elbo(model(x), y, model.kl(), N).item() < best - 1e-4
+    assert elbo(model.likelihood, model(x), y[:, None], model.kl(), N).item() < best - 1e-4
 
 
 @pytest.mark.parametrize("jitter", [1e-6, 0.05])

@@ -30,6 +30,8 @@ from dspp.data import Standardizer
 from dspp.data.encoding import TableEncoder
 from dspp.errors import DsppError, InputError, ModelFileError
 from dspp.fitted import Fitted
+from dspp.history import Epoch
+from dspp.likelihoods.codec import Standardised
 from dspp.model import TOPOLOGIES, build
 from dspp.modelfile import file as container
 from dspp.modelfile import load, save
@@ -38,7 +40,6 @@ from dspp.modelfile.skeleton import skeleton
 from dspp.presets import PRESETS, Spec, preset
 from dspp.quadrature import RULES
 from dspp.training import fit
-from dspp.training.state import Epoch
 
 GENERATOR = np.random.default_rng(5)
 X = GENERATOR.normal(size=(40, 3)) * [1.0, 30.0, 0.01] + [1e3, 0.0, 5.0]
@@ -55,19 +56,18 @@ def spec_of(name: str = "dspp", **changes) -> Spec:
 
 
 def fitted_of(spec: Spec, y=Y, features: nn.Module | None = None, **changes) -> Fitted:
-    scale_X, scale_y = Standardizer.fit(X), Standardizer.fit(y)
-    rows, targets = scale_X.transform(X), scale_y.transform(y)
+    scale_X, codec = Standardizer.fit(X), Standardised.fit(y.reshape(len(y), -1))
+    rows, targets = scale_X.transform(X), codec.scale.transform(y.reshape(len(y), -1))
     result = fit(spec, rows, targets, config=QUICK, features=features)
     fitted = Fitted(
         spec=spec,
         train=QUICK,
         model=result.model,
         scale_X=scale_X,
-        scale_y=scale_y,
+        codec=codec,
         encoder=None,
         feature_names=("a", "b", "ç"),
         target_names=("y",) if y.ndim == 1 else ("y", "z", "w"),
-        one_output=y.ndim == 1,
         history=(*result.history, Epoch(2, math.nan, math.inf, 0.25, 1e-300, 0.1)),
         best_epoch=2,
         metrics={"nll": 0.1 + 0.2, "crps": math.nan},
@@ -83,7 +83,7 @@ def fitted_of(spec: Spec, y=Y, features: nn.Module | None = None, **changes) -> 
 @pytest.fixture(scope="module")
 def tiny() -> Fitted:
     fitted = fitted_of(spec_of())
-    return replace(fitted, conformal=Conformal.fit(fitted.distribution(X), Y).scores)
+    return replace(fitted, conformal=Conformal.fit(fitted.distribution(X), Y).scores[:, None])
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def assert_round_trip(fitted: Fitted, path: Path, features: nn.Module | None = N
     assert all(torch.equal(before[name], after[name]) and before[name].dtype == after[name].dtype for name in before)
     grads = {name: p.requires_grad for name, p in fitted.model.named_parameters()}
     assert grads == {name: p.requires_grad for name, p in loaded.model.named_parameters()}
-    for name in ("spec", "train", "feature_names", "target_names", "one_output", "best_epoch", "notes", "seconds"):
+    for name in ("spec", "train", "feature_names", "target_names", "num_outputs", "best_epoch", "notes", "seconds"):
         assert getattr(loaded, name) == getattr(fitted, name), name
     assert (loaded.num_inputs, loaded.num_outputs) == (fitted.num_inputs, fitted.num_outputs)
     assert (loaded.versions, loaded.num_rows) == (fitted.versions, fitted.num_rows)
@@ -133,16 +133,16 @@ def test_a_skeleton_is_what_build_makes_without_values(rule, topology):
     assert structure(bare) == structure(built)
     assert all(value.is_meta for value in bare.state_dict().values())
     assert [layer.name for layer in bare.gp_layers] == [layer.name for layer in built.gp_layers]
-    assert (bare.num_inputs, bare.topology, type(bare.head)) == (3, built.topology, type(built.head))
+    assert (bare.num_inputs, bare.topology, type(bare.likelihood)) == (3, built.topology, type(built.likelihood))
 
 
 def test_a_skeleton_of_fewer_points_and_of_a_mean_basis():
     config = spec_of("od-svgp", inducing=30).model  # asks for 90 points of the mean basis; there are 40 rows
     built = build(config, torch.tensor(X).float())
-    assert structure(skeleton(config, 3, None, [30], [40])) == structure(built)
+    assert structure(skeleton(config, 3, 1, [30], [40])) == structure(built)
     for sizes in ([30], []), ([], [40]), ([30, 30], [40]), ([30], [0]):
         with pytest.raises(InputError, match="inducing points"):
-            skeleton(config, 3, None, *sizes)
+            skeleton(config, 3, 1, *sizes)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_skeleton_of_fewer_points_and_of_a_mean_basis():
     ids=str,
 )
 def test_no_size_makes_a_skeleton_large(changes):
-    bare = skeleton(spec_of(**changes).model, 3, None, [changes.get("inducing", 5)] * 2)
+    bare = skeleton(spec_of(**changes).model, 3, 1, [changes.get("inducing", 5)] * 2)
     assert all(value.is_meta for value in bare.state_dict().values())
     assert max(max(value.shape, default=0) for value in bare.state_dict().values()) == HUGE
 
@@ -174,18 +174,18 @@ def test_no_size_makes_a_skeleton_large(changes):
 )
 def test_what_a_skeleton_would_have_to_count_out_is_refused(changes):
     with pytest.raises(InputError):
-        skeleton(spec_of(**changes).model, 3, None, [5, 5])
+        skeleton(spec_of(**changes).model, 3, 1, [5, 5])
 
 
 def test_a_skeleton_copies_the_users_module(tmp_path):
     own = nn.Sequential(nn.Linear(3, 7), nn.Tanh())
-    bare = skeleton(spec_of(dtype="float64").model, 3, None, [5, 5], features=own)
+    bare = skeleton(spec_of(dtype="float64").model, 3, 1, [5, 5], features=own)
     assert own[0].weight.dtype == torch.float32
     assert own.training
     assert bare.features[0].weight.dtype == torch.float64
     assert bare.gp_layers[0].inducing_points.shape == (2, 5, 7)
     with pytest.raises(InputError, match="4 columns"):
-        skeleton(spec_of().model, 4, None, [5, 5], features=own)
+        skeleton(spec_of().model, 4, 1, [5, 5], features=own)
 
 
 # ---------------------------------------------------------------- the user's units
@@ -197,10 +197,12 @@ def test_the_distribution_is_in_the_users_units(y):
     fitted = fitted_of(spec_of(dtype="float64"), y)
     inner = fitted.model.predictor()(fitted.scale_X.transform(X))
     outer = fitted.distribution(X)
-    jacobian = math.log(math.prod(np.atleast_1d(fitted.scale_y.scale)))
-    expected = inner.log_prob(torch.tensor(fitted.scale_y.transform(y))) - jacobian
+    scale = fitted.codec.scale
+    jacobian = math.log(math.prod(scale.scale))
+    expected = inner.log_prob(torch.tensor(scale.transform(y.reshape(len(y), -1)).reshape(y.shape))) - jacobian
     torch.testing.assert_close(outer.log_prob(torch.tensor(y)), expected, rtol=1e-9, atol=1e-8)
-    np.testing.assert_allclose(outer.mean.numpy(), fitted.scale_y.inverse(inner.mean.numpy()), rtol=1e-12)
+    mean = scale.inverse(inner.mean.reshape(len(y), -1).numpy()).reshape(y.shape)
+    np.testing.assert_allclose(outer.mean.numpy(), mean, rtol=1e-12)
     assert outer.mean.dtype == torch.float64
 
 
@@ -236,7 +238,7 @@ def test_every_preset_comes_back_to_the_last_bit(name, y, tmp_path):
 def test_every_dial_comes_back_to_the_last_bit(changes, tmp_path):
     loaded = assert_round_trip(fitted_of(spec_of(**changes)), tmp_path / "m.dspp")
     assert loaded.model.num_inputs == 3
-    assert loaded.model.head.noise_floor == loaded.spec.model.noise_floor
+    assert loaded.model.likelihood.noise_floor == loaded.spec.model.noise_floor
 
 
 def test_the_story_comes_back(tiny, tmp_path):
@@ -324,8 +326,8 @@ def test_only_what_can_be_loaded_is_saved(tiny, tmp_path):
         (replace(tiny, target_names=("a", "b")), "target_names: got 2, expected 1"),
         (replace(tiny, best_epoch=17), "17"),
         (replace(tiny, seconds=math.nan), "JSON"),
-        (replace(tiny, conformal=torch.tensor([0.3, 0.1], dtype=torch.float64)), "out of order"),
-        (replace(tiny, scale_y=Standardizer(np.array(0.0), np.array(0.0))), "positive"),
+        (replace(tiny, conformal=torch.tensor([[0.3], [0.1]], dtype=torch.float64)), "out of order"),
+        (replace(tiny, codec=Standardised(Standardizer(np.zeros(1), np.zeros(1)))), "positive"),
         (replace(tiny, notes=("x" * 9_000_000,)), "header"),
         (broken, "NaN"),
     ]
@@ -424,8 +426,8 @@ def test_a_flipped_bit_never_changes_a_prediction(good, tiny, tmp_path):
 
 
 def test_a_later_format_asks_for_an_upgrade(good, tmp_path):
-    message = refusal(tmp_path / "m", with_header(good, lambda h: h.update(version=2)))
-    assert "was written by a later version of dspp (format 2, this reads up to 1); upgrade" in message
+    message = refusal(tmp_path / "m", with_header(good, lambda h: h.update(version=3)))
+    assert "was written by a later version of dspp (format 3, this reads up to 2); upgrade" in message
 
 
 def test_unknown_fields_are_ignored_and_missing_ones_are_not(good, tiny, tmp_path):
@@ -472,7 +474,7 @@ def test_unknown_fields_are_ignored_and_missing_ones_are_not(good, tiny, tmp_pat
         ("covariance", "full", r"q\.root"),
         ("dtype", "float64", "float32"),
         ("dtype", "object", "ModelConfig.dtype"),
-        ("head", "lmc", "head.mixing"),
+        ("likelihood", "poisson", "unknown likelihood"),
     ],
     ids=lambda v: str(v)[:20],
 )
@@ -511,13 +513,13 @@ def test_powers_of_a_width_are_not_computed(good, tmp_path):
         ("scale_X.scale", torch.zeros(3, dtype=torch.float64), "positive"),
         ("scale_X.scale", -torch.ones(3, dtype=torch.float64), "positive"),
         ("scale_X.scale", torch.ones(4, dtype=torch.float64), "scale_X"),
-        ("scale_y.scale", torch.ones(1, dtype=torch.float64), "scale_y"),
-        ("scale_y.mean", torch.tensor(math.inf, dtype=torch.float64), "inf"),
+        ("scale_y.scale", torch.tensor(1.0, dtype=torch.float64), "scale_y"),
+        ("scale_y.mean", torch.tensor([math.inf], dtype=torch.float64), "inf"),
         ("conformal", torch.zeros(3, 2, dtype=torch.float64), "conformal"),
         ("conformal", torch.zeros(0, dtype=torch.float64), "conformal"),
         ("conformal", torch.tensor(0.1, dtype=torch.float64), "scores|conformal"),
-        ("conformal", torch.tensor([0.2, 0.7], dtype=torch.float64), "scores"),
-        ("conformal", torch.tensor([0.2, 0.3]), "scores"),
+        ("conformal", torch.tensor([[0.2], [0.7]], dtype=torch.float64), "scores"),
+        ("conformal", torch.tensor([[0.2], [0.3]]), "scores"),
     ],
     ids=lambda v: str(v)[:30] if isinstance(v, str) else "",
 )
@@ -875,7 +877,7 @@ def worst_files(good: bytes) -> dict[str, bytes]:
     outer, _, body = apart(good)
     many = {f"model.{i}": torch.zeros(0) for i in range(10_000)}
     deep = {"features": [1] * 980}
-    scores = torch.linspace(0, 0.5, 4_000_000, dtype=torch.float64)
+    scores = torch.linspace(0, 0.5, 4_000_000, dtype=torch.float64)[:, None]
     points = {"model.layers.0.inducing_points": torch.zeros(2, 1_000_000, 3)}
     return {
         "M": with_header(good, lambda h: h["spec"]["model"].update(inducing=HUGE)),
@@ -941,16 +943,22 @@ def test_the_limits_of_the_header_leave_room():
 
 def test_loading_does_not_wait_for_torch_s_compiler(tmp_path):
     paths = []
-    for name, outputs in (("dspp", None), ("svgp", 2), ("dgp", None), ("od-svgp", None)):
+    for name, outputs in (("dspp", 1), ("svgp", 2), ("dgp", 1), ("od-svgp", 1)):
         spec = preset(name, inducing=4)
         model = build(spec.model, torch.randn(20, 2, generator=torch.Generator().manual_seed(0)), outputs)
         scale_X, scale_y = (
             Standardizer(np.zeros(2), np.ones(2)),
-            Standardizer(*(np.full(outputs or (), v) for v in (0.0, 1.0))),
+            Standardizer(*(np.full(outputs, v) for v in (0.0, 1.0))),
         )
-        changes = {"spec": spec, "model": model, "scale_X": scale_X, "scale_y": scale_y, "feature_names": None}
-        names = ("y",) if outputs is None else ("a", "b")
-        fitted = replace(fitted_of(spec_of()), **changes, one_output=outputs is None, target_names=names)
+        changes = {
+            "spec": spec,
+            "model": model,
+            "scale_X": scale_X,
+            "codec": Standardised(scale_y),
+            "feature_names": None,
+        }
+        names = ("y",) if outputs == 1 else ("a", "b")
+        fitted = replace(fitted_of(spec_of()), **changes, target_names=names)
         paths.append(str(tmp_path / name))
         save(fitted, paths[-1])
     code = "import sys\nfrom dspp.modelfile import load\nfor p in sys.argv[1:]: load(p)\nprint('sympy' in sys.modules)"

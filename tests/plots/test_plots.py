@@ -21,7 +21,7 @@ from scipy.stats import binom
 
 from dspp import metrics, plots
 from dspp.errors import InputError
-from dspp.mixture import NormalMixture
+from dspp.predictive import NormalMixture
 
 RNG = np.random.default_rng(0)
 UNIFORM = RNG.uniform(size=4_000)

@@ -17,7 +17,7 @@ from torch.autograd import gradcheck
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, Normal
 
 from dspp.errors import InputError, NumericalError
-from dspp.mixture import Mixture, MultivariateNormalMixture, NormalMixture, maths
+from dspp.predictive import Mixture, MultivariateNormalMixture, NormalMixture, maths
 
 F64 = torch.float64
 TAILS = torch.tensor([1e-6, 1e-4, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1 - 1e-4, 1 - 1e-6], dtype=F64)
@@ -510,27 +510,6 @@ def test_affine_of_several_outputs() -> None:
 
 
 # ------------------------------------------------------------ parts
-
-
-@BOTH
-def test_prune_drops_the_light_and_renormalises(make: Make) -> None:
-    mixture = make(S=4)
-    heavy = mixture.weights.argsort(descending=True)[:2].sort().values
-    pruned = mixture.prune(mixture.weights.sort(descending=True).values[1].item())
-    assert pruned.num_components == 2
-    assert torch.equal(pruned.component_mean, mixture.component_mean[heavy])
-    torch.testing.assert_close(pruned.weights, mixture.weights[heavy] / mixture.weights[heavy].sum())
-    assert pruned.log_weights.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
-    assert torch.equal(pruned.component_var, mixture.component_var[heavy])
-
-
-@BOTH
-def test_prune_keeps_the_heaviest_and_can_keep_all(make: Make) -> None:
-    mixture = make(S=4)
-    last = mixture.prune(1.0)
-    assert last.num_components == 1
-    assert torch.equal(last.component_mean[0], mixture.component_mean[mixture.weights.argmax()])
-    torch.testing.assert_close(mixture.prune(0.0).log_weights, mixture.log_weights)
 
 
 @BOTH

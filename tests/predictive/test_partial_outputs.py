@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from given import given
 from reference import assert_close
 from scipy import stats
 from torch import Tensor
@@ -13,8 +14,8 @@ from torch.autograd import gradcheck
 
 from dspp import metrics
 from dspp.errors import InputError, NumericalError
-from dspp.mixture import MultivariateNormalMixture, NormalMixture, maths
 from dspp.objectives import OBJECTIVES
+from dspp.predictive import MultivariateNormalMixture, NormalMixture, maths
 
 F64, NAN = torch.float64, math.nan
 S, N, T = 3, 8, 3
@@ -174,11 +175,11 @@ def test_a_bad_covariance_is_found_among_the_observed_only() -> None:
 def test_an_objective_is_the_mean_over_rows_of_that_of_the_observed_outputs(name: str, noise_by_row: bool) -> None:
     mixture, y = mixture_of(noise_by_row=noise_by_row).rows(slice(0, N - 1)), partial_targets()[:-1]
     objective = OBJECTIVES[name]
-    each = [objective(part, observed, NO_KL, 50, gamma=1.1) for part, observed in row_by_row(mixture, y)]
+    each = [objective(*given(part), observed, NO_KL, 50, gamma=1.1) for part, observed in row_by_row(mixture, y)]
     assert len(each) == N - 1
     kl = torch.tensor(3.0, dtype=F64)
     expected = torch.stack(each).mean() - 0.4 * 3.0 / 50
-    assert_close(objective(mixture, y, kl, 50, beta=0.4, gamma=1.1), expected, 1e-10)
+    assert_close(objective(*given(mixture), y, kl, 50, beta=0.4, gamma=1.1), expected, 1e-10)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -186,8 +187,8 @@ def test_an_output_that_is_observed_alone_is_a_single_output(name: str) -> None:
     mixture, y = mixture_of(), full_targets()
     alone = y.clone()
     alone[:, [0, 2]] = NAN
-    one = OBJECTIVES[name](mixture.marginal(1), y[:, 1], NO_KL, 50, gamma=1.1)
-    assert_close(OBJECTIVES[name](mixture, alone, NO_KL, 50, gamma=1.1), one, 1e-10)
+    one = OBJECTIVES[name](*given(mixture.marginal(1)), y[:, 1], NO_KL, 50, gamma=1.1)
+    assert_close(OBJECTIVES[name](*given(mixture), alone, NO_KL, 50, gamma=1.1), one, 1e-10)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -195,7 +196,7 @@ def test_gradients_of_objectives(name: str) -> None:
     y = partial_targets()[3:5]
 
     def value(*leaves: Tensor) -> Tensor:
-        return OBJECTIVES[name](rebuilt(*leaves), y, NO_KL, 50, gamma=1.1)
+        return OBJECTIVES[name](*given(rebuilt(*leaves)), y, NO_KL, 50, gamma=1.1)
 
     assert gradcheck(value, leaves_of(mixture_of().rows(slice(3, 5))))
 

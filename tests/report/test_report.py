@@ -20,7 +20,7 @@ from outline import Outline
 
 from dspp import plots
 from dspp.errors import InputError, ModelFileError
-from dspp.mixture import NormalMixture
+from dspp.predictive import NormalMixture
 from dspp.report import ReportData, TargetData, page, render, tables, write_report
 from dspp.report.numbers import THIN, beside, cell, count, number, percent, tidy
 

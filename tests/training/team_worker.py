@@ -13,7 +13,7 @@ from dspp.errors import DsppError, NumericalError
 from dspp.objectives import OBJECTIVES
 from dspp.presets import PRESETS
 from dspp.training import fit, stop_on_signals
-from dspp.training.team import Team, team_of_launcher
+from dspp.training.processes import ProcessGroup, join_launched
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(103, 3))
@@ -47,11 +47,11 @@ def whole(out: Path) -> dict:
 
 def stopped(out: Path) -> dict:
     """A run with a checkpoint that is told to stop, by one of the processes only."""
-    asked, out = [0], out / f"{Team.current().size}"
+    asked, out = [0], out / f"{ProcessGroup.current().size}"
 
     def stop() -> bool:
         asked[0] += 1
-        return asked[0] > 21 and Team.current().rank == Team.current().size - 1
+        return asked[0] > 21 and ProcessGroup.current().rank == ProcessGroup.current().size - 1
 
     try:
         train("dgp", config=CONFIG.change(restarts=2), checkpoint=out / "run", checkpoint_seconds=0, should_stop=stop)
@@ -62,7 +62,7 @@ def stopped(out: Path) -> dict:
 
 def resumed(out: Path) -> dict:
     """Go on with what the other number of processes has left."""
-    path = out / f"{3 - Team.current().size}" / "run"
+    path = out / f"{3 - ProcessGroup.current().size}" / "run"
     return facts(train("dgp", config=CONFIG.change(restarts=2), checkpoint=path, resume=True))
 
 
@@ -72,7 +72,7 @@ def spoilt(out: Path) -> dict:
 
     def odd(*given, **options):
         calls[0] += 1
-        last = Team.current().rank == Team.current().size - 1
+        last = ProcessGroup.current().rank == ProcessGroup.current().size - 1
         if calls[0] == 7 and last:
             raise NumericalError("spoilt here")
         return objective(*given, **options) * (float("nan") if calls[0] == 15 and last else 1.0)
@@ -83,7 +83,7 @@ def spoilt(out: Path) -> dict:
 
 def lost(out: Path) -> dict:
     """The last process dies without a word."""
-    team, calls = Team.current(), [0]
+    team, calls = ProcessGroup.current(), [0]
 
     def die() -> bool:
         calls[0] += 1
@@ -105,7 +105,7 @@ def lost(out: Path) -> dict:
 def main() -> None:
     out, jobs = Path(sys.argv[1]), sys.argv[2:]
     torch.set_num_threads(1)
-    with team_of_launcher("cpu") as team:
+    with join_launched("cpu") as team:
         found = {job: globals()[job](out) for job in jobs}
         if team.rank == 0:
             (out / "found.json").write_text(json.dumps(found))

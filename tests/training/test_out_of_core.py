@@ -233,7 +233,7 @@ def test_the_cache_holds_what_memory_would_hold(
         content = read_all(made.cache)
         width = encoded.shape[1]
         np.testing.assert_array_equal(content[:, :width], made.learned.scale_X.transform(encoded).astype("f4"))
-        expected_y = made.learned.scale_y.transform(y[train] if len(targets) > 1 else y[train, 0]).astype("f4")
+        expected_y = made.learned.codec.scale.transform(y[train]).astype("f4")
         np.testing.assert_array_equal(content[:, width:], expected_y.reshape(len(content), -1))
         for part, chosen in ((made.val, val), (made.held, held)):
             assert part.rows.table.equals(inputs.take([k for k in chosen if observed[k]]).combine_chunks())
@@ -282,7 +282,7 @@ def test_every_row_comes_once_an_epoch(numbered: RowCache) -> None:
             assert sorted(order_of(batches)) == list(range(1003))
         for batch in rows.batches(70, 1, 0):
             assert torch.equal(batch.x[:, 1], torch.from_numpy(np.cos(batch.x[:, 0].numpy())))
-            assert torch.equal(batch.y, torch.from_numpy(np.sin(batch.x[:, 0].numpy() / 100)))
+            assert torch.equal(batch.y[:, 0], torch.from_numpy(np.sin(batch.x[:, 0].numpy() / 100)))
 
 
 def test_the_order_is_a_function_of_seed_and_epoch(numbered: RowCache) -> None:
@@ -362,7 +362,7 @@ def test_training_from_the_disk_is_training_from_memory(numbered: RowCache, dtyp
     content = torch.from_numpy(read_all(numbered)).to(getattr(torch, dtype))
     val = {"X_val": content[:50, :2], "y_val": content[:50, 2]}
     with DiskRows(numbered, spec, CONFIG, 16, 16 * 12 * 10) as rows:
-        memory = InMemory(content[:, :2].contiguous(), content[:, 2].contiguous()).of(rows)
+        memory = InMemory(content[:, :2].contiguous(), content[:, 2:].contiguous()).of(rows)
         assert untimed(fit(spec, rows, config=CONFIG, **val)) == untimed(fit(spec, memory, config=CONFIG, **val))
 
 
@@ -465,7 +465,7 @@ def test_a_cache_that_is_kept_is_used_again_unless_it_is_damaged(folder: Path, t
     assert (first.reused, second.reused) == (False, True)
     assert second.learned.encoder == first.learned.encoder
     np.testing.assert_array_equal(second.learned.scale_X.scale, first.learned.scale_X.scale)
-    np.testing.assert_array_equal(second.learned.scale_y.mean, first.learned.scale_y.mean)
+    np.testing.assert_array_equal(second.learned.codec.scale.mean, first.learned.codec.scale.mean)
     for damaged in (before[:100] + b"?" + before[101:], before[:-40], b"", b"short", before + b"more"):
         path.write_bytes(damaged)
         assert not made().reused

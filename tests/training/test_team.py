@@ -21,9 +21,9 @@ from pyarrow import csv, parquet
 from dspp.data.robot_arm import robot_arm
 from dspp.errors import InputError, NumericalError
 from dspp.quadrature import Noise
+from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows
 from dspp.training.step import score_together
-from dspp.training.team import Team
 
 WORKER = Path(__file__).with_name("team_worker.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -118,27 +118,27 @@ def test_a_wrong_command_under_torchrun_is_one_line(tmp_path: Path) -> None:
 
 def test_parts_cover_a_batch_and_draws_do_not_depend_on_them() -> None:
     for size in (1, 2, 3, 5):
-        parts = [Team(rank, size).part(17) for rank in range(size)]
+        parts = [ProcessGroup(rank, size).part(17) for rank in range(size)]
         assert [row for part in parts for row in range(17)[part]] == list(range(17))
         assert max(len(range(17)[p]) for p in parts) - min(len(range(17)[p]) for p in parts) <= 1
     with pytest.raises(InputError, match="3 processes for 2 rows"):
-        Team(0, 3).part(2)
+        ProcessGroup(0, 3).part(2)
 
     def draw(part: slice) -> torch.Tensor:
         noise = Noise(torch.Generator().manual_seed(5), part.start, 17)
         like = torch.zeros(1, part.stop - part.start, 2)
         return torch.cat([noise.draw(4, like), noise.draw(3, like)])
 
-    spread = torch.cat([draw(Team(rank, 3).part(17)) for rank in range(3)], dim=1)
+    spread = torch.cat([draw(ProcessGroup(rank, 3).part(17)) for rank in range(3)], dim=1)
     assert torch.equal(spread, draw(slice(0, 17)))
 
 
 @pytest.mark.parametrize("problem", [True, False])
 def test_a_validation_that_fails_in_one_process_does_not_leave_the_others_waiting(problem: bool) -> None:
     """The others wait at `add` for a number of this process: it comes, and all see that it is none."""
-    rows, said = Rows(torch.zeros(6, 2), torch.zeros(6)), []
+    rows, said = Rows(torch.zeros(6, 2), torch.zeros(6, 1)), []
 
-    class Half(Team):
+    class Half(ProcessGroup):
         def add(self, *numbers: float) -> list[float]:
             said.append(numbers)
             return [2 * number for number in numbers]  # the other half's is the same
@@ -151,8 +151,8 @@ def test_a_validation_that_fails_in_one_process_does_not_leave_the_others_waitin
 
     if problem:
         with pytest.raises(NumericalError, match="NLL of 6 rows is nan"):
-            score_together(Scores(), rows, team=Half(0, 2))
+            score_together(Scores(), rows, group=Half(0, 2))
         assert math.isnan(said[0][0])
     else:
-        assert score_together(Scores(), rows, team=Half(0, 2)) == pytest.approx(1.5)
+        assert score_together(Scores(), rows, group=Half(0, 2)) == pytest.approx(1.5)
     assert len(said) == 1

@@ -11,13 +11,14 @@ import torch
 
 import dspp
 from dspp.config import ModelConfig, TrainConfig
-from dspp.data import Standardizer, robot_arm_motion
+from dspp.data import Standardizer, derive_seed, robot_arm_motion
 from dspp.errors import InputError, NumericalError, TrainingDiverged
 from dspp.metrics import evaluate
 from dspp.model import build
 from dspp.objectives import OBJECTIVES
 from dspp.presets import Spec, preset
 from dspp.training import fit
+from dspp.training.restarts import TRIAL_ROWS, start_seed
 from dspp.training.schedules import SCHEDULES
 from dspp.training.state import make_optimizer
 
@@ -160,9 +161,9 @@ def _broken_at(steps, how):
     """Make the objective fail at the given calls in the block."""
     original, calls = OBJECTIVES["predictive"], []
 
-    def broken(mixture, y, kl, num_data, **options):
+    def broken(*given, **options):
         calls.append(None)
-        value = original(mixture, y, kl, num_data, **options)
+        value = original(*given, **options)
         return how(value) if len(calls) in steps else value
 
     return OBJECTIVES.temporarily("predictive", broken)
@@ -194,6 +195,17 @@ def test_every_epoch_has_a_training_nll():
     for batch_size in (len(X), len(X) // 2):
         result = fit(small(), X, Y, config=QUICK.change(batch_size=batch_size))
         assert np.isfinite([e.train_nll for e in result.history]).all()
+
+
+def test_everything_random_in_a_run_has_a_seed_of_its_own():
+    """Starts, the rows on which they are compared, and of each start its batches, samples and dropout."""
+    starts = [start_seed(5, trial) for trial in range(10)]
+    assert starts[:3] == [derive_seed(5, trial) for trial in range(3)], "as they were, so that results are reproduced"
+    seeds = [*starts, derive_seed(5, TRIAL_ROWS)]
+    for start in starts:
+        seeds += [derive_seed(start, epoch) for epoch in range(20)]
+        seeds += [derive_seed(start, step, word) for step in range(20) for word in (1, 2)]
+    assert len(set(seeds)) == len(seeds)
 
 
 def test_starts_are_compared_on_rows_from_everywhere():
@@ -344,7 +356,7 @@ BAD = {
     "unknown kernel": (lambda: fit(small(kernel="matern"), X, Y), r"unknown kernel 'matern'.*matern52"),
     "unknown rule": (lambda: fit(small(rule="qr4"), X, Y), r"unknown rule 'qr4'.*qr3"),
     "unknown topology": (lambda: fit(small(topology="ring"), X, Y), r"unknown topology 'ring'.*feedforward"),
-    "unknown head": (lambda: fit(small(head="two"), X, Y), r"unknown head 'two'.*lmc"),
+    "unknown likelihood": (lambda: fit(small(likelihood="two"), X, Y), r"unknown likelihood 'two'.*gaussian"),
     "unknown schedule": (
         lambda: fit(small(), X, Y, config=TrainConfig(schedule="up")),
         r"unknown schedule 'up'",

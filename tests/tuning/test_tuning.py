@@ -20,9 +20,9 @@ from dspp.errors import CheckpointError, InputError, TrainingDiverged, TrainingI
 from dspp.estimators import ESTIMATORS, DSPPRegressor
 from dspp.estimators.regressor import Regressor
 from dspp.estimators.settings import SHARED_WIDTH
+from dspp.history import Epoch
 from dspp.model import TOPOLOGIES
 from dspp.storage import lock
-from dspp.training.state import Epoch
 from dspp.tuning import TrialRecord, TuneResult, tune
 from dspp.tuning.search import Budget, Search
 from dspp.tuning.space import Range, Space
@@ -162,7 +162,7 @@ def test_weak_settings_end_at_a_quarter_or_a_half_and_the_winner_is_still_the_wi
     assert result.best_nll == min(fitted.metrics["nll"] for fitted in full.values())
     for trial in by_state["pruned"]:  # its NLL is in the units of y: that of the best epoch so far
         fitted = full[trial.params["learning_rate"]]
-        shift = np.log(fitted.scale_y.scale)
+        shift = np.log(fitted.codec.scale.scale)
         best = min(e.val_nll for e in fitted.history[: trial.epochs])
         assert trial.val_nll == pytest.approx(best + shift, abs=1e-5)
 
@@ -179,7 +179,7 @@ def test_the_nll_of_a_weak_setting_of_several_outputs_is_that_of_a_value_in_its_
         fitted = estimator.fit(*data).fitted_
         observed = ~np.isnan(Y3[90:] if given else Y3[estimator.parts(len(X), 0, False, Y3)[1]])
         joint = len(observed) * min(e.val_nll for e in fitted.history[: trial.epochs])  # of standardised rows
-        units = (observed * np.log(fitted.scale_y.scale)).sum()
+        units = (observed * np.log(fitted.codec.scale.scale)).sum()
         assert trial.val_nll == pytest.approx((joint + units) / observed.sum(), abs=1e-5)
 
 

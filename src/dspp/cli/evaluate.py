@@ -75,7 +75,7 @@ def evaluated(estimator: Any, options: EvaluateOptions) -> Evaluation:
     with located(data.file):
         rows = encoded(fitted, data.table, options.test)[data.observed]
     y = data.y[data.observed]
-    y = y[:, 0] if fitted.one_output else y
+    y = y[:, 0] if fitted.num_outputs == 1 else y
     mixture = fitted.distribution(rows, where=f"{options.test}, rows with a target")
     unseen = Unseen(fitted.encoder)
     for batch in data.table.to_batches():

@@ -51,13 +51,13 @@ class Task:
 
 def run(options: FitOptions, session: Session) -> None:
     """Learn, save, and say how good the model is; under torchrun, with the other processes it has started."""
-    from dspp.training.team import team_of_launcher
+    from dspp.training.processes import join_launched
 
-    with team_of_launcher(options.device) as team:
-        session.quiet |= team.rank > 0
-        if team.size > 1 and options.tune:
+    with join_launched(options.device) as group:
+        session.quiet |= group.rank > 0
+        if group.size > 1 and options.tune:
             raise InputError("--tune trains many models: run it without torchrun, with --jobs for several processes")
-        _run(options, session, first=team.rank == 0)
+        _run(options, session, first=group.rank == 0)
 
 
 def _run(options: FitOptions, session: Session, first: bool) -> None:
@@ -73,7 +73,7 @@ def _run(options: FitOptions, session: Session, first: bool) -> None:
         session.say(*lines)
         with _resumable(options, session):
             fitted = (_searched if options.tune else _trained)(options, session, estimator, task, budget)
-    if not first:  # the first process of a team writes and speaks for all
+    if not first:  # the first process of a group writes and speaks for all
         return
     fitted.save(options.out)
     _tidy(options)
@@ -169,7 +169,7 @@ def _until_signalled() -> Iterator[Callable[[], bool]]:
         try:
             yield stop
         except TrainingInterrupted:
-            if stop.signal is None:  # another process of the team was stopped or lost
+            if stop.signal is None:  # another process of the group was stopped or lost
                 raise
     if stop.signal is not None:
         raise Stopped(128 + stop.signal)
@@ -248,7 +248,7 @@ def _resumable(options: FitOptions, session: Session) -> Iterator[None]:
         code = stopped.code if isinstance(stopped, Stopped) else 130
         how = f"stopped; what was done is in {options.kept}. To go on: {session.command('--resume')}"
         raise Stopped(code, how) from None
-    except TrainingInterrupted as problem:  # of a team: this process had no signal
+    except TrainingInterrupted as problem:  # of a group: this process had no signal
         if not options.kept.exists():
             raise Stopped(1, str(problem)) from None
         how = f"what was done is in {options.kept}. To go on: {session.command('--resume')}"

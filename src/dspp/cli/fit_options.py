@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dspp.cli.options import KERNELS, MODELS, RULES, TOPOLOGIES, flag, option, sizes
+from dspp.cli.options import KERNELS, LIKELIHOODS, MODELS, RULES, TOPOLOGIES, flag, option, sizes
 from dspp.errors import InputError
 
 if TYPE_CHECKING:
     from dspp.estimators.regressor import Regressor
 
 DATA, MODEL, TRAINING, SEARCH, RESULT = "Data", "Model", "Training", "Search for settings", "Result"
-MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta")
+MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
 
 EXAMPLES = """Examples:
 
@@ -79,6 +79,9 @@ class FitOptions:
         str | None,
         option(f"What later hidden layers read: {', '.join(TOPOLOGIES)}.", "NAME", MODEL, choices=TOPOLOGIES),
     ] = None
+    likelihood: Annotated[
+        str, option(f"How targets scatter: {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=LIKELIHOODS)
+    ] = "gaussian"
     features: Annotated[str | None, option("Sizes of a neural network in front, such as 100,50.", "SIZES", MODEL)] = (
         None
     )
@@ -171,11 +174,18 @@ class FitOptions:
         """
         from dspp.estimators import ESTIMATORS
         from dspp.gp.kernels import KERNELS
+        from dspp.likelihoods import LIKELIHOODS
         from dspp.model import TOPOLOGIES
         from dspp.presets import PRESETS
         from dspp.quadrature import RULES
 
-        named = ((PRESETS, self.preset), (KERNELS, self.kernel), (RULES, self.rule), (TOPOLOGIES, self.topology))
+        named = (
+            (PRESETS, self.preset),
+            (KERNELS, self.kernel),
+            (RULES, self.rule),
+            (TOPOLOGIES, self.topology),
+            (LIKELIHOODS, self.likelihood),
+        )
         for registry, name in named:
             if name is not None:
                 registry[name]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from dspp.data.files import TableFile
     from dspp.fitted import Fitted
-    from dspp.mixture import AnyMixture
+    from dspp.predictive import Predictive
     from dspp.progress import ProgressBar
 
 STDOUT = Path("-")
@@ -158,7 +158,7 @@ def encoded(fitted: "Fitted", batch: Any, path: Path, first_row: int = 0) -> "np
 
 def predictions(
     fitted: "Fitted",
-    mixture: "AnyMixture",
+    mixture: "Predictive",
     levels: tuple[float, ...],
     interval: float | None,
     components: bool,
@@ -169,22 +169,17 @@ def predictions(
     import torch
 
     from dspp.data.columns import quantile_name
-    from dspp.mixture import NormalMixture
 
-    single = isinstance(mixture, NormalMixture)
     draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
     ends = _interval(fitted, mixture, interval) if interval is not None else None
     columns: dict[str, torch.Tensor] = {}
-    for t, name in enumerate(fitted.target_names):
-        one = mixture if isinstance(mixture, NormalMixture) else mixture.marginal(t)
+    for t, (name, one) in enumerate(zip(fitted.target_names, mixture.outputs(), strict=True)):
         columns |= {f"{name}_mean": one.mean, f"{name}_std": one.std}
         if levels:
             quantiles = one.quantile(torch.tensor(levels, dtype=torch.float64))
             columns |= {f"{name}_{quantile_name(level)}": row for level, row in zip(levels, quantiles, strict=True)}
         if ends is not None:
-            columns |= {
-                f"{name}_{end}": v if single else v[:, t] for end, v in zip(("lower", "upper"), ends, strict=True)
-            }
+            columns |= {f"{name}_{end}": v[:, t] for end, v in zip(("lower", "upper"), ends, strict=True)}
         if components:
             columns |= _components(name, one)
         if draws is not None:
@@ -200,17 +195,14 @@ def _infinite(fitted: "Fitted", coverage: float | None) -> list[str]:
     return [f"at a coverage of {coverage:g} intervals are infinite: {why}"] if why else []
 
 
-def _interval(fitted: "Fitted", mixture: "AnyMixture", coverage: float) -> tuple["torch.Tensor", "torch.Tensor"]:
-    """The ends of the central interval, recalibrated where the model has calibration scores."""
+def _interval(fitted: "Fitted", mixture: "Predictive", coverage: float) -> tuple["torch.Tensor", "torch.Tensor"]:
+    """The ends (N, T) of the central intervals, recalibrated where the model has calibration scores."""
     import torch
 
-    from dspp.mixture import NormalMixture
-
     if fitted.recalibration is not None:
-        return fitted.recalibration.interval(mixture, coverage)
-    if isinstance(mixture, NormalMixture):
-        return mixture.interval(coverage)
-    parts = [mixture.marginal(t).interval(coverage) for t in range(mixture.num_outputs)]
+        lower, upper = fitted.recalibration.interval(mixture, coverage)
+        return lower.reshape(len(mixture), -1), upper.reshape(len(mixture), -1)
+    parts = [one.interval(coverage) for one in mixture.outputs()]
     lower, upper = (torch.stack(ends, dim=1) for ends in zip(*parts, strict=True))
     return lower, upper
 

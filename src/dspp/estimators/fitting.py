@@ -17,6 +17,7 @@ from dspp.data.inputs import Inputs
 from dspp.data.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.fitted import Fitted, standardised
+from dspp.likelihoods import LIKELIHOODS, Codec
 from dspp.metrics import all_scores
 from dspp.presets import Spec
 from dspp.training import fit
@@ -50,7 +51,7 @@ class Learned:
 
     encoder: TableEncoder | None
     scale_X: Standardizer  # noqa: N815 - X is a matrix
-    scale_y: Standardizer
+    codec: Codec
     target_names: tuple[str, ...]
     num_rows: int
 
@@ -72,8 +73,10 @@ def fit_table(
     encoder = train.rows.learn()
     encoder = None if encoder is None else marked(encoder, val, held)
     encoded = train.encode(encoder)
-    learned = Learned(encoder, Standardizer.fit(encoded), _scale_of(train.y), names, len(train))
-    rows = learned.scale_X.transform(encoded), learned.scale_y.transform(train.y)
+    kind = LIKELIHOODS[spec.model.likelihood].codec
+    real = kind.real(train.y.reshape(len(train), -1), names, train.labels)
+    learned = Learned(encoder, Standardizer.fit(encoded), kind.fit(real), names, len(train))
+    rows = learned.scale_X.transform(encoded), learned.codec.scale.transform(real)
     return fit_rows(spec, config, learned, rows, val, held, **how)
 
 
@@ -89,8 +92,8 @@ def fit_rows(
     spec: Spec, config: TrainConfig, learned: Learned, rows: tuple[Any, Any], val: Part, held: Part, **how: Any
 ) -> Fitted:
     """Train on rows that are encoded and scaled: X and y, or a `Source` of both and None; see `fit_table`."""
-    encoder, scale_X, scale_y = learned.encoder, learned.scale_X, learned.scale_y
-    _check_scale(scale_y, learned.target_names)
+    encoder, scale_X = learned.encoder, learned.scale_X
+    _check_scale(learned.codec.scale, learned.target_names)
     _, (X_val, y_val) = (_checked(spec, learned, part) for part in (held, val))  # before training, not after
     if len(val):
         how |= {"X_val": X_val, "y_val": y_val}
@@ -100,11 +103,10 @@ def fit_rows(
         train=config,
         model=result.model,
         scale_X=scale_X,
-        scale_y=scale_y,
+        codec=learned.codec,
         encoder=encoder,
         feature_names=None if encoder is None else encoder.feature_names,
         target_names=learned.target_names,
-        one_output=scale_y.mean.ndim == 0,
         history=result.history,
         best_epoch=result.best_epoch,
         metrics={},
@@ -119,7 +121,7 @@ def fit_rows(
         found["metrics"] = all_scores(fitted.distribution(val.encode(encoder)), val.y)
     if len(held):
         conformal = Conformal.fit(fitted.distribution(held.encode(encoder)), held.y)
-        found["conformal"] = conformal.scores
+        found["conformal"] = conformal.scores.reshape(-1, fitted.num_outputs)
         found["notes"] = (*fitted.notes, *_broken_promises(conformal, learned.target_names))
     return replace(fitted, **found)
 
@@ -136,20 +138,13 @@ def _checked(spec: Spec, learned: Learned, part: Part) -> tuple[Array | None, Ar
     names = None if learned.encoder is None else learned.encoder.feature_names
     X = standardised(part.encode(learned.encoder), learned.scale_X, spec, names, part.where, labels)
     where = "y_val" if part.where == "X_val" else "y"
-    return X, standardised(part.y, learned.scale_y, spec, learned.target_names, where, labels)
-
-
-def _scale_of(y: Array) -> Standardizer:
-    """The scale of each output, from the rows where it was observed."""
-    if y.ndim == 1:
-        return Standardizer.fit(y)
-    parts = [Standardizer.fit(column[~np.isnan(column)]) for column in y.T]
-    return Standardizer(np.array([p.mean for p in parts]), np.array([p.scale for p in parts]))
+    real = learned.codec.real(part.y.reshape(len(part), -1), learned.target_names, labels, where)
+    return X, standardised(real, learned.codec.scale, spec, learned.target_names, where, labels)
 
 
 def _check_scale(scale_y: Standardizer, names: tuple[str, ...]) -> None:
     """Raise `InputError` for a target whose variance leaves float64."""
-    for name, mean, scale in zip(names, np.atleast_1d(scale_y.mean), np.atleast_1d(scale_y.scale), strict=True):
+    for name, mean, scale in zip(names, scale_y.mean, scale_y.scale, strict=True):
         if not (abs(mean) <= LARGEST_SCALE and 1 / LARGEST_SCALE <= scale <= LARGEST_SCALE):
             raise InputError(
                 f"y: column {name!r} has the mean {mean:.3g} and the spread {scale:.3g}, expected both below "

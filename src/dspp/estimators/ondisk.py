@@ -30,9 +30,10 @@ from dspp.data.tablefile import BATCH_ROWS
 from dspp.errors import InputError, TrainingInterrupted
 from dspp.estimators.fitting import Learned, Part, marked
 from dspp.estimators.settings import Settings, seed_of
+from dspp.likelihoods import LIKELIHOODS
 from dspp.progress import ProgressBar
 from dspp.training.cache import RowCache, find_cache, write_cache
-from dspp.training.team import Team
+from dspp.training.processes import ProcessGroup
 
 MOST_HELD_OUT = 20_000  # rows for validation, and as many for recalibration: they are kept in memory
 PIECE_CELLS = 1 << 19  # encoded at once
@@ -177,6 +178,7 @@ class _Maker:
         if not inputs:
             raise InputError(f"{shards.name}: no column is left to learn from")
         self.inputs = pa.schema([shards.schema.field(name) for name in inputs])
+        self.codec = LIKELIHOODS[settings.spec(len(self.targets)).model.likelihood].codec
         self.seed, self.progress = seed_of(settings.random_state), settings.progress
         shares = settings.shares(shards.num_rows, validation is not None)
         self.chosen = held_out(shards.num_rows, shares, self.seed)
@@ -200,13 +202,14 @@ class _Maker:
                 cache.path.unlink(missing_ok=True)
                 raise InputError(f"{now[0]} changed while it was read; start again when it is complete")
         scale_X, scale_y = (_scale_from(cache.about[name]) for name in ("scale_X", "scale_y"))
-        learned = Learned(encoder, scale_X, scale_y, tuple(self.targets), num_train)
+        learned = Learned(encoder, scale_X, self.codec(scale_y), tuple(self.targets), num_train)
         drawn = len(self.chosen[0])
         return Stored(learned, cache, val, held, self.inputs, num_rows, left_out, drawn, found is not None)
 
     def _about(self, stamps: list[list[Any]], encoder: TableEncoder) -> dict[str, Any]:
         """What a cache of these rows is known by."""
         rows = {"held_out": [len(part) for part in self.chosen], "seed": self.seed, "targets": self.targets}
+        rows["codec"] = self.codec.__name__
         known = json.dumps([stamps, rows, encoder.to_json()])
         return {"key": hashlib.sha256(known.encode()).hexdigest(), "source": stamps}
 
@@ -219,6 +222,7 @@ class _Maker:
         counts, (observed, known) = np.zeros(4, int), np.zeros((2, len(self.targets)), int)
         for rows in self._pieces("learning the columns"):
             check_no_inf(rows.X, rows.where, rows.first)
+            self.codec.real(rows.y, self.targets, rows.number.tolist(), rows.where)  # refuses targets it cannot take
             train = rows.only(TRAIN)
             learner.add(train.X, rows.where, rows.first)
             counts += np.bincount(rows.role, minlength=4)
@@ -250,7 +254,7 @@ class _Maker:
             for scale, part in zip(scales, parts, strict=True):
                 scale.add(part)
         scale_X, scale_y = (scale.result() for scale in scales)
-        about |= {"scale_X": _scale_json(scale_X), "scale_y": _scale_json(_flat(scale_y))}
+        about |= {"scale_X": _scale_json(scale_X), "scale_y": _scale_json(scale_y)}
         blocks = (_block(scale_X.transform(x), scale_y.transform(y)) for x, y in self._encoded("writing", encoder))
         return write_cache(path, blocks, num_rows, num_inputs, num_outputs, about)
 
@@ -258,7 +262,8 @@ class _Maker:
         for rows in self._pieces(what):
             train = rows.only(TRAIN)
             if len(train.y):
-                yield encoder.transform(train.X, rows.first, rows.where), train.y
+                real = self.codec.real(train.y, self.targets, train.number.tolist(), rows.where)
+                yield encoder.transform(train.X, rows.first, rows.where), real
 
     def _pieces(self, what: str) -> Iterator[_Rows]:
         for piece in self.shards.pieces(self.piece_rows):
@@ -290,12 +295,12 @@ class _Maker:
 @contextmanager
 def _first_before_others() -> Iterator[None]:
     """Of processes that train together, let the first write what the others then find."""
-    team = Team.current()
-    if team.rank > 0:
-        team.wait()
+    group = ProcessGroup.current()
+    if group.rank > 0:
+        group.wait()
     yield
-    if team.rank == 0:
-        team.wait()
+    if group.rank == 0:
+        group.wait()
 
 
 def _check_names(shards: Shards, targets: list[str], drop: Sequence[str]) -> None:
@@ -316,11 +321,6 @@ def _target(piece: Piece, name: str) -> Float[np.ndarray, " n"]:
 def _block(x: Float[np.ndarray, "n D"], y: Float[np.ndarray, "n T"]) -> Float32[np.ndarray, "n W"]:
     """Rows as the cache has them: computed in float64, rounded once."""
     return np.concatenate([x, y], axis=1, dtype=np.float32, casting="same_kind")
-
-
-def _flat(scale: Standardizer) -> Standardizer:
-    """The scale of a single output, whose targets are (N,)."""
-    return Standardizer(scale.mean[0], scale.scale[0]) if len(scale.mean) == 1 else scale
 
 
 def _scale_json(scale: Standardizer) -> list[Any]:

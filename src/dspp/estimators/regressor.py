@@ -28,9 +28,10 @@ from dspp.errors import InputError
 from dspp.estimators.fitting import Array, Part, fit_rows, fit_table
 from dspp.estimators.ondisk import Stored, stored
 from dspp.estimators.settings import Settings, check_number, seed_of
-from dspp.mixture import AnyMixture, NormalMixture
+from dspp.history import Epoch
+from dspp.likelihoods import LIKELIHOODS
+from dspp.predictive import Predictive, RealPredictive
 from dspp.training.disk import BLOCK_ROWS, GROUP_BYTES, DiskRows
-from dspp.training.state import Epoch
 
 
 class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[misc]
@@ -96,10 +97,12 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         self._y_is_column = y_rows.ndim == 2 and y_rows.shape[1] == 1
         whole = Part(rows, self._flat(y_rows))
         names, seed = target_names(y) or _default_names(whole.y), seed_of(self.random_state)
+        spec = self.spec(len(names))
+        LIKELIHOODS[spec.model.likelihood].codec.real(whole.y.reshape(len(rows), -1), names, range(len(rows)))
         train, *parts = self.parts(len(rows), seed, given, whole.y)
         val, held = (replace(_take(whole, index), labels=index.tolist()) for index in parts)
         self.fitted_ = fit_table(
-            self.spec(len(names)),
+            spec,
             self.train_config(len(train), seed),
             _take(whole, train),
             self._validation(X_val, y_val) if given else val,
@@ -180,18 +183,18 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
 
     # ---------------------------------------------------------------- predicting
 
-    def predict_dist(self, X: Any) -> AnyMixture:
-        """The predictive distribution of each row, in the units of y: a mixture of Normals."""
+    def predict_dist(self, X: Any) -> Predictive:
+        """The predictive distribution of each row, in the units of y: a mixture."""
         check_is_fitted(self, "fitted_")
         rows = self._inputs(X, reset=False)
         return self.fitted_.distribution(rows.encode(self.fitted_.encoder))
 
-    def pred_dist(self, X: Any) -> AnyMixture:
+    def pred_dist(self, X: Any) -> Predictive:
         """`predict_dist`, as NGBoost calls it."""
         return self.predict_dist(X)
 
     @available_if(lambda self: "skpro" in sys.modules)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> AnyMixture:
+    def predict_proba(self, X: Any) -> Predictive:
         """`predict_dist`, as skpro calls it; there only where skpro is in use.
 
         scikit-learn's contract forbids a regressor to have a method of this name.
@@ -292,7 +295,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         mixture, y_rows = self.scored(X, y)
         return check_calibration(mixture, y_rows, self.fitted_.target_names, self.fitted_.recalibration)
 
-    def scored(self, X: Any, y: Any) -> tuple[AnyMixture, Array]:
+    def scored(self, X: Any, y: Any) -> tuple[Predictive, Array]:
         """The predictive distribution of each row, and what was observed there in the same shape.
 
         Of several outputs some may not have been observed at all; scores are then of the others.
@@ -337,9 +340,7 @@ def _default_names(y: Array) -> tuple[str, ...]:
     return ("y",) if y.ndim == 1 else tuple(f"y{t}" for t in range(y.shape[1]))
 
 
-def _by_output(mixture: AnyMixture, of_one: Callable[[NormalMixture], torch.Tensor]) -> Array:
+def _by_output(mixture: Predictive, of_one: Callable[[RealPredictive], torch.Tensor]) -> Array:
     """(N, K) of one output, or (N, K, T)."""
-    if isinstance(mixture, NormalMixture):
-        return cast(Array, of_one(mixture).numpy())
-    outputs = [of_one(mixture.marginal(t)) for t in range(mixture.num_outputs)]
-    return cast(Array, torch.stack(outputs, dim=-1).numpy())
+    columns = [of_one(one) for one in mixture.outputs()]
+    return cast(Array, (columns[0] if len(columns) == 1 else torch.stack(columns, dim=-1)).numpy())

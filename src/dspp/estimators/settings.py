@@ -24,7 +24,7 @@ SHARED_WIDTH = 20  # of hidden layers that several outputs share, when `width` i
 FEWEST_ROWS_TO_HOLD_OUT = 20  # a smaller table is too small to give rows away
 FEWEST_OBSERVED = 2  # rows of each of several outputs to train on
 Index = NDArray[np.intp]
-MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta")
+MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
 
 
 class Settings(BaseEstimator):  # type: ignore[misc]
@@ -40,6 +40,7 @@ class Settings(BaseEstimator):  # type: ignore[misc]
         kernel: matern52, matern32, matern12 or rbf.
         rule: how uncertainty crosses a hidden layer: qr3, qr1, qr2, gauss-hermite, monte-carlo.
         sites: sites of the rule.
+        likelihood: how targets scatter: gaussian, student-t (outliers) or log-normal (positive targets).
         topology: what hidden layers after the first read.
         features: sizes of a neural network in front of the first layer, or a module of your own; None: nothing.
         beta: weight of the KL term; larger is smoother.
@@ -78,6 +79,7 @@ class Settings(BaseEstimator):  # type: ignore[misc]
         kernel: str | None = None,
         rule: str | None = None,
         sites: int | None = None,
+        likelihood: str = "gaussian",
         topology: str | None = None,
         features: Sequence[int] | nn.Module | None = None,
         beta: float | None = None,
@@ -103,6 +105,7 @@ class Settings(BaseEstimator):  # type: ignore[misc]
         self.kernel = kernel
         self.rule = rule
         self.sites = sites
+        self.likelihood = likelihood
         self.topology = topology
         self.features = features
         self.beta = beta

@@ -18,8 +18,8 @@ class WhitenedGaussian(nn.Module):
 
     def __init__(self, width: int, num_inducing: int, full: bool) -> None:
         super().__init__()
-        self.mean = nn.Parameter(torch.zeros(width, num_inducing))
-        root = torch.ones(width, num_inducing)
+        self.mean = nn.Parameter(torch.zeros(width, num_inducing, dtype=torch.float32))
+        root = torch.ones(width, num_inducing, dtype=torch.float32)
         self.root = nn.Parameter(torch.diag_embed(root) if full else root)
 
     @property

@@ -211,8 +211,9 @@ class ARDKernel(nn.Module):
     def __init__(self, kind: str, width: int, num_inputs: int, lengthscale: float = 1.0) -> None:
         super().__init__()
         self.kind = KERNELS[kind]
-        self.raw_lengthscale = nn.Parameter(torch.full((width, num_inputs), inverse_softplus(lengthscale)))
-        self.raw_outputscale = nn.Parameter(torch.full((width,), inverse_softplus(1.0)))
+        f32 = torch.float32  # whatever torch's default is: the same seed gives the same model
+        self.raw_lengthscale = nn.Parameter(torch.full((width, num_inputs), inverse_softplus(lengthscale), dtype=f32))
+        self.raw_outputscale = nn.Parameter(torch.full((width,), inverse_softplus(1.0), dtype=f32))
 
     @property
     def lengthscale(self) -> Float[Tensor, "W D"]:

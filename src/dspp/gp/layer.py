@@ -70,7 +70,7 @@ class GPLayer(nn.Module):
         self.mean_points: nn.Parameter | None = None
         if mean_points is not None:
             self.mean_points = nn.Parameter(mean_points.detach().expand(width, *mean_points.shape).clone())
-            self.mean_coefficients = nn.Parameter(torch.zeros(width, len(mean_points)))
+            self.mean_coefficients = nn.Parameter(torch.zeros(width, len(mean_points), dtype=torch.float32))
         self._cached: tuple[_Solved, Frozen] | None = None
 
     def forward(self, x: Float[Tensor, "S N D"], mean_x: Float[Tensor, "S N E"] | None = None) -> LayerMoments:

@@ -41,7 +41,7 @@ class ConstantMean(Mean):
 
     def __init__(self, num_inputs: int, width: int) -> None:
         super().__init__(num_inputs, width)
-        self.constant = nn.Parameter(torch.zeros(width))
+        self.constant = nn.Parameter(torch.zeros(width, dtype=torch.float32))
 
     def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
         """The constant."""
@@ -59,8 +59,8 @@ class LinearMean(Mean):
 
     def __init__(self, num_inputs: int, width: int) -> None:
         super().__init__(num_inputs, width)
-        self.weight = nn.Parameter(torch.zeros(num_inputs, width))
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.weight = nn.Parameter(torch.zeros(num_inputs, width, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.zeros(width, dtype=torch.float32))
 
     def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
         """X w + b."""

@@ -11,6 +11,7 @@ from dspp import storage
 from dspp.config import TrainConfig
 from dspp.errors import InputError, ModelFileError
 from dspp.fitted import Fitted
+from dspp.likelihoods import LIKELIHOODS
 from dspp.modelfile.header import (
     FORMAT,
     VERSION,
@@ -28,6 +29,7 @@ from dspp.modelfile.weights import (
     Tensors,
     cheap_to_factorise,
     check_tensors,
+    from_version_1,
     has_own_features,
     read_model,
     read_scale,
@@ -146,27 +148,28 @@ def _check_features(path: Path, own: bool, features: nn.Module | None) -> None:
 def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | None) -> Fitted:
     """The fitted model, or an InputError, ArithmeticError or RuntimeError that says what is wrong."""
     check_tensors(tensors)
-    spec = read_spec(get(header, "spec", dict[str, Any]))
-    D, T = get(header, "num_inputs", int), get(header, "num_outputs", int | None)
-    outputs = () if T is None else (T,)
+    version = get(header, "version", int)
+    if version == 1:
+        tensors, header = from_version_1(tensors, header)
+    spec = read_spec(get(header, "spec", dict[str, Any]), version)
+    D, T = get(header, "num_inputs", int), get(header, "num_outputs", int)
     history = tuple(read_epoch(values) for values in get(header, "history", list[dict[str, Any]]))
     fitted = Fitted(
         spec=spec,
         train=read_config(TrainConfig, get(header, "train", dict[str, Any])),
         scale_X=read_scale(tensors, "scale_X", (D,)),  # before the model, which believes D and T
-        scale_y=read_scale(tensors, "scale_y", outputs),
+        codec=LIKELIHOODS[spec.model.likelihood].codec(read_scale(tensors, "scale_y", (T,))),
         model=read_model(spec.model, tensors, header, features),
         encoder=read_encoder(get(header, "encoder", dict[str, Any] | None), D),
         feature_names=read_names(header, "feature_names", D),
-        target_names=read_names(header, "target_names", T or 1) or (),
-        one_output=T is None,
+        target_names=read_names(header, "target_names", T) or (),
         history=history,
         best_epoch=one_of(get(header, "best_epoch", int | None), [None, *(epoch.number for epoch in history)]),
         metrics={name: or_nan(value) for name, value in get(header, "metrics", dict[str, float | None]).items()},
         notes=tuple(get(header, "notes", list[str])),
         seconds=float(get(header, "seconds", float)),
         versions=get(header, "versions", dict[str, str]),
-        conformal=read_scores(tensors, outputs),
+        conformal=read_scores(tensors, T),
         num_rows=get(header, "num_rows", int),
     )
     if cheap_to_factorise(fitted.model):

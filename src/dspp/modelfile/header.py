@@ -11,11 +11,12 @@ from dspp.config import ModelConfig, ObjectiveConfig, TrainConfig, fits
 from dspp.data.encoding import TableEncoder
 from dspp.errors import InputError
 from dspp.fitted import Fitted
+from dspp.history import Epoch
 from dspp.presets import Spec
 from dspp.storage import to_plain
-from dspp.training.state import Epoch
+from dspp.upgrade import with_likelihood_setting
 
-FORMAT, VERSION = "dspp-model", 1
+FORMAT, VERSION = "dspp-model", 2
 
 Config = TypeVar("Config", ModelConfig, ObjectiveConfig, TrainConfig)
 
@@ -91,9 +92,12 @@ def read_encoder(values: dict[str, Any] | None, num_inputs: int) -> TableEncoder
     return encoder
 
 
-def read_spec(values: dict[str, Any]) -> Spec:
+def read_spec(values: dict[str, Any], version: int) -> Spec:
     """The model's and the objective's settings."""
     model, objective = (get(values, name, dict[str, Any]) for name in ("model", "objective"))
+    if version == 1:
+        one_of(model.get("head", "auto"), ("auto", "single", "lmc"))
+        model = with_likelihood_setting(model)
     return Spec(get(values, "name", str), read_config(ModelConfig, model), read_config(ObjectiveConfig, objective))
 
 

@@ -19,7 +19,7 @@ from dspp.model import TOPOLOGIES, Model, compose, layer_inputs, layer_widths, p
 def skeleton(
     config: ModelConfig,
     num_inputs: int,
-    num_outputs: int | None,
+    num_outputs: int,
     inducing: Sequence[int],
     mean_inducing: Sequence[int] = (),
     features: nn.Module | None = None,
@@ -29,7 +29,7 @@ def skeleton(
     Args:
         config: what to build.
         num_inputs: D.
-        num_outputs: T for several outputs; None for a single one.
+        num_outputs: T.
         inducing: M of each layer, which is less than `config.inducing` where there were fewer distinct rows.
         mean_inducing: the same for the mean bases, where the config has them.
         features: a module of your own in front; a copy of it is taken, values and all.
@@ -55,7 +55,7 @@ def skeleton(
 
 
 def _bare_layers(
-    config: ModelConfig, front: int, num_outputs: int | None, inducing: Sequence[int], mean_inducing: Sequence[int]
+    config: ModelConfig, front: int, num_outputs: int, inducing: Sequence[int], mean_inducing: Sequence[int]
 ) -> list[GPLayer]:
     """The layers on `front` inputs, without values."""
     h = inputs = torch.empty(1, 1, front)
@@ -87,6 +87,7 @@ _MAKERS: dict[Callable[..., Any], Callable[..., Sequence[int]]] = {
     torch.randn: lambda *size, **_: size[0] if isinstance(size[0], Sequence) else size,
     torch.eye: lambda size, **_: (size, size),
     torch.diag_embed: lambda tensor: (*tensor.shape, tensor.shape[-1]),
+    torch.log_softmax: lambda tensor, *_: tensor.shape,
     Tensor.clone: lambda tensor: tensor.shape,
 }
 

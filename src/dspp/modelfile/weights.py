@@ -12,9 +12,10 @@ from dspp.data.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.features import feature_network
 from dspp.fitted import Fitted
-from dspp.model import Model
+from dspp.model import Model, layer_widths
 from dspp.modelfile.header import get, one_of
 from dspp.modelfile.skeleton import skeleton
+from dspp.upgrade import with_likelihood
 
 MAX_TENSORS = 5_000  # each may make a module
 MAX_SIZE = 10_000_000  # of what a config counts: no computer could have made the model of one with more
@@ -30,7 +31,7 @@ Tensors = dict[str, Tensor]
 def write_tensors(fitted: Fitted) -> Tensors:
     """Every number that predictions need."""
     tensors = {f"model.{name}": value.detach().cpu() for name, value in fitted.model.state_dict().items()}
-    for name, scale in (("scale_X", fitted.scale_X), ("scale_y", fitted.scale_y)):
+    for name, scale in (("scale_X", fitted.scale_X), ("scale_y", fitted.codec.scale)):
         tensors |= {f"{name}.mean": torch.tensor(scale.mean), f"{name}.scale": torch.tensor(scale.scale)}
     return tensors if fitted.conformal is None else tensors | {"conformal": fitted.conformal.detach().cpu()}
 
@@ -44,6 +45,19 @@ def has_own_features(fitted: Fitted) -> bool:
         described = feature_network(fitted.num_inputs, sizes)
     types = [type(module) for module in described.modules()]
     return types != [type(module) for module in features.modules()] or repr(described) != repr(features)
+
+
+def from_version_1(tensors: Tensors, header: Mapping[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """What a file of version 1 holds, as version 2 has it: a likelihood for a head, an axis for a single output."""
+    if get(header, "num_outputs", int | None) is not None:
+        return with_likelihood(tensors), dict(header)
+    columns = {"scale_y.mean": (1,), "scale_y.scale": (1,), "conformal": (-1, 1)}
+    scalars = {name: 0 if name != "conformal" else 1 for name in columns}
+    for name, axes in scalars.items():
+        if name in tensors and tensors[name].ndim != axes:
+            raise InputError(f"{name}: got shape {tuple(tensors[name].shape)}, expected {axes} axes")
+    with_axis = {name: tensors[name].reshape(shape) for name, shape in columns.items() if name in tensors}
+    return with_likelihood({**tensors, **with_axis}), {**header, "num_outputs": 1}
 
 
 def check_tensors(tensors: Tensors) -> None:
@@ -62,8 +76,8 @@ def read_model(config: ModelConfig, tensors: Tensors, header: Mapping[str, Any],
     one_of(get(header, "features", str), ("config", "custom"))
     _check_sizes(config, len(tensors))
     weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-    D, T = get(header, "num_inputs", int), get(header, "num_outputs", int | None)
-    widths = [config.width] * (config.layers - 1) + [1 if T is None else T]
+    D, T = get(header, "num_inputs", int), get(header, "num_outputs", int)
+    widths = layer_widths(config, T)
     inducing = _num_points(weights, "inducing_points", widths, config.inducing)
     mean_inducing = _num_points(weights, "mean_points", widths, config.mean_inducing) if config.mean_inducing else ()
     model = skeleton(config, D, T, inducing, mean_inducing, features)
@@ -125,13 +139,14 @@ def read_scale(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Standardi
     return Standardizer(mean.numpy(), scale.numpy())
 
 
-def read_scores(tensors: Tensors, outputs: tuple[int, ...]) -> Tensor | None:
-    """The calibration scores, one column an output."""
+def read_scores(tensors: Tensors, num_outputs: int) -> Tensor | None:
+    """The calibration scores, one column per output."""
     if "conformal" not in tensors:
         return None
     scores = tensors["conformal"]
-    if tuple(scores.shape[1:]) != outputs or not 1 <= scores.numel() <= MAX_SCORES:
-        raise InputError(f"conformal: got shape {tuple(scores.shape)}, expected (n, *{outputs}), {MAX_SCORES} at most")
+    if tuple(scores.shape[1:]) != (num_outputs,) or not 1 <= scores.numel() <= MAX_SCORES:
+        expected = f"(n, {num_outputs}), {MAX_SCORES} at most"
+        raise InputError(f"conformal: got shape {tuple(scores.shape)}, expected {expected}")
     return Conformal(scores).scores
 
 

@@ -32,6 +32,7 @@ class MixtureLike(Protocol):
     def __len__(self) -> int: ...
     def rows(self, index: Sequence[int]) -> Self: ...  # noqa: D102
     def log_prob(self, y: Float[Tensor, " N"]) -> Float[Tensor, " N"]: ...  # noqa: D102
+    def component_log_prob(self, y: Float[Tensor, " N"]) -> Float[Tensor, "S N"]: ...  # noqa: D102
     def quantile(self, p: float | Float[Tensor, " K"]) -> Float[Tensor, " *K N"]: ...  # noqa: D102
 
 
@@ -207,12 +208,15 @@ def _density_at(one: MixtureLike, x: Vector) -> Vector:
 
 
 def _draw_components(ax: "Axes", one: MixtureLike, x: Vector) -> None:
-    """Draw ω_s N(x | μ_s, v_s) of every component that would be seen; a single one is the density itself."""
-    columns = zip(*(to_numpy(v).ravel() for v in (one.weights, one.component_mean, one.component_var)), strict=True)
-    heavy = [(weight, mean, var) for weight, mean, var in columns if weight > 0.005]
-    for weight, mean, var in heavy if len(heavy) > 1 else []:
-        p = weight * np.exp(-0.5 * (x - mean) ** 2 / var) / math.sqrt(2.0 * math.pi * var)
-        ax.plot(x, p, color=MUTED, linewidth=0.7, alpha=0.9)
+    """Draw ω_s p_s(x) of every component that would be seen; a single one is the density itself."""
+    weights = to_numpy(one.weights)
+    heavy = np.flatnonzero(weights > 0.005)
+    if len(heavy) < 2:
+        return
+    with torch.no_grad():
+        log_prob = one.rows([0] * len(x)).component_log_prob(torch.from_numpy(x).to(one.mean))
+    for s in heavy:
+        ax.plot(x, weights[s] * np.exp(to_numpy(log_prob[s])), color=MUTED, linewidth=0.7, alpha=0.9)
 
 
 def _probabilities(pit: Table) -> Vector:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from dspp.data.checks import check_X, check_y
 from dspp.errors import InputError
-from dspp.mixture import NormalMixture
 from dspp.plots import EpochLike
+from dspp.predictive import RealPredictive
 
 Vector = Float[np.ndarray, " N"]
 
@@ -34,7 +34,7 @@ class TargetData:
 
     name: str
     y: Vector
-    mixture: NormalMixture
+    mixture: RealPredictive
     rows: Int[np.ndarray, " N"] | None = None
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class TargetData:
 
     @property
     def _observed(self) -> Tensor:
-        return torch.from_numpy(self.y).to(self.mixture.component_mean.device)
+        return torch.from_numpy(self.y).to(self.mixture.mean.device)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
 from dspp.fitted import Fitted
 from dspp.metrics import METRICS, Comparison
-from dspp.mixture import AnyMixture, NormalMixture
+from dspp.predictive import Predictive
 from dspp.report.data import ReportData, TargetData
 from dspp.report.page import write_report
 
@@ -103,16 +103,14 @@ def _shown_rows(observed: Float[np.ndarray, "N T"]) -> tuple[np.ndarray, list[st
     return np.unique(np.concatenate(parts)), notes
 
 
-def _targets(fitted: Fitted, mixture: AnyMixture, observed: Float[np.ndarray, "N T"]) -> list[TargetData]:
+def _targets(fitted: Fitted, mixture: Predictive, observed: Float[np.ndarray, "N T"]) -> list[TargetData]:
     """What to draw of each output that was observed."""
-    if isinstance(mixture, NormalMixture):
-        return [TargetData(fitted.target_names[0], observed[:, 0], mixture)]
     found = []
-    for t, (name, column) in enumerate(zip(fitted.target_names, observed.T, strict=True)):
+    for name, one, column in zip(fitted.target_names, mixture.outputs(), observed.T, strict=True):
         rows = np.flatnonzero(~np.isnan(column))
         if len(rows):
-            one = mixture.marginal(t).rows(torch.from_numpy(rows))
-            found.append(TargetData(name, column[rows], one, None if len(rows) == len(column) else rows))
+            some = one.rows(torch.from_numpy(rows))
+            found.append(TargetData(name, column[rows], some, None if len(rows) == len(column) else rows))
     return found
 
 

@@ -1,6 +1,6 @@
 """Checkpoints: one file from which a run goes on as if it had never stopped.
 
-A checkpoint holds a moment at which the state was good, so that a resumed run would also fall back to the same state.
+A checkpoint holds a state that was good, so that a resumed run would also fall back to the same state.
 It knows its data and settings, and refuses others. One process at a time writes it.
 """
 
@@ -8,43 +8,29 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dspp import storage
 from dspp.config import TrainConfig
 from dspp.errors import CheckpointError, InputError
+from dspp.packing import pack, unpack
 from dspp.presets import Spec
+from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows, Source
-from dspp.training.state import Epoch, Recovery, Snapshot
-from dspp.training.team import Team
+from dspp.training.state import RunState
+from dspp.upgrade import with_likelihood, with_likelihood_setting
 
 FORMAT, VERSION = "dspp checkpoint", 1
 
 
-@dataclass(frozen=True)
-class Moment:
-    """Where a whole run stands: the start in hand, and what the earlier ones have shown."""
-
-    current: Snapshot
-    trying: bool  # whether starts are still being compared
-    best: Snapshot | None  # the best of the starts tried before this one
-    scores: tuple[float, ...]  # training NLL of each start tried
-    total_steps: int  # at which the schedule ends
-    seconds: float  # spent so far
-    notes: tuple[str, ...] = ()
-    stopped: str | None = None  # why training ended; None: it has not
-    budget: float | None = None  # of time, for which total_steps was planned
-
-
-class Keeper:
+class CheckpointWriter:
     """Writes the checkpoints of one run.
 
     Args:
@@ -56,31 +42,33 @@ class Keeper:
     """
 
     def __init__(
-        self, path: Path, every: float, identity: dict[str, Any], saved: Moment | None, notes: tuple[str, ...] = ()
+        self, path: Path, every: float, identity: dict[str, Any], saved: RunState | None, notes: tuple[str, ...] = ()
     ) -> None:
         self.path, self.saved, self.notes = path, saved, notes
         self._every, self._identity = every, identity
         self._written = -math.inf  # so that the first moment is written: a path that does not work shows at once
 
-    def offer(self, moment: Moment) -> None:
-        """Write `moment` if the last one is old enough."""
+    def offer(self, state: RunState) -> None:
+        """Write `state` if the last one is old enough."""
         if time.monotonic() - self._written >= self._every:
-            self.write(moment)
+            self.write(state)
 
-    def write(self, moment: Moment) -> None:
-        """Write `moment`.
+    def write(self, state: RunState) -> None:
+        """Write `state`.
 
         Raises:
             CheckpointError: it could not be written; the file from before is still there.
         """
-        tensors, run = _pack(moment)
+        tensors, run = pack(state)
         header = storage.to_plain({"format": FORMAT, "version": VERSION, **_versions(), **self._identity, "run": run})
         storage.write(self.path, tensors, {**header, "digest": storage.digest(tensors, header)}, CheckpointError)
         self._written = time.monotonic()
 
 
 @contextmanager
-def open_checkpoint(path: str | Path, resume: bool, every: float, identity: dict[str, Any]) -> Iterator[Keeper]:
+def open_checkpoint(
+    path: str | Path, resume: bool, every: float, identity: dict[str, Any]
+) -> Iterator[CheckpointWriter]:
     """Own the checkpoint at `path` and, to resume, read it.
 
     Raises:
@@ -94,51 +82,51 @@ def open_checkpoint(path: str | Path, resume: bool, every: float, identity: dict
         raise InputError(f"checkpoint_seconds: got {every!r}, expected 0 or more")
     with storage.lock(path):
         if not path.exists():
-            yield Keeper(path, every, identity, None)
+            yield CheckpointWriter(path, every, identity, None)
         elif resume:
-            yield Keeper(path, every, identity, *_load(path, identity))
+            yield CheckpointWriter(path, every, identity, *_load(path, identity))
         else:
             raise CheckpointError(
                 f"{path} is there already; pass resume=True to go on from it, or delete it to start afresh"
             )
 
 
-class _Reader(Keeper):
-    """The keeper of a process that only reads: the first of its team writes for all."""
+class _Reader(CheckpointWriter):
+    """What a process has that only reads: the first of its group writes for all."""
 
-    def write(self, moment: Moment) -> None:
+    def write(self, state: RunState) -> None:
         """Nothing."""
 
 
 @contextmanager
-def open_for_team(
-    path: str | Path, resume: bool, every: float, identity: dict[str, Any], team: Team
-) -> Iterator[Keeper]:
-    """`open_checkpoint` in the first process of a team; the others read the same file and write nothing.
+def open_for_group(
+    path: str | Path, resume: bool, every: float, identity: dict[str, Any], group: ProcessGroup
+) -> Iterator[CheckpointWriter]:
+    """`open_checkpoint` in the first process of a group; the others read the same file and write nothing.
 
     Raises:
         CheckpointError: as there, or the file cannot be seen by all processes.
     """
     path = Path(path)
-    if team.rank == 0:
-        with open_checkpoint(path, resume, every, identity) as keeper:
-            team.add(float(keeper.saved is not None))
-            team.wait()  # until all have read it
-            yield keeper
+    if group.rank == 0:
+        with open_checkpoint(path, resume, every, identity) as writer:
+            group.add(float(writer.saved is not None))
+            group.wait()  # until all have read it
+            yield writer
         return
-    saved = team.add(0.0)[0] > 0
+    saved = group.add(0.0)[0] > 0
     if saved and not path.exists():
-        raise CheckpointError(f"{path} cannot be seen by process {team.rank}; put it where all machines see it")
-    keeper = _Reader(path, every, identity, *(_load(path, identity) if saved else (None,)))
-    team.wait()
-    yield keeper
+        raise CheckpointError(f"{path} cannot be seen by process {group.rank}; put it where all machines see it")
+    writer = _Reader(path, every, identity, *(_load(path, identity) if saved else (None,)))
+    group.wait()
+    yield writer
 
 
 def identify(
     spec: Spec, config: TrainConfig, features: nn.Module | None, train: Source, val: Rows | None
 ) -> dict[str, Any]:
     """What a run is made of: its settings, and hashes of the rows as the model sees them and of the user's module."""
-    rows = train.content | ({} if val is None else {"x_val": val.x, "y_val": val.y})
+    rows = train.content | ({} if val is None else {f"{name}_val": part for name, part in val.content.items()})
     module = None if features is None else storage.digest(features.state_dict(), type(features).__qualname__)
     settings = {"spec": dataclasses.asdict(spec), "features": module, "config": dataclasses.asdict(config)}
     return dict(storage.to_plain({"data": storage.digest(rows, None), **settings}))
@@ -147,7 +135,7 @@ def identify(
 # ---------------------------------------------------------------- reading
 
 
-def _load(path: Path, identity: dict[str, Any]) -> tuple[Moment, tuple[str, ...]]:
+def _load(path: Path, identity: dict[str, Any]) -> tuple[RunState, tuple[str, ...]]:
     """The moment in the file, and notes on what may keep the run from going on bit for bit."""
     tensors, header = storage.read(path, CheckpointError)
     if header.get("format") != FORMAT:
@@ -160,11 +148,18 @@ def _load(path: Path, identity: dict[str, Any]) -> tuple[Moment, tuple[str, ...]
     digest = header.pop("digest", None)
     if digest != storage.digest(tensors, header):
         raise CheckpointError(f"{path} is damaged: its hash does not fit; delete it to start afresh")
+    tensors, header = with_likelihood(tensors), {**header, "spec": _current_spec(header.get("spec"))}
     _refuse_another_run(path, header, identity)
     try:
-        return _unpack(tensors, header["run"]), _changes(header)
+        return unpack(RunState, tensors, header["run"]), _changes(header)
     except (KeyError, TypeError, ValueError, IndexError) as problem:
         raise CheckpointError(f"{path} is not a checkpoint that dspp wrote ({problem!r:.200}); delete it") from None
+
+
+def _current_spec(spec: Any) -> Any:
+    """The settings of a model as they are called now."""
+    model = spec.get("model") if isinstance(spec, dict) else None
+    return {**spec, "model": with_likelihood_setting(model)} if isinstance(model, dict) else spec
 
 
 def _refuse_another_run(path: Path, header: dict[str, Any], identity: dict[str, Any]) -> None:
@@ -201,73 +196,6 @@ def _changes(header: dict[str, Any]) -> tuple[str, ...]:
         for name, now in _versions().items()
         if header[name] != now
     )
-
-
-# ---------------------------------------------------------------- packing
-
-
-def _pack(moment: Moment) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    tensors: dict[str, Tensor] = {}
-    run = {f.name: getattr(moment, f.name) for f in dataclasses.fields(moment)}
-    for name in ("current", "best"):
-        snapshot = run[name]
-        if snapshot is not None:
-            run[name] = _pack_snapshot(snapshot, name, tensors)
-    return tensors, run
-
-
-def _pack_snapshot(snapshot: Snapshot, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The snapshot's numbers; its tensors go to `tensors`, under names that begin with `name`."""
-    fields = {f.name: getattr(snapshot, f.name) for f in dataclasses.fields(snapshot)}
-    for part in ("weights", "best_weights"):
-        tensors |= {f"{name}.{part}.{key}": tensor for key, tensor in (fields.pop(part) or {}).items()}
-    for number, state in fields.pop("moments").items():
-        tensors |= {f"{name}.moments.{number}.{key}": tensor for key, tensor in state.items()}
-    fields["history"] = [dataclasses.asdict(epoch) for epoch in snapshot.history]
-    fields["recoveries"] = [dataclasses.asdict(recovery) for recovery in snapshot.recoveries]
-    return fields
-
-
-def _unpack(tensors: Mapping[str, Tensor], run: dict[str, Any]) -> Moment:
-    best = run["best"]
-    return Moment(
-        current=_unpack_snapshot(tensors, run["current"], "current"),
-        trying=run["trying"],
-        best=None if best is None else _unpack_snapshot(tensors, best, "best"),
-        scores=tuple(map(float, run["scores"])),
-        total_steps=run["total_steps"],
-        seconds=run["seconds"],
-        notes=tuple(run["notes"]),
-        stopped=run["stopped"],
-        budget=run.get("budget"),
-    )
-
-
-def _unpack_snapshot(tensors: Mapping[str, Tensor], fields: dict[str, Any], name: str) -> Snapshot:
-    moments: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in _under(tensors, f"{name}.moments.").items():
-        number, _, what = key.partition(".")
-        moments.setdefault(int(number), {})[what] = tensor
-    numbers: dict[str, Any] = {
-        "best_nll": float(fields["best_nll"]),
-        "history": tuple(_epoch(epoch) for epoch in fields["history"]),
-        "recoveries": tuple(Recovery(**recovery) for recovery in fields["recoveries"]),
-        "values": tuple((step, float(value)) for step, value in fields["values"]),
-        "nlls": tuple((step, float(value)) for step, value in fields["nlls"]),
-        "climbs": tuple(fields["climbs"]),
-    }
-    best_weights = _under(tensors, f"{name}.best_weights.") or None
-    weights = _under(tensors, f"{name}.weights.")
-    return Snapshot(**{**fields, **numbers}, weights=weights, moments=moments, best_weights=best_weights)
-
-
-def _epoch(fields: dict[str, Any]) -> Epoch:
-    means = {name: float(fields[name]) for name in ("objective", "train_nll")}
-    return Epoch(**{**fields, **means})
-
-
-def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 @functools.cache

@@ -72,11 +72,11 @@ class Clock:
             return False
         return self._laps >= PLAN_LAPS or self.spent >= PLAN_SHARE * self.budget
 
-    def steps_left(self, steps_an_epoch: int) -> int:
+    def steps_left(self, steps_per_epoch: int) -> int:
         """Steps that fit into what is left, with the end of each epoch and one more, of the last; at least one."""
         assert self.budget is not None
         turn = self._turn_seconds
         if turn is None:
             turn = VALIDATION_SHARE * self.validation * self.step_seconds
         left = (1 - RESERVE) * self.budget - self.spent - turn
-        return max(1, int(left / (self.step_seconds + turn / steps_an_epoch)))
+        return max(1, int(left / (self.step_seconds + turn / steps_per_epoch)))

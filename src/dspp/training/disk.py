@@ -102,7 +102,7 @@ class DiskRows:
     def placed(self, table: Tensor) -> Rows:
         """Rows of the file on the device."""
         width = self.cache.num_inputs
-        x, y = table[:, :width], table[:, width:] if self.cache.num_outputs > 1 else table[:, width]
+        x, y = table[:, :width], table[:, width:]
         return Rows(x.contiguous().to(self._device, self._dtype), y.contiguous().to(self._device, self._dtype))
 
     def block_lengths(self, blocks: Int[np.ndarray, " B"]) -> Int[np.ndarray, " B"]:

@@ -6,6 +6,7 @@ from typing import Protocol, cast
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,10 +19,10 @@ from dspp.presets import Spec
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs and targets; NaN among several targets of a row means "not observed"."""
+    """Inputs (N, D) and targets (N, T); NaN among several targets of a row means "not observed"."""
 
-    x: Tensor
-    y: Tensor
+    x: Float[Tensor, "N D"]
+    y: Float[Tensor, "N T"]
 
     def __len__(self) -> int:
         return len(self.x)
@@ -37,8 +38,8 @@ class Rows:
 
     @property
     def content(self) -> dict[str, Tensor]:
-        """What a checkpoint knows them by."""
-        return {"x": self.x, "y": self.y}
+        """What a checkpoint knows them by; a single target as (N,), as the first checkpoints had it."""
+        return {"x": self.x, "y": self.y[:, 0] if self.y.shape[1] == 1 else self.y}
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> "Batches":
         """The batches of an epoch: see `Source`."""
@@ -100,15 +101,16 @@ def validation_rows(X: Table | None, y: Table | None, like: Source, spec: Spec, 
     X64 = check_X(X, "X_val")
     y64 = check_y(y, len(X64), "y_val", missing=True, every_output=False)
     check_width(X64, like.start.x.shape[1])
-    outputs = tuple(like.start.y.shape[1:])
-    if y64.shape[1:] != outputs:
-        raise InputError(f"y_val has shape {y64.shape}, expected the outputs of y: {outputs}")
+    outputs = like.start.y.shape[1]
+    if y64[:1].size != outputs:
+        raise InputError(f"y_val has shape {y64.shape}, expected as many outputs as y has: {outputs}")
     return _placed(X64, y64, spec, config)
 
 
 def _placed(X64: NDArray[np.float64], y64: NDArray[np.float64], spec: Spec, config: TrainConfig) -> Rows:
     dtype, device = getattr(torch, spec.model.dtype), device_of(config.device)
-    return Rows(torch.from_numpy(X64).to(device, dtype), torch.from_numpy(y64).to(device, dtype))
+    y = torch.from_numpy(y64.reshape(len(y64), -1))
+    return Rows(torch.from_numpy(X64).to(device, dtype), y.to(device, dtype))
 
 
 def device_of(name: str) -> torch.device:

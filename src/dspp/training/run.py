@@ -1,25 +1,37 @@
-"""The front door of training: check what was given, own the checkpoint, train."""
+"""The front door of training: check what was given, own the checkpoint, choose a start, train it to the end."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import nn
 
 from dspp.config import TrainConfig
 from dspp.data.checks import Table
-from dspp.errors import InputError
+from dspp.errors import InputError, NumericalError, TrainingInterrupted
+from dspp.history import Epoch
 from dspp.model import Model
 from dspp.presets import Spec
-from dspp.training.checkpoint import Keeper, identify, open_for_team
+from dspp.progress import ProgressBar
+from dspp.training.checkpoint import CheckpointWriter, identify, open_for_group
 from dspp.training.clock import Clock
-from dspp.training.loop import FitResult, Trainer
+from dspp.training.loop import Loop, Stage
+from dspp.training.plan import Plan
+from dspp.training.processes import LOST, ProcessGroup
+from dspp.training.recovery import GoodState
+from dspp.training.restarts import Restarts, new_start, trial_rows
+from dspp.training.result import FitResult, make_result
 from dspp.training.rows import Rows, Source, training_rows, validation_rows
-from dspp.training.state import Epoch
-from dspp.training.step import nll
-from dspp.training.team import Team
+from dspp.training.state import RunState, Start, StartState
+from dspp.training.step import Score, TrainingStep, nll, score_together
+
+SMOOTHING = 0.9  # of the training NLL shown
 
 
 def fit(
@@ -87,33 +99,200 @@ def fit(
         if count < 1:
             raise InputError(f"{name}: expected 1 or more, got {count}")
     now = clock or time.perf_counter
-    team = Team.current(now)
-    team.wait()  # the time that all share begins here
-    shared_clock = Clock(time_budget, team.now if team.size > 1 else now)  # the budget is for all of this
+    group = ProcessGroup.current(now)
+    group.wait()  # the time that all share begins here
+    shared_clock = Clock(time_budget, group.now if group.size > 1 else now)  # the budget is for all of this
     with _threads(config.threads):
         train = training_rows(X, y, spec, config)
         val = validation_rows(X_val, y_val, train, spec, config)
-        kept: AbstractContextManager[Keeper | None] = nullcontext()
+        opened: AbstractContextManager[CheckpointWriter | None] = nullcontext()
         if checkpoint is not None:
             identity = identify(spec, config, features, train, val)
-            kept = open_for_team(checkpoint, resume, checkpoint_seconds, identity, team)
-        with kept as keeper:
-            trainer = Trainer(
-                spec,
-                config,
-                train,
-                val,
-                features,
-                shared_clock,
-                keeper,
-                on_epoch,
-                should_stop,
-                team,
-                snapshot_steps,
-                restart_rows,
-                score or nll,
+            opened = open_for_group(checkpoint, resume, checkpoint_seconds, identity, group)
+        with opened as writer:
+            run = Run(
+                spec=spec,
+                config=config,
+                train=train,
+                val=val,
+                features=features,
+                clock=shared_clock,
+                writer=writer,
+                on_epoch=on_epoch,
+                should_stop=should_stop,
+                group=group,
+                snapshot_steps=snapshot_steps,
+                restart_rows=restart_rows,
+                score=score or nll,
             )
-            return trainer.run(progress if team.rank == 0 else False)
+            return run.finish(progress if group.rank == 0 else False)
+
+
+@dataclass
+class Run:
+    """One call of `fit`; see there for the fields."""
+
+    spec: Spec
+    config: TrainConfig
+    train: Source
+    val: Rows | None
+    features: nn.Module | None
+    clock: Clock
+    writer: CheckpointWriter | None
+    on_epoch: Callable[[Epoch], None] | None
+    should_stop: Callable[[], bool] | None
+    group: ProcessGroup
+    snapshot_steps: int
+    restart_rows: int
+    score: Score
+    notes: tuple[str, ...] = ()  # to the user
+
+    def __post_init__(self) -> None:
+        config, rows = self.config, len(self.train)
+        self.clock.validation = 0 if self.val is None else len(self.val) / config.batch_size
+        self.plan = Plan(config, math.ceil(rows / config.batch_size), self.clock)
+        self.good = GoodState(self.writer)
+        self.score_rows = partial(score_together, group=self.group, score=self.score)
+        step = TrainingStep(self.spec.objective, config, rows, self.features is not None, self.group)
+        self.loop = Loop(config, self.train, self.val, step, self.plan, self.score_rows, self._after_step)
+
+    def finish(self, progress: bool | None) -> FitResult:
+        """Choose a start and train it to the end, from the beginning or from where an earlier process left this run."""
+        saved = self._take_over()
+        if saved is not None and saved.stopped is not None:
+            return make_result(self._start_at(saved.current.trial, saved.current), saved, self.plan.steps_per_epoch)
+        steps = self.plan.total_steps + (self.config.restarts - 1) * self.plan.trial_steps
+        with ProgressBar(steps, progress, smoothing=SMOOTHING) as self.bar, self._checkpoint_at_the_end():
+            self.restarts = Restarts(
+                self.config,
+                self.plan,
+                start_at=self._start_at,
+                train=self._train,
+                score=lambda start: self.score_rows(start.model, self.trial_rows),
+                note=self._note,
+                saved=saved,
+            )
+            start = self.restarts.choose()
+            before = max(len(self.restarts.scores) - 1, 0) * self.plan.trial_steps
+            stage = Stage(
+                "training",
+                last_step=lambda: self.plan.total_steps,
+                trying=False,
+                steps_before=before,
+                on_epoch=self.on_epoch,
+                final_rows=self.trial_rows if self.val is None else None,
+            )
+            for _ in self._train(start, stage):
+                pass
+            stopped = self._why_stopped(start)
+            self.good.state = end = replace(self._state_with(start, stage), stopped=stopped)
+        return make_result(start, end, self.plan.steps_per_epoch)
+
+    @cached_property
+    def trial_rows(self) -> Rows:
+        """The rows on which starts are compared."""
+        return trial_rows(self.train.start, self.restart_rows, self.config.seed)
+
+    # ------------------------------------------------------------ around the loop
+
+    def _train(self, start: Start, stage: Stage) -> Iterator[None]:
+        """The loop with a return to a good state wherever a number is not finite; yields before each step."""
+        is_new = True
+        while True:
+            try:
+                for _ in self.loop.run(start, stage):
+                    if is_new or self._is_due(start.state.step):
+                        self.plan.revise(start.state.step, stage.trying)
+                        if not stage.trying:
+                            self.bar.expect(stage.steps_before + self.plan.total_steps)
+                        self.good.keep(self._state_with(start, stage))
+                        is_new = False
+                    yield
+                return
+            except NumericalError as error:
+                self.good.recover(start, str(error), self.config)
+
+    def _is_due(self, step: int) -> bool:
+        """Whether it is time to keep a state."""
+        last = self.good.last_step
+        assert last is not None
+        at_epoch = step % self.plan.steps_per_epoch == 0 and step != last
+        return at_epoch or step - last >= self.snapshot_steps or self.plan.is_due
+
+    def _after_step(self, start: Start, stage: Stage, rows: int, train_nll: float | None) -> None:
+        self.good.confirm()
+        self.clock.end_step()
+        step = start.state.step
+        epoch = (step - 1) // self.plan.steps_per_epoch + 1
+        self.bar.update(stage.steps_before + step, f"{stage.label}, epoch {epoch}", rows=rows, score=train_nll)
+        if self.should_stop is not None and self.group.any(self.should_stop()):
+            self._stop(f"training was stopped at step {step}")
+
+    def _state_with(self, start: Start, stage: Stage) -> RunState:
+        """Where the whole run stands, with `start` in hand."""
+        return RunState(
+            current=start.capture(),
+            trying=stage.trying,
+            best=self.restarts.best_state if stage.trying else None,
+            scores=self.restarts.scores,
+            total_steps=self.plan.total_steps,
+            seconds=self.clock.spent,
+            notes=self.notes,
+            budget=self.clock.budget,
+        )
+
+    @contextmanager
+    def _checkpoint_at_the_end(self) -> Iterator[None]:
+        """Write the last good state when the run ends or is stopped."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.good.write(self.clock.spent)
+            raise
+        except TrainingInterrupted as problem:
+            if str(problem) == LOST:
+                self._stop(LOST)
+            raise
+        self.good.write(self.clock.spent)
+
+    def _stop(self, what: str) -> NoReturn:
+        """Write the last good state and end training."""
+        self.good.write(self.clock.spent)
+        if self.writer is None:
+            raise TrainingInterrupted(f"{what}; there is no checkpoint, so the work is lost: pass checkpoint=<path>")
+        raise TrainingInterrupted(f"{what}; go on from {self.writer.path} with the same call and resume=True")
+
+    # ------------------------------------------------------------ beginning and end
+
+    def _take_over(self) -> RunState | None:
+        """What an earlier process has left, with its counts taken over."""
+        saved = None if self.writer is None else self.writer.saved
+        if self.writer is None or saved is None:
+            return None
+        if self.clock.budget is not None and saved.budget == self.clock.budget:  # else its plan is void
+            self.plan.total_steps = saved.total_steps
+        self.notes = tuple(dict.fromkeys(saved.notes if saved.stopped else saved.notes + self.writer.notes))
+        self.clock.go_on_from(saved.seconds)
+        return saved
+
+    def _start_at(self, trial: int, state: StartState | None) -> Start:
+        """Start number `trial`, fresh or standing at a state."""
+        start = new_start(self.spec, self.config, self.train.start, self.features, self.group, trial)
+        if state is not None:
+            start.resume(state)
+        return start
+
+    def _note(self, text: str) -> None:
+        self.notes += (text,)
+
+    def _why_stopped(self, start: Start) -> str:
+        if start.state.step >= self.plan.full_steps:
+            return "finished"
+        if self.loop.has_stalled(start):
+            return "early"
+        done = start.state.step / self.plan.steps_per_epoch
+        self._note(f"the time budget of {self.clock.budget:g} s allowed {done:.3g} of {self.config.epochs} epochs")
+        return "time"
 
 
 @contextmanager

@@ -1,143 +1,148 @@
-"""The state of a training run: everything needed to go back to a moment, or on from it, bit for bit."""
+"""The state of a training run: everything needed to return to a moment, or to resume from it, bit for bit.
 
-import time
+`StartState` and `RunState` are plain data, which a checkpoint holds (`packing`). A `Start` is a model in training.
+"""
+
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dspp.config import TrainConfig
+from dspp.errors import CheckpointError
+from dspp.history import Epoch, Recovery
 from dspp.model import Model
 
 Weights = dict[str, Tensor]
 Moments = dict[int, dict[str, Tensor]]  # of the optimiser: what it keeps for each parameter, by number
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch left behind."""
-
-    number: int  # 1 is the first
-    objective: float  # mean over the steps, a row
-    train_nll: float  # mean over the steps at which it was taken
-    val_nll: float | None
-    learning_rate: float  # at its last step
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """A return to the last good state."""
-
-    step: int  # the step that failed
-    back_to: int  # the step gone back to
-    reason: str
-    rate_factor: float  # the learning rate is multiplied by this from then on
-
-
 @dataclass
-class TrainState:
-    """A model in training, its optimiser, and where they stand."""
+class StartState:
+    """Where one start stands; `Start.capture` fills the fields from `weights` to `epoch_seconds`."""
 
-    model: Model
-    network: nn.Module  # what a step calls: the model, or what averages its gradients over several processes
-    optimizer: torch.optim.Optimizer
-    trial: int  # which of the starts it comes from
-    seed: int  # of batches and samples
+    trial: int  # which of the starts it is
     step: int = 0
-    rate_factor: float = 1.0
-    history: list[Epoch] = field(default_factory=list)
-    recoveries: list[Recovery] = field(default_factory=list)
-    best_nll: float = float("inf")
-    best_epoch: int | None = None
-    best_weights: Weights | None = None
-    values: dict[int, float] = field(default_factory=dict)  # the objective at each step of this epoch
-    nlls: dict[int, float] = field(default_factory=dict)  # the NLL, at the steps at which it was taken
-    clock: Callable[[], float] = time.perf_counter  # in seconds
-    epoch_begin: float = 0.0  # when this epoch began, on that clock
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A moment to go back to, or on from: a copy that later steps do not touch."""
-
-    trial: int
-    step: int
-    weights: Weights
-    moments: Moments
+    weights: Weights = field(default_factory=dict)
+    moments: Moments = field(default_factory=dict)
+    climbs: tuple[int, ...] = ()  # of the jitter, per layer
+    epoch_seconds: float = 0.0  # spent on this epoch so far
     rate_factor: float = 1.0
     history: tuple[Epoch, ...] = ()
     recoveries: tuple[Recovery, ...] = ()
-    best_nll: float = float("inf")
+    best_nll: float = math.inf  # on validation rows
     best_epoch: int | None = None
-    best_weights: Weights | None = None
-    values: tuple[tuple[int, float], ...] = ()
-    nlls: tuple[tuple[int, float], ...] = ()
-    epoch_seconds: float = 0.0  # spent on this epoch so far
-    climbs: tuple[int, ...] = ()  # of the jitter, a layer
+    best_weights: Weights | None = None  # replaced by better ones, never written into
+    values: dict[int, float] = field(default_factory=dict)  # the objective at each step of this epoch
+    nlls: dict[int, float] = field(default_factory=dict)  # the NLL, at the steps at which it was taken
 
 
-def take_snapshot(state: TrainState) -> Snapshot:
-    """Copy everything that training changes."""
-    return Snapshot(
-        trial=state.trial,
-        step=state.step,
-        weights=copy_weights(state.model),
-        moments=_copy_moments(state.optimizer.state_dict()["state"]),
-        rate_factor=state.rate_factor,
-        history=tuple(state.history),
-        recoveries=tuple(state.recoveries),
-        best_nll=state.best_nll,
-        best_epoch=state.best_epoch,
-        best_weights=state.best_weights,  # replaced by a better one, never written into
-        values=tuple(state.values.items()),
-        nlls=tuple(state.nlls.items()),
-        epoch_seconds=state.clock() - state.epoch_begin,
-        climbs=tuple(layer.climbs for layer in state.model.gp_layers),
-    )
+@dataclass(frozen=True)
+class RunState:
+    """Where a whole run stands: the start in hand, and what the earlier ones have shown."""
+
+    current: StartState
+    trying: bool  # whether starts are still being compared
+    total_steps: int  # at which the schedule ends
+    best: StartState | None = None  # the best of the starts tried before this one
+    scores: tuple[float, ...] = ()  # training NLL of each start tried
+    seconds: float = 0.0  # spent so far
+    notes: tuple[str, ...] = ()
+    stopped: str | None = None  # why training ended; None: it has not
+    budget: float | None = None  # of time, for which total_steps was planned
 
 
-def go_back(state: TrainState, snapshot: Snapshot) -> None:
-    """Put back what failed steps could spoil; what has been counted since then still counts."""
-    _restore(state, snapshot)
-    if len(snapshot.history) < len(state.history):  # into an epoch that had ended
-        _restore_epoch(state, snapshot)
+class Start:
+    """A model in training, its optimiser, and where they stand.
 
+    Args:
+        model: the model.
+        network: what a step calls: the model, or what averages its gradients over several processes.
+        optimizer: of its parameters.
+        seed: of batches and samples.
+        clock: returns the time in seconds.
+        state: where it stands.
+    """
 
-def _restore(state: TrainState, snapshot: Snapshot) -> None:
-    state.model.load_state_dict(snapshot.weights)
-    groups = state.optimizer.state_dict()["param_groups"]
-    state.optimizer.load_state_dict({"state": _copy_moments(snapshot.moments), "param_groups": groups})
-    state.step = snapshot.step
+    def __init__(
+        self,
+        model: Model,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        seed: int,
+        clock: Callable[[], float],
+        state: StartState,
+    ) -> None:
+        self.model, self.network, self.optimizer = model, network, optimizer
+        self.seed, self.state = seed, state
+        self._clock, self._epoch_begin = clock, clock()
 
+    @property
+    def epoch_seconds(self) -> float:
+        """Spent on this epoch so far."""
+        return self._clock() - self._epoch_begin
 
-def resume(state: TrainState, snapshot: Snapshot) -> None:
-    """Make a fresh start of the same trial stand where `snapshot` was taken."""
-    _restore(state, snapshot)
-    _restore_epoch(state, snapshot)
-    state.rate_factor, state.recoveries = snapshot.rate_factor, list(snapshot.recoveries)
-    for layer, climbs in zip(state.model.gp_layers, snapshot.climbs, strict=True):
-        layer.climbs = climbs
+    def begin_epoch(self) -> None:
+        """Note that an epoch begins, unless it began before this process."""
+        if not self.state.values:
+            self._epoch_begin = self._clock()
 
+    def end_epoch(self, number: int, val_nll: float | None) -> Epoch:
+        """Note what an epoch has left behind, and keep the model if it is the best so far."""
+        state, rate = self.state, self.optimizer.param_groups[0]["lr"]
+        epoch = Epoch(number, _mean(state.values), _mean(state.nlls), val_nll, rate, self.epoch_seconds)
+        state.history += (epoch,)
+        state.values, state.nlls = {}, {}
+        if val_nll is not None and val_nll < state.best_nll:
+            state.best_nll, state.best_epoch, state.best_weights = val_nll, number, _copy_weights(self.model)
+        return epoch
 
-def _restore_epoch(state: TrainState, snapshot: Snapshot) -> None:
-    """The epochs so far, the best of them, and the one that has begun."""
-    state.history = list(snapshot.history)
-    state.best_nll, state.best_epoch = snapshot.best_nll, snapshot.best_epoch
-    state.best_weights = snapshot.best_weights
-    state.values, state.nlls = dict(snapshot.values), dict(snapshot.nlls)
-    state.epoch_begin = state.clock() - snapshot.epoch_seconds
+    def capture(self) -> StartState:
+        """Copy everything that training changes."""
+        return replace(
+            self.state,
+            weights=_copy_weights(self.model),
+            moments=_copy_moments(self.optimizer.state_dict()["state"]),
+            climbs=tuple(layer.climbs for layer in self.model.gp_layers),
+            epoch_seconds=self.epoch_seconds,
+            values=dict(self.state.values),
+            nlls=dict(self.state.nlls),
+        )
 
+    def return_to(self, good: StartState) -> None:
+        """Put back what failed steps could spoil; what has been counted since then still counts."""
+        self._load(good)
+        now = self.state
+        if len(good.history) < len(now.history):  # into an epoch that had ended
+            self._stand_at(replace(good, rate_factor=now.rate_factor, recoveries=now.recoveries))
+        else:
+            now.step = good.step
 
-def copy_weights(model: nn.Module) -> Weights:
-    """The model's parameters and buffers, copied."""
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+    def resume(self, state: StartState) -> None:
+        """Make a fresh start stand where `state` was captured.
 
+        Raises:
+            CheckpointError: it was captured from another model.
+        """
+        try:
+            self._load(state)
+            for layer, climbs in zip(self.model.gp_layers, state.climbs, strict=True):
+                layer.climbs = climbs
+        except (RuntimeError, ValueError, KeyError) as problem:
+            raise CheckpointError(f"the checkpoint does not hold this model ({problem!s:.200}); delete it") from None
+        self._stand_at(state)
 
-def _copy_moments(moments: Moments) -> Moments:
-    return {number: {name: value.clone() for name, value in kept.items()} for number, kept in moments.items()}
+    def _load(self, state: StartState) -> None:
+        self.model.load_state_dict(state.weights)
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": _copy_moments(state.moments), "param_groups": groups})
+
+    def _stand_at(self, state: StartState) -> None:
+        self.state = replace(state, weights={}, moments={}, values=dict(state.values), nlls=dict(state.nlls))
+        self._epoch_begin = self._clock() - state.epoch_seconds
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -146,3 +151,15 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     others = [p for name, p in model.named_parameters() if not name.startswith("features.")]
     groups: list[dict[str, Any]] = [{"params": others}, {"params": network, "weight_decay": config.weight_decay}]
     return torch.optim.Adam([g for g in groups if g["params"]], lr=config.learning_rate, fused=True)
+
+
+def _copy_weights(model: nn.Module) -> Weights:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def _copy_moments(moments: Moments) -> Moments:
+    return {number: {name: value.clone() for name, value in kept.items()} for number, kept in moments.items()}
+
+
+def _mean(values: dict[int, float]) -> float:
+    return sum(values.values()) / len(values) if values else math.nan

@@ -10,19 +10,19 @@ from torch import Tensor, nn
 from dspp.config import ObjectiveConfig, TrainConfig
 from dspp.data.batches import derive_seed
 from dspp.errors import InputError, NumericalError
-from dspp.mixture import AnyMixture
 from dspp.model import Model
 from dspp.objectives import OBJECTIVES
+from dspp.predictive import LatentMixture
+from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows
 from dspp.training.schedules import SCHEDULES
-from dspp.training.state import TrainState
-from dspp.training.team import Team
+from dspp.training.state import Start
 
 Score = Callable[[Model, Rows], float]  # of a model on rows: the mean over them, lower is better
 NLL_STEPS = 5  # the training NLL is taken at the first step of an epoch, and at every so many
 
 
-class Stepper:
+class TrainingStep:
     """Steps of Adam on batches of the training rows.
 
     Args:
@@ -30,22 +30,22 @@ class Stepper:
         config: how to train.
         num_rows: how many training rows there are.
         randomise: whether the model has a part (dropout, say) that draws from torch's global generator.
-        team: the processes that share each batch.
+        group: the processes that share each batch.
     """
 
     def __init__(
-        self, objective: ObjectiveConfig, config: TrainConfig, num_rows: int, randomise: bool, team: Team
+        self, objective: ObjectiveConfig, config: TrainConfig, num_rows: int, randomise: bool, group: ProcessGroup
     ) -> None:
         self._objective, self._options = OBJECTIVES[objective.name], objective
         self._schedule, self._config = SCHEDULES[config.schedule], config
-        self._num_rows, self._randomise, self._team = num_rows, randomise, team
-        self._steps_an_epoch = math.ceil(num_rows / config.batch_size)
+        self._num_rows, self._randomise, self._group = num_rows, randomise, group
+        self._steps_per_epoch = math.ceil(num_rows / config.batch_size)
 
-    def step(self, state: TrainState, batch: Rows, done: float) -> tuple[float, float | None]:
-        """One step on the rows of a batch: the objective and, at some steps, the NLL.
+    def make(self, start: Start, batch: Rows, done: float) -> float | None:
+        """One step on the rows of a batch, whose NLL is returned at some steps.
 
         Args:
-            state: what to change.
+            start: what to change.
             batch: the rows.
             done: the share of training that is done.
 
@@ -53,55 +53,59 @@ class Stepper:
             NumericalError: a number is not finite; the parameters are as before.
         """
         rate = self._config.learning_rate * self._schedule(done, self._config)
-        for group in state.optimizer.param_groups:
-            group["lr"] = rate * state.rate_factor
-        with_nll = state.step % self._steps_an_epoch % NLL_STEPS == 0
-        with self._team.together():
-            value, total, nll = self._forward(state, batch, with_nll)
-            state.optimizer.zero_grad()
+        for group in start.optimizer.param_groups:
+            group["lr"] = rate * start.state.rate_factor
+        with_nll = start.state.step % self._steps_per_epoch % NLL_STEPS == 0
+        with self._group.together():
+            value, total, nll = self._forward(start, batch, with_nll)
+            start.optimizer.zero_grad()
             (-value).backward()
-        gradients = [p.grad for p in state.model.parameters() if p.grad is not None]
+        gradients = [p.grad for p in start.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if not math.isfinite(total) or not math.isfinite(norm.item()):
             raise NumericalError(f"objective {total}, gradient norm {norm.item()}")
-        state.optimizer.step()
-        return total, nll if with_nll else None
+        start.optimizer.step()
+        start.state.values[start.state.step] = total
+        if with_nll:
+            start.state.nlls[start.state.step] = nll
+        start.state.step += 1
+        return nll if with_nll else None
 
-    def _forward(self, state: TrainState, batch: Rows, with_nll: bool) -> tuple[Tensor, float, float]:
+    def _forward(self, start: Start, batch: Rows, with_nll: bool) -> tuple[Tensor, float, float]:
         """The objective of this process's part of the batch, to go backward from; that of the batch; and its NLL.
 
         Raises:
             NumericalError: a part could not be computed, in this process or another.
         """
-        part = self._team.part(len(batch))
+        part = self._group.part(len(batch))
         mine, share = batch[part], (part.stop - part.start) / len(batch)
         problem: NumericalError | None = None
-        if len(mine) == 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in state.model.modules()):
+        if len(mine) == 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in start.model.modules()):
             raise InputError(
                 f"a network with batch normalisation got 1 row of a batch of {len(batch)}, expected 2 or more; "
                 "give more rows, or another batch_size"
             )
         value, nll = batch.y.new_zeros(()), 0.0
         try:
-            with own_randomness(derive_seed(state.seed, state.step, 2), mine.x.device, self._randomise):
-                seed = derive_seed(state.seed, state.step, 1)
-                mixture = state.network(mine.x, noise_seed=seed, place=(part.start, len(batch)))
-            value = self._score(mixture, mine.y, state.model, share * self._team.size)
+            with own_randomness(derive_seed(start.seed, start.state.step, 2), mine.x.device, self._randomise):
+                seed = derive_seed(start.seed, start.state.step, 1)
+                latent = start.network(mine.x, noise_seed=seed, place=(part.start, len(batch)))
+            value = self._score(latent, mine.y, start.model, share * self._group.size)
             if with_nll:
                 with torch.no_grad():
-                    nll = -mixture.log_prob(mine.y).mean().item()
+                    nll = -start.model.likelihood.log_prob(latent, mine.y).mean().item()
         except NumericalError as error:
             problem = error
-        failed, total, nll = self._team.add(float(problem is not None), value.item(), share * nll)
+        failed, total, nll = self._group.add(float(problem is not None), value.item(), share * nll)
         if failed:  # in all processes alike: none waits for another's gradients
             raise problem or NumericalError("another process could not compute its part of the batch")
-        return value, total / self._team.size, nll
+        return value, total / self._group.size, nll
 
-    def _score(self, mixture: AnyMixture, y: Tensor, model: Model, weight: float) -> Tensor:
+    def _score(self, latent: LatentMixture, y: Tensor, model: Model, weight: float) -> Tensor:
         """The objective with its rows weighted, so that the mean over processes is that of the whole batch."""
         beta, gamma = self._options.beta, self._options.gamma
         kl = model.kl() if weight == 1.0 else model.kl() / weight
-        value = self._objective(mixture, y, kl, self._num_rows, beta=beta, gamma=gamma)
+        value = self._objective(model.likelihood, latent, y, kl, self._num_rows, beta=beta, gamma=gamma)
         return value if weight == 1.0 else weight * value
 
 
@@ -110,19 +114,19 @@ def nll(model: Model, rows: Rows) -> float:
     return -float(model.predictor()(rows.x).log_prob(rows.y).double().mean())
 
 
-def score_together(model: Model, rows: Rows, team: Team, score: Score = nll) -> float:
-    """The mean score of the rows, which the processes of a team share.
+def score_together(model: Model, rows: Rows, group: ProcessGroup, score: Score = nll) -> float:
+    """The mean score of the rows, which the processes of a group share.
 
     Raises:
         NumericalError: it is not finite.
     """
-    if 1 < team.size <= len(rows):
-        mine = rows[team.part(len(rows))]
+    if 1 < group.size <= len(rows):
+        mine = rows[group.part(len(rows))]
         try:
             value = score(model, mine)
         except NumericalError:
             value = math.nan  # the others wait for a number
-        value = team.add(value * len(mine) / len(rows))[0]
+        value = group.add(value * len(mine) / len(rows))[0]
     else:
         value = score(model, rows)
     if not math.isfinite(value):

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial
 from dspp.engines import orphaned
 from dspp.errors import InputError, NumericalError, TrainingDiverged
 from dspp.estimators.regressor import Regressor
-from dspp.training.state import Epoch
+from dspp.history import Epoch
 from dspp.tuning.space import Space
 from dspp.tuning.study import QUARTERS, halving, quiet
 

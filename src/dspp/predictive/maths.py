@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.special import ndtri
 
@@ -27,17 +27,30 @@ _NEWTON_STEPS, _ALL_STEPS = 40, 160  # 120 halvings take any bracket down to nei
 def check_components(log_weights: Tensor, mean: Tensor, latent: Tensor, noise: Tensor, axes: str) -> None:
     """Check that the shapes fit a mean with these axes ("S, N" or "S, N, T"), and that Σ_s ω_s = 1."""
     fits = log_weights.shape == mean.shape[:1] and latent.shape == mean.shape + mean.shape[2:]
-    fits = fits and noise.shape in (mean.shape[1:], mean.shape[2:])
+    fits = fits and fits_components(noise, mean)
     if not fits or mean.ndim != axes.count(",") + 1 or len(log_weights) == 0:
         got = ", ".join(str(tuple(tensor.shape)) for tensor in (log_weights, mean, latent, noise))
         raise InputError(
             f"log-weights, means, latent (co)variances and noise variances have the shapes {got}; expected "
-            f"(S), ({axes}), ({axes}{axes[4:]}), and ({axes[6:]}) or ({axes[3:]}), with S >= 1: give each "
-            "component of each row its mean and (co)variance"
+            f"(S), ({axes}), ({axes}{axes[4:]}), and ({axes[6:]}) or ({axes[3:]}) or what broadcasts to ({axes}), with "
+            "S >= 1: give each component of each row its mean and (co)variance"
         )
+    check_weights(log_weights)
+
+
+def check_weights(log_weights: Float[Tensor, " S"]) -> None:
+    """Check that Σ_s ω_s = 1."""
     total = float(log_weights.detach().exp().sum())
     if abs(total - 1.0) > _WEIGHT_TOLERANCE:
         raise InputError(f"exp(log_weights) sums to {total:.6g}, expected 1; give log_softmax of any logits")
+
+
+def fits_components(parameter: Tensor, mean: Float[Tensor, "S N *T"]) -> bool:
+    """Whether a parameter such as the noise has one value per output, per row or per component: see `Mixture`."""
+    if parameter.ndim > mean.ndim or parameter.shape[max(parameter.ndim - mean.ndim + 2, 0) :] != mean.shape[2:]:
+        return False
+    sizes = zip(reversed(parameter.shape), reversed(mean.shape), strict=False)
+    return all(size in (1, whole) for size, whole in sizes)
 
 
 def check_variance(var: Float[Tensor, "S N"]) -> None:
@@ -51,14 +64,27 @@ def check_variance(var: Float[Tensor, "S N"]) -> None:
         )
 
 
+def check_probabilities(p: float | Float[Tensor, " *K"], device: torch.device) -> Float[Tensor, " *K"]:
+    """Return one probability or K of them in float64, checked."""
+    wanted = torch.as_tensor(p, dtype=torch.float64, device=device)
+    if wanted.ndim > 1 or not bool(((wanted > 0.0) & (wanted < 1.0)).all()):
+        raise InputError(f"got p = {p}, expected one number or K, all inside (0, 1); leave out 0 and 1")
+    return wanted
+
+
 def checked_targets(y: Table, mean: Float[Tensor, "S N *T"], many: bool = False) -> Tensor:
-    """Return y as a tensor with one value for each row and output or, where `many` are allowed, K of them."""
+    """Return y as a tensor with one value for each row and output or, where `many` are allowed, K of them.
+
+    Of one output, (N, 1) is taken as (N,): targets have an output axis inside the library.
+    """
     if not isinstance(y, Tensor):  # arrays, columns of data frames, lists
         try:
             y = torch.as_tensor(np.array(y), device=mean.device)
         except (TypeError, ValueError):
             raise InputError(f"y: got {y!r:.100}, expected numbers; give one for each row and output") from None
     rows = tuple(mean.shape[1:])
+    if mean.ndim == 2 and tuple(y.shape) == (*rows, 1) and not (many and rows == (1,)):
+        y = y.squeeze(-1)
     if tuple(y.shape) != rows and not (many and tuple(y.shape[1:]) == rows):
         also = f", or (K, {rows[0]}) for K values a row" if many else ""
         raise InputError(f"y has shape {tuple(y.shape)}, expected {rows}{also}; give one value for each row and output")
@@ -91,13 +117,33 @@ def check_outputs(outputs: Sequence[int], num_outputs: int) -> None:
         raise InputError(f"got outputs {list(outputs)}, expected at least one, and each only once")
 
 
-def joint_noise(parts: list[dict[str, Tensor]]) -> Tensor:
-    """Return the noise that all the mixtures share, or else one for each of their rows."""
-    pairs = [(part["noise_var"], part["component_mean"].shape) for part in parts]
-    first = pairs[0][0]
-    if all(noise.shape == shape[2:] and noise.equal(first) for noise, shape in pairs):
+def take_rows(parameter: Tensor, picked: Int[Tensor, " n"], num_axes: int) -> Tensor:
+    """Rows of a parameter that broadcasts against `num_axes` axes (S, N, *T); one without rows is left alone."""
+    axis = parameter.ndim - num_axes + 1
+    return parameter.index_select(axis, picked) if axis >= 0 and parameter.shape[axis] != 1 else parameter
+
+
+def join_rows(parameters: Sequence[Tensor], means: Sequence[Float[Tensor, "S N *T"]]) -> Tensor:
+    """Return the parameter that all mixtures share, or else one with the rows of all of them."""
+    shapes = [_all_axes(parameter, mean) for parameter, mean in zip(parameters, means, strict=True)]
+    first = parameters[0]
+    if all(shape[1] == 1 and p.equal(first) for p, shape in zip(parameters, shapes, strict=True)):
         return first
-    return torch.cat([noise.expand(shape[1:]) for noise, shape in pairs])
+    S = max(shape[0] for shape in shapes)
+    joined = torch.cat([p.expand(S, *mean.shape[1:]) for p, mean in zip(parameters, means, strict=True)], dim=1)
+    return joined if S > 1 else joined[0]
+
+
+def join_components(parameters: Sequence[Tensor], means: Sequence[Float[Tensor, "S N *T"]]) -> Tensor:
+    """Return a parameter with the components of all the mixtures, whose rows are the same."""
+    pairs = list(zip(parameters, means, strict=True))
+    rows = max(_all_axes(parameter, mean)[1] for parameter, mean in pairs)
+    return torch.cat([p.expand(mean.shape[0], rows, *mean.shape[2:]) for p, mean in pairs])
+
+
+def _all_axes(parameter: Tensor, mean: Float[Tensor, "S N *T"]) -> tuple[int, ...]:
+    """The shape of a parameter written with all axes of the mean."""
+    return (1,) * (mean.ndim - parameter.ndim) + tuple(parameter.shape)
 
 
 def shift_and_scale(
@@ -165,27 +211,49 @@ def mixture_quantile(
     mean: Float[Tensor, "S N"],
     std: Float[Tensor, "S N"],
 ) -> Float[Tensor, "K N"]:
+    """Solve F(x) = p for a mixture of Normals, on the scale of Φ⁻¹: a straight line in x for one Normal."""
+
+    def density(x: Float[Tensor, "K N"]) -> Float[Tensor, "K N"]:
+        slope: Tensor = weights @ (_phi((x.unsqueeze(-2) - mean) / std) / std)
+        return slope
+
+    component_quantile = mean + std * ndtri(p).unsqueeze(-1)  # (K, S, N)
+
+    def cdf(x: Float[Tensor, "K N"]) -> Float[Tensor, "K N"]:
+        return mixture_cdf(weights, x, mean, std)
+
+    return solve_quantile(weights, p, component_quantile, cdf, density, ndtri, _phi)
+
+
+def solve_quantile(
+    weights: Float[Tensor, " S"],
+    p: Float[Tensor, "K 1"],
+    component_quantile: Float[Tensor, "K S N"],
+    cdf: Callable[[Tensor], Tensor],
+    density: Callable[[Tensor], Tensor],
+    reference_quantile: Callable[[Tensor], Tensor],
+    reference_density: Callable[[Tensor], Tensor],
+) -> Float[Tensor, "K N"]:
     """Solve F(x) = p by Newton's method inside a bracket that every step shrinks.
 
-    The equation solved is Φ⁻¹(F(x)) = Φ⁻¹(p): a straight line in x for one Normal, nearly one in the tails of
-    a mixture. A step that leaves the bracket, or does not halve the gap, gives way to a bisection.
+    The equation solved is G⁻¹(F(x)) = G⁻¹(p) for a reference distribution G with the tails of the components: nearly a
+    straight line in the tails of a mixture. A step that leaves the bracket, or does not halve the gap, gives way to a
+    bisection.
     """
-    z, eps = ndtri(p), torch.finfo(p.dtype).eps
+    z, eps = reference_quantile(p), torch.finfo(p.dtype).eps
     tolerance = torch.maximum(1e-11 * torch.minimum(p, 1.0 - p), 2.0 * eps * p)  # relative in either tail
-    component_quantile = mean + std * z.unsqueeze(-1)  # (K, S, N)
     low, high = component_quantile.aminmax(dim=1)  # where no component has reached p, neither has F
     x: Tensor = weights @ component_quantile
     last_gap = torch.full_like(low, math.inf)
     for step in range(_ALL_STEPS):
-        probability = mixture_cdf(weights, x, mean, std)
+        probability = cdf(x)
         too_low = probability < p
         low, high = torch.where(too_low, x, low), torch.where(too_low, high, x)
         done = (probability - p).abs() <= tolerance
         if bool((done | (torch.nextafter(low, high) >= high)).all()):
             break
-        reached = ndtri(probability)
-        # dΦ⁻¹(F)/dx = f(x) / φ(Φ⁻¹(F))
-        slope = weights @ (_phi((x.unsqueeze(-2) - mean) / std) / std) / _phi(reached)
+        reached = reference_quantile(probability)
+        slope = density(x) / reference_density(reached)  # dG⁻¹(F)/dx = f(x) / g(G⁻¹(F))
         newton, gap = x - (reached - z) / slope, (reached - z).abs()
         trusted = (newton > low) & (newton < high) & (gap <= 0.5 * last_gap) & (step < _NEWTON_STEPS)
         x = torch.where(done, x, torch.where(trusted, newton, low + 0.5 * (high - low)))

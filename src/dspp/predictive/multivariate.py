@@ -12,9 +12,9 @@ from torch.distributions import MixtureSameFamily, MultivariateNormal
 
 from dspp.data.checks import Table
 from dspp.errors import NumericalError
-from dspp.mixture import maths
-from dspp.mixture.base import Mixture
-from dspp.mixture.normal import NormalMixture
+from dspp.predictive import maths
+from dspp.predictive.base import Mixture
+from dspp.predictive.normal import NormalMixture
 
 
 @final
@@ -26,7 +26,7 @@ class MultivariateNormalMixture(Mixture):
         log_weights: log ω, with Σ_s ω_s = 1.
         component_mean: μ, the mean of each component.
         latent_cov: C, the covariance of the latent functions alone.
-        noise_var: σ², the variance of the observation noise of each output: T of them, or T a row.
+        noise_var: σ², the variance of the observation noise of each output: (T,), or more axes for rows or components.
 
     Raises:
         InputError: The shapes do not fit, or the weights do not sum to one.
@@ -34,15 +34,10 @@ class MultivariateNormalMixture(Mixture):
     """
 
     latent_cov: Float[Tensor, "S N T T"]
-    noise_var: Float[Tensor, " *N T"]
+    noise_var: Float[Tensor, "*#S_N T"]
 
     def __post_init__(self) -> None:
         maths.check_components(self.log_weights, self.component_mean, self.latent_cov, self.noise_var, "S, N, T")
-
-    @property
-    def num_outputs(self) -> int:
-        """T, the number of outputs."""
-        return self.component_mean.shape[2]
 
     @property
     def latent_var(self) -> Float[Tensor, "S N T"]:
@@ -85,6 +80,10 @@ class MultivariateNormalMixture(Mixture):
         mean, latent_var = self.component_mean[..., t], self.latent_cov[..., t, t]
         return NormalMixture(self.log_weights, mean, latent_var, self.noise_var[..., t])
 
+    def outputs(self) -> list[NormalMixture]:
+        """Return the distribution of each output alone."""
+        return [self.marginal(t) for t in range(self.num_outputs)]
+
     def select(self, outputs: Sequence[int]) -> "MultivariateNormalMixture":
         """Return the joint distribution of some of the outputs, in the order asked for."""
         maths.check_outputs(outputs, self.num_outputs)
@@ -119,7 +118,7 @@ class MultivariateNormalMixture(Mixture):
         """Return the continuous ranked probability score of the marginal of each output; NaN if it was not observed."""
         y = maths.checked_targets(y, self.component_mean)
         y, missing = maths.fill_missing(y, self.mean)
-        score = torch.stack([self.marginal(t).crps(y[:, t]) for t in range(self.num_outputs)], dim=-1)
+        score = torch.stack([one.crps(y[:, t]) for t, one in enumerate(self.outputs())], dim=-1)
         return score if missing is None else score.masked_fill(missing, math.nan)
 
     def affine(

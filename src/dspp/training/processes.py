@@ -1,7 +1,7 @@
 """Several processes that train one model together, on torch.distributed: each takes a part of every batch.
 
 Every process holds the same parameters and makes the same decisions. `DistributedDataParallel` averages gradients; the
-few numbers that decisions rest on (the objective, whether a step failed, what time it is) are summed over the team at
+few numbers that decisions rest on (the objective, whether a step failed, what time it is) are summed over the group at
 each step, so that all go back, stop or end at the same step.
 """
 
@@ -22,7 +22,7 @@ LOST = "another process of this run has ended, so this one cannot go on"
 
 
 @dataclass
-class Team:
+class ProcessGroup:
     """The processes that train together; of one, where there is no process group."""
 
     rank: int = 0
@@ -31,7 +31,7 @@ class Team:
     _time: float | None = None  # of the first process at the last `add`
 
     @classmethod
-    def current(cls, clock: Callable[[], float] = time.perf_counter) -> "Team":
+    def current(cls, clock: Callable[[], float] = time.perf_counter) -> "ProcessGroup":
         """The processes of torch's default group, if there is one."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls(clock=clock)
@@ -48,11 +48,11 @@ class Team:
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """What to call instead of the model, so that backward averages gradients over the team."""
+        """What to call instead of the model, so that backward averages gradients over the group."""
         return model if self.size == 1 else DistributedDataParallel(model, gradient_as_bucket_view=True)
 
     def add(self, *numbers: float) -> list[float]:
-        """The sum over the team of each number. All processes must ask at the same point.
+        """The sum over the group of each number. All processes must ask at the same point.
 
         Raises:
             TrainingInterrupted: a process is gone.
@@ -102,15 +102,15 @@ def launched() -> bool:
 
 
 @contextmanager
-def team_of_launcher(device: str) -> Iterator[Team]:
+def join_launched(device: str) -> Iterator[ProcessGroup]:
     """Join the processes that torchrun has started, if it has, for as long as the block lasts."""
     if not launched() or dist.is_initialized():
-        yield Team.current()
+        yield ProcessGroup.current()
         return
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     try:
-        yield Team.current()
+        yield ProcessGroup.current()
     finally:
         dist.destroy_process_group()

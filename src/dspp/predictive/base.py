@@ -1,9 +1,10 @@
-"""What mixtures of one output and of several have in common: weights, moments, rows, joining."""
+"""What mixtures of one output and of several have in common: weights, moments, rows, joining, mixing."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -12,14 +13,20 @@ from torch.distributions import Categorical, MixtureSameFamily
 
 from dspp.data.checks import Table
 from dspp.errors import InputError
-from dspp.mixture import maths
+from dspp.predictive import maths
 
-_BY_ROW = ("component_mean", "latent_")  # the fields (S, N, ...); the noise may have rows too
+_WEIGHT_TOLERANCE = 1e-6  # by which the weights of a mix may miss one
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture(ABC):
-    """What both mixtures share: p(y_n) = Σ_s ω_s p_s(y_n), the weights ω being the same for every row."""
+    """What mixtures share: p(y_n) = Σ_s ω_s p_s(y_n), the weights ω being the same for every row.
+
+    Parameters such as the noise are properties of each component. They may have any shape that broadcasts against
+    `component_mean`, so that one value can stand for all components, for all rows, or for both.
+    """
+
+    _PARAMETERS: ClassVar[tuple[str, ...]] = ("noise_var",)  # the fields that broadcast; the others have all axes
 
     log_weights: Float[Tensor, " S"]
     component_mean: Float[Tensor, "S N *T"]
@@ -50,6 +57,11 @@ class Mixture(ABC):
     def num_rows(self) -> int:
         """N, the number of rows."""
         return self.component_mean.shape[1]
+
+    @property
+    def num_outputs(self) -> int:
+        """T, the number of outputs."""
+        return self.component_mean.shape[2:].numel()
 
     def __len__(self) -> int:
         return self.num_rows
@@ -89,12 +101,6 @@ class Mixture(ABC):
         """Return the same latent mixture under another observation noise."""
         return replace(self, **{"noise_var": noise_var})
 
-    def prune(self, threshold: float) -> Self:
-        """Drop the components lighter than `threshold`, but never the heaviest, and renormalise."""
-        keep = self.weights >= self.weights.max().clamp(max=threshold)
-        kept = {name: field[keep] for name, field in vars(self).items() if name != "noise_var"}
-        return replace(self, **kept | {"log_weights": kept["log_weights"].log_softmax(0)})
-
     def rows(self, index: slice | Sequence[int] | Tensor) -> Self:
         """Return the mixture of some rows: a slice, a list or tensor of row numbers, or a mask."""
         try:
@@ -103,10 +109,10 @@ class Mixture(ABC):
             raise InputError(f"cannot take rows {index!r} of {self.num_rows}: {error}") from None
         if picked.ndim != 1:
             raise InputError(f"got {index!r}, expected a slice or a list of rows; write [i] for one row")
-        fields, noise = vars(self), vars(self)["noise_var"]
-        taken = {name: field[:, picked] for name, field in fields.items() if name.startswith(_BY_ROW)}
-        by_row = noise.ndim == self.component_mean.ndim - 1
-        return replace(self, **taken | {"noise_var": noise[picked] if by_row else noise})
+        taken = {name: field[:, picked] for name, field in self._by_row.items()}
+        axes = self.component_mean.ndim
+        parameters = {name: maths.take_rows(vars(self)[name], picked, axes) for name in self._PARAMETERS}
+        return replace(self, **taken | parameters)
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Self:
         """Return the same mixture in another dtype or on another device."""
@@ -118,9 +124,37 @@ class Mixture(ABC):
         """Join the rows of mixtures with the same weights: the batches of one prediction."""
         fields = [vars(part) for part in parts]
         maths.check_joinable(fields)
-        names = [name for name in fields[0] if name.startswith(_BY_ROW)]
-        joined = {name: torch.cat([part[name] for part in fields], dim=1) for name in names}
-        return replace(parts[0], **joined | {"noise_var": maths.joint_noise(fields)})
+        means = [part.component_mean for part in parts]
+        joined = {name: torch.cat([part[name] for part in fields], dim=1) for name in parts[0]._by_row}
+        shared = {name: maths.join_rows([part[name] for part in fields], means) for name in cls._PARAMETERS}
+        return replace(parts[0], **joined | shared)
+
+    @classmethod
+    def mix(cls, parts: Sequence[Self], weights: Sequence[float]) -> Self:
+        """Mix distributions of the same rows, Σ_k w_k p_k(y_n): a mixture of mixtures is a mixture.
+
+        Args:
+            parts: What to mix; the numbers of components and the noises may differ.
+            weights: w, at least 0, with a sum of one. Parts without weight are left out.
+
+        Raises:
+            InputError: The parts are not of the same rows and outputs, or the weights are not that.
+        """
+        shares = _mixing_weights(parts, weights)
+        heavy = [(part, share) for part, share in zip(parts, shares, strict=True) if share > 0.0]
+        if len(heavy) == 1:
+            return heavy[0][0]
+        kept = [part for part, _ in heavy]
+        fields, means = [vars(part) for part in kept], [part.component_mean for part in kept]
+        log_weights = torch.cat([part.log_weights + math.log(share) for part, share in heavy])  # log w_k + log ω_ks
+        joined = {name: torch.cat([part[name] for part in fields]) for name in kept[0]._by_row}
+        parameters = {name: maths.join_components([part[name] for part in fields], means) for name in cls._PARAMETERS}
+        return replace(kept[0], **joined | parameters | {"log_weights": log_weights})
+
+    @property
+    def _by_row(self) -> dict[str, Tensor]:
+        """The fields of shape (S, N, ...)."""
+        return {name: field for name, field in vars(self).items() if name not in ("log_weights", *self._PARAMETERS)}
 
     def _categorical(self) -> Categorical:
         """The weights as `torch.distributions` wants them: the same again for each row."""
@@ -135,3 +169,21 @@ class Mixture(ABC):
         which = torch.multinomial(self.weights, num * self.num_rows, replacement=True, generator=generator)
         normal = torch.randn(num, *mean.shape[1:], generator=generator, dtype=mean.dtype, device=mean.device)
         return which.reshape(num, self.num_rows), normal
+
+
+def _mixing_weights(parts: Sequence[Mixture], weights: Sequence[float]) -> list[float]:
+    """The weights of a mix, checked and made to sum to one."""
+    shares = [float(weight) for weight in weights]
+    total = sum(shares)
+    if len(shares) != len(parts) or not parts:
+        raise InputError(f"got {len(parts)} distributions and {len(shares)} weights, expected one weight for each")
+    if not all(share >= 0.0 for share in shares) or abs(total - 1.0) > _WEIGHT_TOLERANCE:
+        raise InputError(f"got weights {shares}, expected numbers >= 0 that sum to 1; divide them by their sum")
+    for i, part in enumerate(parts):
+        same = type(part) is type(parts[0]) and part.component_mean.shape[1:] == parts[0].component_mean.shape[1:]
+        if not same or part.component_mean.dtype != parts[0].component_mean.dtype:
+            raise InputError(
+                f"distribution {i} differs from distribution 0 in its kind, rows, outputs or dtype; mix predictions of "
+                "the same rows"
+            )
+    return [share / total for share in shares]

@@ -1,0 +1,113 @@
+"""What a likelihood is: the way from the latent mixture of a model to a score and to the user's distribution."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from dspp.config import ModelConfig
+from dspp.errors import InputError
+from dspp.likelihoods.codec import Codec, Standardised
+from dspp.predictive import LatentMixture, Predictive
+from dspp.predictive.maths import average
+from dspp.registry import Registry
+
+LIKELIHOODS: Registry[type["Likelihood"]] = Registry("likelihood")
+HERMITE_SITES = 20  # of the integral over a latent function, where there is no closed form
+MAX_HERMITE_GRID = 10_000  # sites of the grid that crosses several latent functions
+
+
+class Likelihood(nn.Module, ABC):
+    """p(y | f) with its parameters, for targets (N, T) as the codec encodes them.
+
+    Args:
+        num_outputs: T.
+        config: the model's settings: the start of the noise and its floor.
+        num_components: S of the latent mixture, where it is the same in training and in prediction; None: it is not, or
+            there is no rule.
+        generator: source of random starting values.
+
+    Attributes:
+        codec: how targets become the numbers that the model sees, and predictions what the user sees.
+    """
+
+    codec: ClassVar[type[Codec]] = Standardised
+
+    def __init__(
+        self,
+        num_outputs: int,
+        config: ModelConfig,
+        num_components: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_outputs = num_outputs
+
+    @classmethod
+    def num_latents(cls, num_outputs: int) -> int:
+        """L, the latent functions that so many outputs take: the width of the top layer."""
+        return num_outputs
+
+    @abstractmethod
+    def forward(self, latent: LatentMixture) -> Predictive:
+        """The predictive distribution of the encoded targets."""
+
+    def log_prob(self, latent: LatentMixture, y: Float[Tensor, "N T"]) -> Float[Tensor, " N"]:
+        """Return log p(y_n), the density of the distribution that the user gets."""
+        predictive: Predictive = self(latent)
+        return predictive.log_prob(y)
+
+    def expected_log_prob(self, latent: LatentMixture, y: Float[Tensor, "N T"]) -> Float[Tensor, "S N"]:
+        """Return E[log p(y_n | f)] over f ~ N(μ_sn, v_sn), the data term of the ELBO."""
+        f, weights = hermite_grid(latent)
+        return average(weights, self.conditional_log_prob(f, y))
+
+    def gamma_score(
+        self, latent: LatentMixture, y: Float[Tensor, "N T"], gamma: float, integral_power: float
+    ) -> Float[Tensor, "S N"]:
+        """Return γ/(γ−1) · E[p(y_n | f)^(γ−1) · I(f)^power] for each component, with I(f) = ∫ p(y | f)^γ dy."""
+        check_gamma(gamma)
+        f, weights = hermite_grid(latent)
+        tempered = (gamma - 1) * self.conditional_log_prob(f, y) + integral_power * self.log_power_integral(f, gamma)
+        return gamma / (gamma - 1) * average(weights, tempered.exp())
+
+    def conditional_log_prob(self, f: Float[Tensor, "K S N L"], y: Float[Tensor, "N T"]) -> Float[Tensor, "K S N"]:
+        """Return log p(y_n | f); needed by objectives that integrate over f, unless those are in closed form."""
+        raise InputError(f"the likelihood {type(self).__name__} has no p(y | f); use the objective 'predictive'")
+
+    def log_power_integral(self, f: Float[Tensor, "K S N L"], gamma: float) -> Float[Tensor, "*K_S_N"]:
+        """Return log ∫ p(y | f)^γ dy (a sum for classes and counts); needed by the gamma-elbo alone."""
+        raise InputError(f"the likelihood {type(self).__name__} has no ∫ p^γ; use another objective than 'gamma-elbo'")
+
+    def pruned(self, keep: Bool[Tensor, " S"]) -> "Likelihood":
+        """The same likelihood for a latent mixture that has these of its components only."""
+        return self
+
+
+def check_single(name: str, num_outputs: int) -> int:
+    """Return 1, the outputs that a likelihood of one output can have."""
+    if num_outputs != 1:
+        raise InputError(
+            f"the likelihood {name!r} got {num_outputs} outputs, expected 1; use the likelihood 'gaussian'"
+        )
+    return num_outputs
+
+
+def check_gamma(gamma: float) -> None:
+    """Refuse a γ for which the score is not defined."""
+    if gamma <= 1:
+        raise InputError(f"got gamma {gamma}, expected a number > 1; the paper tries 1.01, 1.03, 1.05 and 1.1")
+
+
+def hermite_grid(latent: LatentMixture) -> tuple[Float[Tensor, "K S N L"], Float[Tensor, " K"]]:
+    """Gauss–Hermite sites μ + ξ √v of the latent functions, all combinations of them, and their weights."""
+    L = latent.mean.shape[-1]
+    count = min(HERMITE_SITES, max(2, int(MAX_HERMITE_GRID ** (1 / L))))
+    sites, weights = np.polynomial.hermite_e.hermegauss(count)
+    grid = np.stack(np.meshgrid(*[sites] * L, indexing="ij"), axis=-1).reshape(-1, L)
+    mass = np.stack(np.meshgrid(*[weights / weights.sum()] * L, indexing="ij"), axis=-1).reshape(-1, L).prod(axis=1)
+    xi, omega = (torch.from_numpy(part).to(latent.mean) for part in (grid, mass))
+    return latent.mean + xi[:, None, None, :] * latent.var.sqrt(), omega

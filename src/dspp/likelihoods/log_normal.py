@@ -1,0 +1,19 @@
+"""Log-normal targets: positive, with a spread that grows with their size."""
+
+from typing import ClassVar
+
+from dspp.likelihoods.base import LIKELIHOODS, check_single
+from dspp.likelihoods.codec import Codec, Logarithm
+from dspp.likelihoods.gaussian import Gaussian
+
+
+@LIKELIHOODS.register("log-normal")
+class LogNormal(Gaussian):
+    """The Gaussian of log y, for one positive output: the codec takes the logarithm and reports everything in y."""
+
+    codec: ClassVar[type[Codec]] = Logarithm
+
+    @classmethod
+    def num_latents(cls, num_outputs: int) -> int:
+        """One, for the one output that it can have."""
+        return check_single("log-normal", num_outputs)

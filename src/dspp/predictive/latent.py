@@ -1,0 +1,27 @@
+"""The latent mixture: what the layers and the rule of a model leave to its likelihood."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class LatentMixture:
+    """q(f_n) = Σ_s ω_s Π_l N(f_nl | μ_snl, v_snl): L latent functions at N rows.
+
+    Attributes:
+        log_weights: log ω, with Σ_s ω_s = 1.
+        mean: μ, the mean of each latent function.
+        var: v, its variance.
+    """
+
+    log_weights: Float[Tensor, " S"]
+    mean: Float[Tensor, "S N L"]
+    var: Float[Tensor, "S N L"]
+
+    @property
+    def weights(self) -> Float[Tensor, " S"]:
+        """ω, made to sum to one again where the logarithms came from a shorter dtype."""
+        return torch.softmax(self.log_weights, dim=0)

@@ -1,0 +1,79 @@
+"""What distributions of one real output share, whatever their components: intervals, the PIT, figures."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dspp.data.checks import Table, check_y
+from dspp.errors import InputError
+from dspp.predictive import maths
+
+if TYPE_CHECKING:  # drawing is asked for rarely; matplotlib is slow to import
+    from matplotlib.axes import Axes
+
+    from dspp.plots.predictions import MixtureLike
+
+
+class OneOutput(ABC):
+    """One real output: everything that follows from the cdf and the quantiles."""
+
+    component_mean: Float[Tensor, "S N"]
+
+    @abstractmethod
+    def cdf(self, y: Table) -> Float[Tensor, " *K N"]:
+        """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
+
+    @abstractmethod
+    def quantile(self, p: float | Float[Tensor, " *K"]) -> Float[Tensor, " *K N"]:
+        """Return x with F(x) = p, for one p or for K of them."""
+
+    def outputs(self) -> list[Self]:
+        """Return itself: it has one output."""
+        return [self]
+
+    def pit(self, y: Table) -> Float[Tensor, " N"]:
+        """Return the probability integral transform F(y_n), uniform where the mixture is the truth."""
+        y = maths.checked_targets(y, self.component_mean)
+        return self.cdf(y)
+
+    def interval(self, coverage: float) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+        """Return (lower, upper) of the central interval that holds `coverage` of the probability."""
+        if not 0.0 < coverage < 1.0:
+            raise InputError(f"got coverage {coverage}, expected a number inside (0, 1), such as 0.9")
+        return self.quantile(0.5 - 0.5 * coverage), self.quantile(0.5 + 0.5 * coverage)
+
+    def plot_density(self, row: int = 0, y: float | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Draw the density of one row and, where it is known, what was observed."""
+        from dspp import plots
+
+        return plots.density(cast("MixtureLike", self), row, y=y, ax=ax)
+
+    def plot_fan(
+        self, x: Table, y: Table | None = None, ax: "Axes | None" = None, levels: Sequence[float] = (0.5, 0.8, 0.95)
+    ) -> "Axes":
+        """Draw the median and central intervals of every row against one input `x`."""
+        from dspp import plots
+
+        return plots.fan(cast("MixtureLike", self), x, y=y, ax=ax, levels=levels)
+
+    def plot_pit(self, y: Table, ax: "Axes | None" = None) -> "Axes":
+        """Draw the histogram of F(y_n): flat where the mixture is the truth."""
+        from dspp import plots
+
+        return plots.pit_histogram(self._pit_array(y), ax=ax)
+
+    def plot_reliability(self, y: Table, ax: "Axes | None" = None) -> "Axes":
+        """Draw how much each central interval holds against how much it promises."""
+        from dspp import plots
+
+        return plots.reliability(self._pit_array(y), ax=ax)
+
+    def _pit_array(self, y: Table) -> Float[np.ndarray, " N"]:
+        observed = torch.from_numpy(check_y(y, self.component_mean.shape[1])).to(self.component_mean.device)
+        array: Float[np.ndarray, " N"] = self.pit(observed).detach().cpu().numpy()
+        return array

@@ -1,0 +1,249 @@
+"""The mixture of Student-t distributions of one output: heavy tails, for targets with outliers."""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+from torch.distributions import MixtureSameFamily, StudentT
+
+from dspp.data.checks import Table
+from dspp.errors import InputError
+from dspp.predictive import maths
+from dspp.predictive.base import Mixture
+from dspp.predictive.one_output import OneOutput
+
+_BREAKS = (1.5, 5.0, 20.0, 60.0, 250.0)  # in scales of a component: the panels of the integral of F(1 − F)
+_PANEL_NODES = 8  # of Gauss and Legendre in each panel
+_KNOTS, _LAST_KNOT = 2**15, math.asinh(1e6)  # of the table of a cdf, in asinh z
+_MOST_TABLES = 64  # degrees of freedom that differ, up to which tables pay
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class StudentTMixture(OneOutput, Mixture):
+    """p(y_n) = Σ_s ω_s t(y_n | μ_sn, c, ν): one output.
+
+    The cdf, quantiles and CRPS are computed in float64 by SciPy, without gradients.
+
+    Attributes:
+        log_weights: log ω, with Σ_s ω_s = 1.
+        component_mean: μ, the centre of each component, which is its mean.
+        scale: c, the scale: a scalar, or what broadcasts to (S, N).
+        df: ν > 2, the degrees of freedom: a scalar, or what broadcasts to (S, N).
+
+    Raises:
+        InputError: The shapes do not fit, the weights do not sum to one, or ν is not above 2.
+        NumericalError: The scale of a component is not positive.
+    """
+
+    _PARAMETERS: ClassVar[tuple[str, ...]] = ("scale", "df")
+
+    scale: Float[Tensor, "*#S_N"]
+    df: Float[Tensor, "*#S_N"]
+
+    def __post_init__(self) -> None:
+        mean = self.component_mean
+        for parameter in (self.scale, self.df):
+            maths.check_components(self.log_weights, mean, mean, parameter, "S, N")
+        if not bool((self.df.detach() > 2.0).all()):
+            raise InputError(f"got {float(self.df.detach().min()):.6g} degrees of freedom, expected more than 2")
+        maths.check_variance(self.scale.detach().expand_as(mean))
+
+    @property
+    def component_var(self) -> Float[Tensor, "S N"]:
+        """The variance of each component: c² ν / (ν − 2)."""
+        return (self.scale.square() * self.df / (self.df - 2.0)).expand_as(self.component_mean)
+
+    def component_log_prob(self, y: Table) -> Float[Tensor, "S N"]:
+        """Return log t(y_n | μ_sn, c, ν), without the weights."""
+        y = maths.checked_targets(y, self.component_mean)
+        return student_log_prob(y, self.component_mean, self.scale, self.df)
+
+    @torch.no_grad()
+    def cdf(self, y: Table) -> Float[Tensor, " *K N"]:
+        """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
+        y = maths.checked_targets(y, self.component_mean, many=True)
+        weights, *components = self._in_float64()
+        elements = len(weights) * y.shape[:-1].numel()
+        return maths.over_row_chunks(partial(_mixture_cdf, weights), elements, y.double(), *components)
+
+    @torch.no_grad()
+    def quantile(self, p: float | Float[Tensor, " *K"]) -> Float[Tensor, " *K N"]:
+        """Return x with |F(x) − p| <= 1e-8, or as near as float64 allows, for one p or for K of them."""
+        wanted = maths.check_probabilities(p, self.component_mean.device)
+        weights, *components = self._in_float64()
+        solve = partial(_mixture_quantile, weights, wanted.reshape(-1, 1))
+        solution = maths.over_row_chunks(solve, len(weights) * wanted.numel(), *components)
+        return solution.reshape(*wanted.shape, self.num_rows)
+
+    @torch.no_grad()
+    def crps(self, y: Table) -> Float[Tensor, " N"]:
+        """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y, to 1e-7."""
+        y = maths.checked_targets(y, self.component_mean)
+        weights, *components = self._in_float64()
+        elements = (2 * len(_BREAKS) + 1) * _PANEL_NODES * len(weights)
+        tables = _Tables.of(components[-1])
+        return maths.over_row_chunks(partial(_mixture_crps, weights, tables), elements, y.double(), *components)
+
+    def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N"]:
+        """Draw `num` independent values for each row, reproducibly from `generator`; not differentiable."""
+        which, normal = self._draw(num, generator)
+        mean = self.component_mean.detach()
+        scale, df = (part.detach().expand_as(mean).gather(0, which) for part in (self.scale, self.df))
+        chi2 = 2.0 * torch._standard_gamma(0.5 * df, generator=generator)
+        return mean.gather(0, which) + scale * normal * (df / chi2).sqrt()
+
+    def to_torch(self) -> MixtureSameFamily:
+        """Return the same distribution for `torch.distributions`, of batch shape (N,), gradients included."""
+        df, scale = (part.expand_as(self.component_mean).T for part in (self.df, self.scale))
+        return MixtureSameFamily(self._categorical(), StudentT(df, self.component_mean.T, scale))
+
+    def affine(self, shift: float | Float[Tensor, ""], scale: float | Float[Tensor, ""]) -> "StudentTMixture":
+        """Return the distribution of shift + scale·y, exactly; in float32 a large shift swallows digits."""
+        a, b = maths.shift_and_scale(shift, scale, self.component_mean)
+        return StudentTMixture(self.log_weights, a + b * self.component_mean, b * self.scale, self.df)
+
+    def _in_float64(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the weights, centres, scales and degrees of freedom, the last three of shape (S, N)."""
+        exact = self.to(torch.float64)
+        mean = exact.component_mean
+        return exact.weights, mean, exact.scale.expand_as(mean), exact.df.expand_as(mean)
+
+
+def student_log_prob(y: Tensor, mean: Tensor, scale: Tensor, df: Tensor) -> Tensor:
+    """Return log t(y | μ, c, ν) = log C(ν) − log c − ½(ν + 1) log(1 + z²/ν), elementwise."""
+    z = (y - mean) / scale
+    return log_constant(df) - scale.log() - 0.5 * (df + 1.0) * torch.log1p(z * z / df)
+
+
+def log_constant(df: Tensor) -> Tensor:
+    """Return log C(ν) = log Γ(½(ν + 1)) − log Γ(½ν) − ½ log(πν); in float64, since its terms cancel."""
+    half = 0.5 * df.double()
+    return (torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * torch.log(2.0 * math.pi * half)).to(df.dtype)
+
+
+def _density(z: Tensor, df: Tensor) -> Tensor:
+    return student_log_prob(z, torch.zeros_like(df), torch.ones_like(df), df).exp()
+
+
+def _cdf(z: Tensor, df: Tensor) -> Tensor:
+    """Return T(z) of the standard distribution; accurate in the lower tail."""
+    from scipy.special import stdtr  # here: predictions do not wait for it
+
+    return torch.from_numpy(np.asarray(stdtr(df.cpu().numpy(), z.cpu().numpy()))).to(z.device)
+
+
+def _standard_quantile(p: Tensor, df: Tensor) -> Tensor:
+    from scipy.special import stdtrit
+
+    return torch.from_numpy(np.asarray(stdtrit(df.cpu().numpy(), p.cpu().numpy()))).to(p.device)
+
+
+def _mixture_cdf(
+    weights: Float[Tensor, " S"],
+    y: Float[Tensor, " *K N"],
+    mean: Float[Tensor, "S N"],
+    scale: Float[Tensor, "S N"],
+    df: Float[Tensor, "S N"],
+) -> Float[Tensor, " *K N"]:
+    """F(y) = Σ_s ω_s T((y − μ_s) / c_s)."""
+    probability: Tensor = weights @ _cdf((y.unsqueeze(-2) - mean) / scale, df)
+    return probability.clamp(max=1.0)
+
+
+def _mixture_quantile(
+    weights: Float[Tensor, " S"],
+    p: Float[Tensor, "K 1"],
+    mean: Float[Tensor, "S N"],
+    scale: Float[Tensor, "S N"],
+    df: Float[Tensor, "S N"],
+) -> Float[Tensor, "K N"]:
+    """Solve F(x) = p on the scale of the quantiles of the component with the heaviest tails."""
+    component_quantile = mean + scale * _standard_quantile(p.unsqueeze(-1), df)  # (K, S, N)
+    heaviest = df.amin(dim=0)  # (N,)
+
+    def density(x: Float[Tensor, "K N"]) -> Float[Tensor, "K N"]:
+        slope: Tensor = weights @ (_density((x.unsqueeze(-2) - mean) / scale, df) / scale)
+        return slope
+
+    return maths.solve_quantile(
+        weights,
+        p,
+        component_quantile,
+        lambda x: _mixture_cdf(weights, x, mean, scale, df),
+        density,
+        lambda probability: _standard_quantile(probability, heaviest),
+        lambda z: _density(z, heaviest),
+    )
+
+
+def _mixture_crps(
+    weights: Float[Tensor, " S"],
+    tables: "_Tables | None",
+    y: Float[Tensor, " N"],
+    mean: Float[Tensor, "S N"],
+    scale: Float[Tensor, "S N"],
+    df: Float[Tensor, "S N"],
+) -> Float[Tensor, " N"]:
+    """CRPS(F, y) = E|X − y| − ∫ F(x) (1 − F(x)) dx: the first in closed form, the second by panels of Gauss nodes.
+
+    The panels end at multiples of each component's scale about its centre, where F bends. Beyond the last of them
+    1 − F is a power law and its square next to nothing, so that E(X − x)₊ in closed form is what is left.
+    """
+    z = (y - mean) / scale
+    above, below = _overshoot(z, df), _overshoot(-z, df)
+    distance = weights @ (scale * (above + below))  # E|X − y| = E(X − y)₊ + E(y − X)₊
+    steps = torch.tensor([-b for b in reversed(_BREAKS)] + [0.0, *_BREAKS], dtype=mean.dtype, device=mean.device)
+    ends = (mean + steps[:, None, None] * scale).flatten(0, 1).sort(dim=0).values  # (B, N)
+    first, last = ends[0], ends[-1]
+    tails = weights @ (scale * (_overshoot((last - mean) / scale, df) + _overshoot((mean - first) / scale, df)))
+    nodes, shares = (torch.from_numpy(part).to(mean) for part in np.polynomial.legendre.leggauss(_PANEL_NODES))
+    half = 0.5 * ends.diff(dim=0)  # (B − 1, N)
+    x = (ends[:-1] + half).unsqueeze(0) + nodes[:, None, None] * half  # (nodes, B − 1, N)
+    cdf = _cdf if tables is None else tables.cdf
+    F = torch.zeros_like(x)
+    for s in range(len(weights)):  # one at a time: the nodes of S components at once would fill the memory
+        F += weights[s] * cdf((x - mean[s]) / scale[s], df[s])
+    inside = torch.einsum("k,kbn,bn->n", shares, F * (1.0 - F), half)
+    return distance - inside - tails
+
+
+def _overshoot(z: Float[Tensor, "S N"], df: Float[Tensor, "S N"]) -> Float[Tensor, "S N"]:
+    """E(T − z)₊ = (ν + z²) t(z) / (ν − 1) − z P(T > z)."""
+    return (df + z * z) * _density(z, df) / (df - 1.0) - z * _cdf(-z, df)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tables:
+    """The standard cdf for each of a few degrees of freedom, linear in asinh z between many knots: faster than SciPy's.
+
+    They are good to 1e-8, which an integral needs; where relative digits of a tail count, SciPy's is used.
+    """
+
+    df: Float[Tensor, " G"]
+    tails: Float[Tensor, "G K"]  # P(T > z) at the knots
+    steps: Float[Tensor, "G K"]  # from each knot to the next
+
+    @classmethod
+    def of(cls, df: Float[Tensor, "S N"]) -> "_Tables | None":
+        """Return the tables of these degrees of freedom; None where there are too many to pay."""
+        distinct = df.unique()
+        if len(distinct) > _MOST_TABLES:
+            return None
+        knots = torch.linspace(0.0, _LAST_KNOT, _KNOTS, dtype=df.dtype, device=df.device)
+        tails = _cdf(-knots.sinh(), distinct[:, None])
+        return cls(distinct, tails, tails.diff(dim=1, append=tails[:, -1:]))
+
+    def cdf(self, z: Float[Tensor, "*A N"], df: Float[Tensor, " N"]) -> Float[Tensor, "*A N"]:
+        """T(z) by interpolation between the knots."""
+        place = z.abs().asinh_().clamp_(max=_LAST_KNOT).mul_((_KNOTS - 1) / _LAST_KNOT)
+        knot = place.long()
+        beyond = place.sub_(knot)
+        knot += torch.searchsorted(self.df, df.contiguous()) * _KNOTS
+        tail = self.steps.take(knot).mul_(beyond).add_(self.tails.take(knot))
+        return torch.where(z > 0.0, 1.0 - tail, tail)

@@ -1,0 +1,44 @@
+"""What `fit` returns."""
+
+import math
+from dataclasses import dataclass
+
+from dspp.history import Epoch, Recovery
+from dspp.model import Model
+from dspp.training.state import RunState, Start
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A trained model and how it got there."""
+
+    model: Model
+    history: tuple[Epoch, ...]
+    restart_nll: tuple[float, ...]  # training NLL of each restart; the smallest was trained on
+    best_epoch: int | None  # the epoch whose state was kept, when there were validation rows
+    recoveries: tuple[Recovery, ...]
+    jitter_climbs: int
+    notes: tuple[str, ...]
+    seconds: float  # those before a resume included
+    planned_epochs: int  # at whose end the schedule ends; under a time budget the last may be a part of one
+    stopped: str  # why training ended: "finished", "early" (no better on validation rows) or "time" (the budget)
+
+
+def make_result(start: Start, end: RunState, steps_per_epoch: int) -> FitResult:
+    """Return the result of a run that has ended, with the best of the start's states if validation has chosen one."""
+    assert end.stopped is not None
+    if start.state.best_weights is not None:
+        start.model.load_state_dict(start.state.best_weights)
+    model = start.model.eval()
+    return FitResult(
+        model=model,
+        history=start.state.history,
+        restart_nll=end.scores,
+        best_epoch=start.state.best_epoch,
+        recoveries=start.state.recoveries,
+        jitter_climbs=model.jitter_climbs,
+        notes=model.notes + end.notes,
+        seconds=end.seconds,
+        planned_epochs=math.ceil(end.total_steps / steps_per_epoch),
+        stopped=end.stopped,
+    )
