@@ -39,7 +39,7 @@ class Paper:
 
 
 def find_paper(given: Path | None = None) -> Path | None:
-    """Return the folder of the paper's figures: the given one, `$DSPP_PAPER`, the one beside the repository, or None.
+    """Return the folder of the paper's figures: the given one, `$DSPP_PAPER`, the one next to the repository, or None.
 
     Raises:
         InputError: A folder was given that has no results.csv.
