@@ -27,6 +27,7 @@ LONGEST = 15  # functions listed
 # Types that hold or locate rows of the user's data on the way from a file to a batch. Subclasses that only read another
 # format, iterators and protocols do not count. The names are from all revisions, old and new.
 ROW_TYPES = {
+    "Table": "rows with columns, in memory or on disk",
     "TableFile": "a file of rows, read in batches",
     "Piece": "a file of many, and its rows",
     "Shards": "many files as one table",

@@ -99,30 +99,31 @@ def whole(folder: Path, part: int, repeats: int) -> dict[str, object]:
 
 
 def part(folder: Path, part: int, repeats: int) -> dict[str, object]:
+    from dataclasses import replace
+
     import numpy as np
     import torch
+    from safetensors.torch import load_file
 
     from dspp import TrainConfig, preset
-    from dspp.data.shards import Shards
-    from dspp.estimators import PPGPRRegressor
-    from dspp.estimators.ondisk import stored
+    from dspp.prepare import OnDisk, prepare
+    from dspp.settings import Settings
+    from dspp.table.joined import open_tables
     from dspp.training import fit
-    from dspp.training.disk import DiskRows
     from dspp.training.rows import Rows
 
     torch.set_num_threads(1)
     spec = preset("ppgpr", inducing=MODEL["inducing"])
     config = TrainConfig(epochs=1, restarts=1, batch_size=MODEL["batch_size"])
-    files = Shards.at(folder / "table")
-    some = Shards(files.name, files.files[: max(1, part // FILE_ROWS)], files.schema)
+    files = open_tables(folder / "table")
+    some = replace(files, parts=files.parts[: max(1, part // FILE_ROWS)])
+    settings = Settings(preset="ppgpr", **MODEL)
     with (
-        stored(some, ["y"], PPGPRRegressor(**MODEL), cache=folder) as table,
-        DiskRows(table.cache, spec, config) as rows,
+        prepare(some, settings, targets=["y"], disk=OnDisk(folder)) as prepared,
+        prepared.source(spec, config, {}) as rows,
     ):
-        content = torch.from_numpy(
-            np.fromfile(table.cache.path, "<f4", table.cache.num_bytes // 4).reshape(len(rows), -1)
-        )
-        memory = Rows(content[:, :COLUMNS].contiguous(), content[:, COLUMNS].contiguous())
+        (content,) = load_file(prepared.train.path).values()
+        memory = Rows(content[:, :COLUMNS].contiguous(), content[:, COLUMNS:].contiguous())
         speeds = [
             [
                 len(rows) / fit(spec, source, config=config, progress=False).history[0].seconds

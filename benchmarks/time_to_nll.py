@@ -42,10 +42,11 @@ from torch import Tensor
 from benchmarks.peers import PeerDSPP
 from benchmarks.uci import load, paper_row
 from dspp.config import TrainConfig
-from dspp.data import Standardizer, split
+from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError, TrainingInterrupted
 from dspp.model import Model
 from dspp.presets import Spec, preset
+from dspp.table.split import split
 from dspp.training import Epoch, fit
 from dspp.training.rows import Rows as TrainingRows
 from experiments.fitting import model_spec, train_config

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from dspp.config import TrainConfig
-from dspp.data import Standardizer, split
+from dspp.encoding.scaling import Standardizer
 from dspp.metrics import evaluate
 from dspp.presets import preset
+from dspp.table.split import split
 from dspp.training import fit
 
 PAPER = {"epochs": 400, "batch_size": 1000, "learning_rate": 0.01, "schedule": "step"}

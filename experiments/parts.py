@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dspp.data import Standardizer, split
+from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
+from dspp.table.split import split
 from experiments.data import DataSet
 
 

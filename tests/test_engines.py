@@ -225,15 +225,14 @@ def test_trials_that_were_running_when_a_search_ended_are_run_with_the_same_sett
     from dspp.tuning.search import Budget, Search, Workers
     from dspp.tuning.space import Space
     from dspp.tuning.study import best_file, opened
-    from dspp.tuning.trial import Task
 
     path = tmp_path / "s"
     reference = search()
     search(trials=1, study=path)
     identity = identity_of(path)
-    space, task = Space(("ppgpr",), RATES, SHALLOW["base"]), Task(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL, 90, 1, 0, 1.0)
+    space, rows = Space(("ppgpr",), RATES, SHALLOW["base"]), prepared()
     with opened(path, identity) as study:
-        left = Search(task, space, study, 5, Budget(None), best_file(path), None, Workers())
+        left = Search(rows, space, 0, study, 5, Budget(None), best_file(path), None, Workers())
         asked = list(itertools.islice(left._to_do(), 2))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(left, "_show", lambda *a: None)
@@ -248,17 +247,25 @@ def test_a_trial_that_a_longer_search_left_running_is_no_business_of_a_shorter_o
     from dspp.tuning.search import Budget, Search, Workers
     from dspp.tuning.space import Space
     from dspp.tuning.study import mark, opened
-    from dspp.tuning.trial import Task
 
     path = tmp_path / "s"
     search(trials=2, study=path)
-    space, task = Space(("ppgpr",), RATES, SHALLOW["base"]), Task(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL, 90, 1, 0, 1.0)
+    space, rows = Space(("ppgpr",), RATES, SHALLOW["base"]), prepared()
     with opened(path, identity_of(path)) as study:
-        left = Search(task, space, study, 5, Budget(None), None, None, Workers())
+        left = Search(rows, space, 0, study, 5, Budget(None), None, None, Workers())
         _, setting = next(left._to_do())
         mark(study, 2)
     assert [t.number for t in search(trials=2, study=path, time_budget=60).trials] == [0, 1]
     assert [t.params for t in search(trials=3, study=path).trials][2:] == [setting]
+
+
+def prepared() -> Any:
+    from dspp.prepare import prepare
+    from dspp.settings import Settings
+    from dspp.table.memory import table_of, with_targets
+
+    validation = with_targets(table_of(X_VAL, "X_val"), Y_VAL)
+    return prepare(with_targets(table_of(X_TRAIN), Y_TRAIN), Settings(), validation=validation)
 
 
 def identity_of(path: Path) -> dict[str, str]:
@@ -282,11 +289,11 @@ def test_a_setting_that_ends_its_worker_is_a_trial_that_failed(tmp_path: Path, m
     from dspp.tuning.search import Workers
     from dspp.tuning.trial import carry_out
 
-    def run(self, orders, task, space, while_waiting):
+    def run(self, orders, shared, while_waiting):
         """What `run_all` does when the worker of the second trial dies again and again."""
         first, second, third = orders
-        yield 2, carry_out(third, task, space)
-        yield 0, carry_out(first, task, space)
+        yield 2, carry_out(third, *shared)
+        yield 0, carry_out(first, *shared)
         raise TasksLost(f"gave up {second}", (1,))
 
     monkeypatch.setattr(Workers, "run", run)

@@ -7,7 +7,8 @@ import torch
 from scipy import stats
 
 from dspp import DSPPRegressor, TrainConfig, fit, preset
-from dspp.data import Standardizer, robot_arm
+from dspp.encoding.scaling import Standardizer
+from dspp.simulation import robot_arm
 from experiments import data as datasets
 
 pytestmark = pytest.mark.long

@@ -5,21 +5,22 @@ import importlib
 import numpy as np
 import pytest
 import torch
+from motion import RobotArmMotion, jacobian, robot_arm_motion
 from scipy import stats
 
 from dspp import metrics
-from dspp.data import RobotArm, RobotArmMotion, robot_arm, robot_arm_motion
-from dspp.data.robot_arm import (
+from dspp.errors import InputError
+from dspp.predictive import MultivariateNormalMixture, NormalMixture
+from dspp.simulation import (
     JOINT_RANGE,
     LINK_LENGTH,
     LINK_OFFSET,
     LINK_TWIST,
     RANGE_FINDER,
+    RobotArm,
     end_effector,
-    jacobian,
+    robot_arm,
 )
-from dspp.errors import InputError
-from dspp.predictive import MultivariateNormalMixture, NormalMixture
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_forward_kinematics_agree_with_a_loop(arm: RobotArm, motion: RobotArmMot
 
 def test_forward_kinematics_hold_for_any_twist(arm: RobotArm, monkeypatch: pytest.MonkeyPatch) -> None:
     twists = np.linspace(-1.0, 2.0, 8)  # those of the arm have a cosine of 0
-    monkeypatch.setattr(importlib.import_module("dspp.data.robot_arm"), "LINK_TWIST", twists)
+    monkeypatch.setattr(importlib.import_module("dspp.simulation"), "LINK_TWIST", twists)
     for n in range(10):
         expected = slow_end_effector(arm.X[n], twists)
         np.testing.assert_allclose(end_effector(arm.X[n : n + 1])[0], expected, atol=1e-14)

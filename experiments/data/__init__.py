@@ -118,7 +118,7 @@ def _origin(source: Source | None, sha256: str, label: str) -> str:
 
 def _arrays(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Return the checked X, y and traj of an .npz file; nothing else in it is read."""
-    from dspp.data.checks import check_Xy  # imports torch, which listing data sets does not need
+    from dspp.table.checks import check_Xy  # imports torch, which listing data sets does not need
 
     members = _members(path, content)
     targets = [key for key in ("y", "Y") if key in members]

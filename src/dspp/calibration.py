@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dspp.data.checks import Table
 from dspp.errors import InputError
 from dspp.metrics import LEVELS, Comparison, ObservedOutput
 from dspp.predictive import Predictive, RealPredictive
+from dspp.table.checks import Array
 
 _HEADLINE = 0.9  # the level that the verdict speaks of
 _CHANCE = 0.05  # a coverage that chance would give less often than this is no accident
@@ -110,7 +110,7 @@ def chance_bounds(num_rows: int, level: float, chance: float = _CHANCE) -> tuple
 
 
 def check_calibration(
-    mixture: Predictive, y: Table, names: Sequence[str] = (), conformal: "Conformal | None" = None
+    mixture: Predictive, y: Array, names: Sequence[str] = (), conformal: "Conformal | None" = None
 ) -> Calibration:
     """Measure coverage, width and PIT of a predictive distribution on rows it was not fitted to.
 
@@ -191,7 +191,7 @@ class Conformal:
             )
 
     @classmethod
-    def fit(cls, mixture: Predictive, y: Table) -> Self:
+    def fit(cls, mixture: Predictive, y: Array) -> Self:
         """Score the calibration rows.
 
         Args:

@@ -1,26 +1,30 @@
 """A fitted model: everything that turns the user's rows into the user's distribution, and how it came about."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dspp.calibration import Conformal
+from dspp.calibration import Calibration, Conformal, calibration_of
 from dspp.config import TrainConfig
-from dspp.data.checks import Table, check_width, check_X
-from dspp.data.encoding import TableEncoder
-from dspp.data.scaling import Standardizer
+from dspp.encoding.encoder import IN_X, TableEncoder, encode
+from dspp.encoding.scaling import Standardizer, standardise
 from dspp.errors import InputError
 from dspp.history import Epoch
 from dspp.likelihoods import Codec
+from dspp.metrics import Comparison
 from dspp.model import Model, Predictor
-from dspp.predictive import Predictive
+from dspp.notes import Note
+from dspp.predictive import Predictive, RealPredictive
 from dspp.presets import Spec
+from dspp.table.checks import Array, check_width, check_X
+from dspp.table.messages import Place
+from dspp.table.table import MemoryTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +42,12 @@ class Fitted:
     history: tuple[Epoch, ...]
     best_epoch: int | None  # the epoch that was kept, when there were validation rows
     metrics: dict[str, float]  # scores on the validation rows
-    notes: tuple[str, ...]  # what the user should know
+    notes: tuple[Note, ...]  # what the user should know
     seconds: float  # that training took
     versions: dict[str, str]  # of dspp, Python and the libraries that trained it
     conformal: Float[Tensor, "n T"] | None  # calibration scores in float64: see calibration.Conformal
     num_rows: int  # training rows
+    params: dict[str, Any] | None = None  # what the estimator was told; None: a file from before that was kept
 
     @property
     def num_inputs(self) -> int:
@@ -70,56 +75,154 @@ class Fitted:
         """
         return self.model.predictor()
 
-    def distribution(self, X: Table, first_row: int = 0, where: str = "X") -> Predictive:
+    def distribution(self, X: Array, place: Place = IN_X) -> Predictive:
         """The predictive distribution of each row of X (N, D), encoded but not scaled; in the units of y, density too.
 
         Args:
             X: The rows.
-            first_row: The number that errors give to the first row.
-            where: What errors call the table.
+            place: Where they stand, for errors.
 
         Raises:
             InputError: X is not a table of finite numbers with D columns, or a number is too large for the model.
         """
         rows = check_X(X)
         check_width(rows, self.num_inputs)
-        numbers = range(first_row, first_row + len(rows))
-        inputs = standardised(rows, self.scale_X, self.spec, self.feature_names, where, numbers)
-        return self.codec.decode(self.predictor(inputs))
+        return self.of_standardised(standardise(rows, self.scale_X, self.spec.model.dtype, self.feature_names, place))
+
+    def of_standardised(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
+        """The predictive distribution of rows that are encoded and scaled; in the units of y, density too."""
+        return self.codec.decode(self.predictor(X))
+
+    # ---------------------------------------------------------------- the user's tables
+
+    def predict(self, table: MemoryTable) -> Predictive:
+        """The predictive distribution of each row of a table.
+
+        Raises:
+            InputError: A column is missing, or a value does not read as what training had there.
+        """
+        if self.encoder is None and table.arrow is not None:
+            table = table.select(name for name in table.names if name not in self.target_names)
+            if len(table.names) != self.num_inputs:
+                raise InputError(
+                    f"{table.where}: got {len(table.names)} columns, expected {self.num_inputs}: this model was "
+                    "trained on an array, whose columns have no names, so that it takes them in order"
+                )
+        return self.distribution(encode(table, self.encoder), table.place)
+
+    def predictions(
+        self,
+        table: MemoryTable,
+        quantiles: Sequence[float] = (),
+        interval: float | None = None,
+        components: bool = False,
+        samples: int = 0,
+        generator: torch.Generator | None = None,
+        moments: bool = True,
+    ) -> dict[str, Float[np.ndarray, " N"]]:
+        """The columns of predictions for a table, output by output.
+
+        Args:
+            table: The rows.
+            quantiles: Probabilities: TARGET_q0.05 and so on.
+            interval: The share that a central interval is to hold: TARGET_lower and TARGET_upper.
+            components: Whether to give weight, mean and spread of each component: TARGET_weight_0 and so on.
+            samples: How many draws to give: TARGET_sample_0 and so on.
+            generator: Of the draws.
+            moments: Whether to give TARGET_mean and TARGET_std.
+        """
+        mixture = self.predict(table)
+        draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
+        columns: dict[str, Tensor] = {}
+        for t, (name, one) in enumerate(zip(self.target_names, mixture.outputs(), strict=True)):
+            if moments:
+                columns |= {f"{name}_mean": one.mean, f"{name}_std": one.std}
+            if len(quantiles):
+                values = one.quantile(torch.tensor(quantiles, dtype=torch.float64))
+                columns |= {f"{name}_{quantile_name(p)}": row for p, row in zip(quantiles, values, strict=True)}
+            if interval is not None:
+                ends = self._interval(mixture, one, t, interval)
+                columns |= {f"{name}_lower": ends[0], f"{name}_upper": ends[1]}
+            if components:
+                columns |= _components(name, one)
+            if draws is not None:
+                columns |= {f"{name}_sample_{k}": draws[k, :, t] for k in range(samples)}
+        return {name: column.contiguous().numpy() for name, column in columns.items()}
+
+    def _interval(self, mixture: Predictive, one: RealPredictive, t: int, coverage: float) -> tuple[Tensor, Tensor]:
+        """The ends of an output's central interval, recalibrated where there are calibration scores."""
+        if self.recalibration is None:
+            return one.interval(coverage)
+        lower, upper = (ends.reshape(len(one), -1)[:, t] for ends in self.recalibration.interval(mixture, coverage))
+        return lower, upper
+
+    def why_infinite(self, coverage: float | None) -> str:
+        """Why recalibrated intervals are infinite, or nothing."""
+        if coverage is None or self.recalibration is None:
+            return ""
+        why = self.recalibration.why_infinite(coverage, self.target_names)
+        return f"at a coverage of {coverage:.6g} intervals are infinite: {why}" if why else ""
+
+    def evaluate(self, table: MemoryTable) -> "Evaluation":
+        """How good the model is on rows with targets.
+
+        Of several outputs some may not have been observed at all; scores are then of the others.
+
+        Raises:
+            InputError: The rows cannot be used, or have another number of targets than the model.
+        """
+        mixture, y = self.predict(table), table.targets
+        if y.shape[1] != len(self.target_names):
+            raise InputError(
+                f"y: expected shape {tuple(mixture.mean.shape)}, as predicted, got "
+                f"{y.shape if y.shape[1] > 1 else y.shape[:1]}. "
+                "Give the outputs that the model was fitted to."
+            )
+        return Evaluation(self, table, mixture)
 
 
-def standardised(
-    rows: Float[np.ndarray, "N ..."],
-    scale: Standardizer,
-    spec: Spec,
-    names: Sequence[str] | None,
-    where: str,
-    labels: Sequence[object],
-) -> Float[np.ndarray, "N ..."]:
-    """Inputs or targets on the scale of the training rows.
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """A model, rows with targets, and what it predicts for them: each number is computed once, when asked for."""
 
-    Args:
-        rows: The inputs (N, D), or the targets (N,) or (N, T), NaN where not observed.
-        scale: Of the training rows.
-        spec: The model, whose numbers must stay finite.
-        names: Of the columns.
-        where: What errors call the table.
-        labels: What errors call the rows.
+    fitted: Fitted
+    table: MemoryTable
+    distribution: Predictive
 
-    Raises:
-        InputError: One lies farther out than a thousandth of where its square leaves the model's dtype.
-    """
-    farthest = math.sqrt(torch.finfo(getattr(torch, spec.model.dtype)).max) / 1000
-    with np.errstate(over="ignore"):  # what leaves float64 is reported
-        scaled: Float[np.ndarray, "N ..."] = scale.transform(rows)
-    far = np.argwhere(np.abs(scaled) > farthest)
-    if len(far):
-        at = tuple(far[0].tolist())
-        d = at[1] if len(at) > 1 else 0
-        problem = (
-            f"got {rows[at]:g}, {scaled[at]:.2g} standard deviations from the mean of the training rows, expected less "
-            "for numbers to stay finite; if it marks a missing value, clear it"
-        )
-        column = str(d) if names is None else names[d]
-        raise InputError(f"{where}: column {column!r}, row {labels[at[0]]}: {problem}")
-    return scaled
+    @property
+    def y(self) -> Float[np.ndarray, " N *T"]:
+        """What was observed, in the shape of the predicted mean."""
+        return self.table.targets.reshape(self.distribution.mean.shape)
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The two side by side, as metrics see them."""
+        return Comparison(self.distribution, self.y)
+
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        """Every score by name."""
+        return self.comparison.scores()
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """Whether the intervals hold what they promise."""
+        return calibration_of(self.comparison, self.fitted.target_names, self.fitted.recalibration)
+
+
+def quantile_name(level: float) -> str:
+    """Return what follows "TARGET_" in the name of a quantile's column: no two levels share one."""
+    return f"q{float(level)!r}"
+
+
+def _components(name: str, one: RealPredictive) -> dict[str, Tensor]:
+    """Weight, mean and standard deviation of each component."""
+    columns: dict[str, Tensor] = {}
+    std = one.component_var.sqrt()
+    for k, weight in enumerate(one.weights):
+        columns |= {
+            f"{name}_weight_{k}": weight.expand(len(one)),
+            f"{name}_mean_{k}": one.component_mean[k],
+            f"{name}_std_{k}": std[k],
+        }
+    return columns

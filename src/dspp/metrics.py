@@ -21,10 +21,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dspp.data.checks import Table, check_y
 from dspp.errors import InputError, NumericalError
 from dspp.predictive import Predictive, RealPredictive
 from dspp.registry import Registry
+from dspp.table.checks import Array, check_y
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the central intervals that are scored
 PAPER = ("nll", "rmse", "crps", "coverage90", "mrmse")  # what experiments record: the paper's scores, and coverage
@@ -75,7 +75,7 @@ class Comparison:
         InputError: y does not fit the distributions.
     """
 
-    def __init__(self, mixture: Predictive, y: Table) -> None:
+    def __init__(self, mixture: Predictive, y: Array) -> None:
         shape = tuple(mixture.mean.shape)
         targets = torch.from_numpy(check_y(y, shape[0], missing=True, every_output=False)).to(mixture.mean.device)
         if targets.shape != shape:  # (N, 1) against (N,) would broadcast to N x N without a word
@@ -353,32 +353,32 @@ def of_several(scores: Iterable[str]) -> bool:
     return any(METRICS[name].targets == "several outputs" for name in scores if name in METRICS)
 
 
-def nll(mixture: Predictive, y: Table) -> float:
+def nll(mixture: Predictive, y: Array) -> float:
     """Return the mean over rows of -log p(yₙ), joint over the outputs observed in that row."""
     return Comparison(mixture, y).joint_nll()
 
 
-def rmse(mixture: Predictive, y: Table) -> float:
+def rmse(mixture: Predictive, y: Array) -> float:
     """Return the root of the mean squared error of the predicted mean, over all rows and outputs."""
     return Comparison(mixture, y).rmse()
 
 
-def mrmse(mixture: Predictive, y: Table) -> float:
+def mrmse(mixture: Predictive, y: Array) -> float:
     """Return the mean of each output's RMSE, over the outputs that were observed."""
     return Comparison(mixture, y).mrmse()
 
 
-def crps(mixture: Predictive, y: Table) -> float:
+def crps(mixture: Predictive, y: Array) -> float:
     """Return the continuous ranked probability score, the mean over rows and outputs."""
     return Comparison(mixture, y).crps()
 
 
-def pit(mixture: Predictive, y: Table) -> Float[Tensor, " N *T"]:
+def pit(mixture: Predictive, y: Array) -> Float[Tensor, " N *T"]:
     """Return Fₙ(yₙ) of each row and output: uniform on [0, 1] when the mixture is the truth; NaN if not observed."""
     return Comparison(mixture, y).pit
 
 
-def coverage(mixture: Predictive, y: Table, level: float = 0.9) -> float:
+def coverage(mixture: Predictive, y: Array, level: float = 0.9) -> float:
     """Return the share of targets inside their central interval of probability `level`.
 
     Raises:
@@ -387,7 +387,7 @@ def coverage(mixture: Predictive, y: Table, level: float = 0.9) -> float:
     return Comparison(mixture, y).coverage(level)
 
 
-def evaluate(mixture: Predictive, y: Table) -> dict[str, float]:
+def evaluate(mixture: Predictive, y: Array) -> dict[str, float]:
     """Return the scores of `PAPER` by name; with T outputs, nll is that of one output, and mrmse is added.
 
     The NLL of one output is the sum over rows of the joint NLL, divided by the number of observed targets: the joint
@@ -396,7 +396,7 @@ def evaluate(mixture: Predictive, y: Table) -> dict[str, float]:
     return Comparison(mixture, y).scores(PAPER)
 
 
-def all_scores(mixture: Predictive, y: Table) -> dict[str, float]:
+def all_scores(mixture: Predictive, y: Array) -> dict[str, float]:
     """Return every score of `METRICS` by name.
 
     Raises:

@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dspp.config import ModelConfig
-from dspp.data.checks import Table, check_width, check_X
 from dspp.errors import InputError
 from dspp.features import feature_network
 from dspp.gp.conditional import TILE
@@ -27,6 +26,7 @@ from dspp.likelihoods import LIKELIHOODS, Likelihood
 from dspp.predictive import LatentMixture, Predictive
 from dspp.quadrature import RULES, Noise, Rule
 from dspp.registry import Registry
+from dspp.table.checks import Array, check_width, check_X
 
 log = logging.getLogger("dspp")
 MIN_WEIGHT = 1e-30  # of a component, to be computed in predictions
@@ -153,7 +153,7 @@ class Predictor:
         return 1 if self.model.rule is None else len(self.model.rule.log_weights())
 
     @torch.no_grad()
-    def __call__(self, X: Table) -> Predictive:
+    def __call__(self, X: Array) -> Predictive:
         """The predictive distribution of each row of X (N, D): an array, a tensor or nested lists, standardised.
 
         Raises:
@@ -166,7 +166,7 @@ class Predictor:
         whole: Predictive = type(first).concat([first, *rest]) if rest else first
         return whole.rows(slice(len(rows))) if len(padded) > len(rows) else whole
 
-    def _rows(self, X: Table) -> Float[Tensor, "N D"]:
+    def _rows(self, X: Array) -> Float[Tensor, "N D"]:
         checked = check_X(X)
         if self.model.num_inputs is not None:
             check_width(checked, self.model.num_inputs)

@@ -22,10 +22,12 @@ from typer.testing import CliRunner
 from dspp import DSPPRegressor, load
 from dspp.cli import app
 from dspp.cli.options import duration, probabilities, sizes
-from dspp.data.files import open_table
 from dspp.errors import InputError, TrainingInterrupted
 from dspp.objectives import OBJECTIVES
+from dspp.prepare import split_rows
 from dspp.report import tables
+from dspp.settings import Settings
+from dspp.table.files import open_table
 from dspp.training.processes import LOST
 
 TINY = shlex.split("--inducing 8 --width 2 --epochs 3 --restarts 1")
@@ -124,12 +126,12 @@ def odd_types(folder: Path) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    table = open_table(path).read()
+    table = open_table(path).read().arrow
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
 def inputs(path: Path) -> pa.Table:
-    return open_table(path).read().drop(["price"])
+    return open_table(path).read().arrow.drop(["price"])
 
 
 # ---------------------------------------------------------------- fit
@@ -158,7 +160,7 @@ def test_fit_says_what_it_reads_and_how_good_the_model_is(fitted: tuple[Path, st
 
 
 def test_fit_makes_the_model_that_python_makes(model: Path, train: Path, test_file: Path) -> None:
-    table = open_table(train).read()
+    table = open_table(train).read().arrow
     table = table.filter(table["price"].is_valid())
     own = DSPPRegressor(inducing=8, width=2, epochs=3, restarts=1).fit(table.drop(["price"]), table.select(["price"]))
     np.testing.assert_array_equal(load(model).predict(inputs(test_file)), own.predict(inputs(test_file)))
@@ -296,7 +298,7 @@ def test_kept_columns_stay_what_they_were_in_every_format(suffix: str, odd_types
     new = csv_file(tmp_path / "new.csv", ["id,clock,code,x", *(",".join([*row, "0.5"]) for row in rows)])
     done("predict", odd_types, new, "--out", out, *(word for name in kept for word in ("--keep", name)))
     (batch,) = open_table(out).as_typed(kept).batches() if "sv" in suffix else open_table(out).batches()
-    assert [list(row.values()) for row in batch.select(kept).to_pylist()] == rows
+    assert [list(row.values()) for row in batch.arrow.select(kept).to_pylist()] == rows
     done("predict", odd_types, new, "--out", tmp_path / "alone.parquet")
     np.testing.assert_allclose(read(out)["y_mean"], read(tmp_path / "alone.parquet")["y_mean"], rtol=1e-14)
 
@@ -329,7 +331,7 @@ def test_a_dash_writes_csv_to_standard_output(predicted: dict[str, Any], model: 
 def test_columns_may_come_in_another_order_and_unused_ones_may_be_absent(
     predicted: dict[str, Any], model: Path, test_file: Path, tmp_path: Path
 ) -> None:
-    table = open_table(test_file).read()
+    table = open_table(test_file).read().arrow
     pq.write_table(table.select(["garden", "sold", "size", "town"]), tmp_path / "other.parquet")
     done("predict", model, tmp_path / "other.parquet", "--out", tmp_path / "p.parquet")
     np.testing.assert_array_equal(read(tmp_path / "p.parquet")["price_mean"], predicted["price_mean"])
@@ -340,7 +342,7 @@ def test_intervals_are_recalibrated_where_the_model_was(train: Path, test_file: 
     done("fit", train, "--target", "price", "--out", out, *TINY, "--conformal")
     done("predict", out, test_file, "--out", new, "--interval", 0.7)
     expected, plain = load(out).predict_interval(inputs(test_file), 0.7), load(out).predict_dist(inputs(test_file))
-    np.testing.assert_array_equal(read(new)["price_lower"], expected["lower"])
+    np.testing.assert_array_equal(read(new)["price_lower"], expected["price_lower"])
     assert not np.array_equal(read(new)["price_lower"], plain.interval(0.7)[0])
     assert "recalibrated intervals of 90 % hold" in dspp("evaluate", out, test_file).stdout
 
@@ -375,7 +377,7 @@ def test_a_model_trained_on_an_array_takes_columns_in_order(tmp_path: Path) -> N
 
 
 def test_evaluate_prints_the_scores_of_python(model: Path, test_file: Path, tmp_path: Path) -> None:
-    table = open_table(test_file).read()
+    table = open_table(test_file).read().arrow
     table = table.filter(table["price"].is_valid())
     X, y = table.drop(["price"]), table.select(["price"])
     expected, verdict = load(model).evaluate(X, y), load(model).calibration(X, y).verdict()
@@ -413,7 +415,7 @@ def test_validation_rows_are_read_in_the_types_of_training(where: list[str], tmp
     x = np.random.default_rng(0).normal(size=60)
     header, codes = "code,day,x,y", ["01", "02", "X1"] * 20
     lines = [f"{code},2024-01-{1 + i % 28:02},{x[i]:.3f},{i % 3 + x[i]:.3f}" for i, code in enumerate(codes)]
-    table = open_table(csv_file(tmp_path / "train.csv", [header, *lines])).read()
+    table = open_table(csv_file(tmp_path / "train.csv", [header, *lines])).read().arrow
     csv_file(tmp_path / "val.csv", [header, *(line for line in lines if "X1" not in line)])
     pq.write_table(table, tmp_path / "train.parquet")
     pq.write_table(table.filter(pa.array([code != "X1" for code in codes])), tmp_path / "val.parquet")
@@ -444,18 +446,18 @@ def test_reports_number_rows_as_the_file_does(
     command: str, model: Path, train: Path, test_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, Any] = {}
-    monkeypatch.setattr("dspp.report.write_model_report", lambda *given, **named: seen.update(named, y=given[2]))
+    monkeypatch.setattr("dspp.report.write_evaluation_report", lambda found, *more: seen.update(found=found.table))
     settings = ("--target", "price", "--out", tmp_path / "m.dspp", *TINY)
     words = ("fit", train, *settings) if command == "fit" else ("evaluate", model, test_file)
     assert dspp(*words, "--report", tmp_path / "r.html").exit_code == 0
     prices = read(train if command == "fit" else test_file)["price"]
-    y = seen["y"]["price"].to_numpy() if command == "fit" else seen["y"]
-    np.testing.assert_array_equal(prices[seen["row_labels"]], y)
-    assert max(seen["row_labels"]) >= len(y)  # not counted within those shown
+    y, labels = seen["found"].targets[:, 0], seen["found"].row_labels
+    np.testing.assert_array_equal(prices[labels], y)
+    assert max(labels) >= len(y)  # not counted within those shown
 
 
 def test_columns_that_drop_out_of_the_training_rows_are_noted_once(tmp_path: Path) -> None:
-    held = DSPPRegressor(random_state=0).parts(60, 0, False)[1][0]
+    held = split_rows(Settings(random_state=0), 60, False)[1][0]
     rows = [f"id {i},{'rare' if i == held else 'usual'},{i % 7},{i % 5}" for i in range(60)]
     path = csv_file(tmp_path / "train.csv", ["id,kind,x,y", *rows])
     text = done("fit", path, "--target", "y", "--out", tmp_path / "m.dspp", *TINY)
@@ -564,14 +566,14 @@ def test_predict_refuses_with_one_line(options: str, model: Path, test_file: Pat
 
 def test_rows_that_cannot_be_predicted_are_named(model: Path, test_file: Path, tmp_path: Path) -> None:
     """By line in a text file, by number from 0 elsewhere; half-written files do not stay."""
-    table = open_table(test_file).read()
+    table = open_table(test_file).read().arrow
     lines = test_file.read_text().splitlines()
     lines[17] = lines[17].replace(lines[17].split(",")[2], "huge")
     bad, gap, absent = (tmp_path / name for name in ("bad.csv", "gap.csv", "absent.parquet"))
     bad.write_text("\n".join(lines))
     gap.write_text(test_file.read_text().replace("house 40,Rome", "house 40,").replace("house 40,Oslo", "house 40,"))
     gap.write_text(gap.read_text().replace("house 40,Paris", "house 40,"))
-    pq.write_table(open_table(gap).read(), tmp_path / "gap.parquet")
+    pq.write_table(open_table(gap).read().arrow, tmp_path / "gap.parquet")
     pq.write_table(table.rename_columns(["name", "town", "sise", "sold", "garden", "price"]), absent)
     pq.write_table(table.append_column("price_std", table["size"]), tmp_path / "clash.parquet")
     before = set(tmp_path.iterdir())
@@ -661,7 +663,7 @@ def test_no_two_files_are_one(train: Path, tmp_path: Path) -> None:
 
 
 def test_an_unexpected_error_is_one_line_unless_asked_for_more(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dspp.estimators.load", lambda path: 1 / 0)
+    monkeypatch.setattr("dspp.modelfile.load", lambda path: 1 / 0)
     result = dspp("info", model)
     line = "dspp: unexpected ZeroDivisionError: division by zero"
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"{line}; rerun with --debug to see where\n")
@@ -817,10 +819,10 @@ def test_the_demo_goes_the_whole_way(tmp_path: Path) -> None:
     assert sorted(path.name for path in demo_folder.iterdir()) == names
     for command in ("fit", "predict", "evaluate"):
         assert f"$ dspp {command} {demo_folder}" in text
-    assert open_table(demo_folder / "train.csv").read().num_rows == 8_500
-    assert open_table(demo_folder / "test.csv").read().num_rows == 1_500
+    assert open_table(demo_folder / "train.csv").read().arrow.num_rows == 8_500
+    assert open_table(demo_folder / "test.csv").read().arrow.num_rows == 1_500
     assert "best possible         -1.9006" in text
-    table = open_table(demo_folder / "test.csv").read()
+    table = open_table(demo_folder / "test.csv").read().arrow
     X, y = table.drop(["distance"]), table.select(["distance"])
     assert f"{load(demo_folder / 'model.dspp').score_nll(X, y):+.4f}" in text
 

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dspp.data.arrays import MISSING
-from dspp.data.columns import LONGEST_TEXT, MAX_LEVELS
-from dspp.data.encoding import BLOCK, MAX_COLUMNS, Category, TableEncoder, reading_types
-from dspp.data.files import open_table, write_table
-from dspp.data.frames import to_arrow
+from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS
+from dspp.encoding.encoder import BLOCK, MAX_COLUMNS, Category, TableEncoder, reading_types
 from dspp.errors import InputError
+from dspp.table.arrays import MISSING
+from dspp.table.files import open_table, write_table
+from dspp.table.frames import to_arrow
+from dspp.table.messages import Place
 
 TWO_DAYS = [datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 2)]
 
@@ -43,8 +44,8 @@ def test_marks_of_missing_values_mean_the_same_wherever_they_come_from(mark: str
     plain = pa.table({"c": cells, "x": range(len(cells))})
     write_table(tmp_path / "t.parquet", plain.to_batches(), plain.schema)
     tables = {
-        "csv": open_table(tmp_path / "t.csv").read(),
-        "parquet": open_table(tmp_path / "t.parquet").read(),
+        "csv": open_table(tmp_path / "t.csv").read().arrow,
+        "parquet": open_table(tmp_path / "t.parquet").read().arrow,
         "arrow": plain,
         "dictionary": plain.set_column(0, "c", plain["c"].dictionary_encode()),
         "pandas": to_arrow(pd.DataFrame({"c": cells, "x": range(6)})),
@@ -57,7 +58,6 @@ def test_marks_of_missing_values_mean_the_same_wherever_they_come_from(mark: str
         encoder = TableEncoder.fit(table)
         assert encoder == expected, name
         np.testing.assert_array_equal(encoder.transform(table)[:, 3], [0, 1, 0, 1, 0, 0], name)
-        assert encoder.unseen(table) == {}
 
 
 def test_a_mark_that_an_older_model_learned_as_a_level_stays_one() -> None:
@@ -74,7 +74,7 @@ def test_a_mark_that_an_older_model_learned_as_a_level_stays_one() -> None:
 def test_numbers_stay_as_they_are() -> None:
     values = [1.5, -2.0, 1e300]
     encoder = fit(a=values, n=[2**60, 1, 2])
-    assert encoder.feature_names == encoder.column_names == encoder.source == ("a", "n")
+    assert encoder.feature_names == encoder.column_names == ("a", "n")
     out = encoded(encoder, a=values, n=[2**60, 1, 2])
     np.testing.assert_array_equal(out, np.column_stack([values, [2.0**60, 1, 2]]))
     assert out.dtype == np.float64
@@ -84,7 +84,6 @@ def test_numbers_stay_as_they_are() -> None:
 def test_missing_numbers_are_the_median_and_marked() -> None:
     encoder = fit(age=[1.0, None, 4.0, np.nan, 10.0, 5.0])
     assert encoder.feature_names == ("age", "age is missing")
-    assert encoder.source == ("age", "age")
     out = encoded(encoder, age=[None, 7.0, np.nan])
     np.testing.assert_array_equal(out, [[4.5, 1], [7, 0], [4.5, 1]])  # the median of 1, 4, 5, 10
 
@@ -112,7 +111,7 @@ def test_a_value_missing_where_training_had_none_is_refused(train: list[Any], te
     with pytest.raises(
         InputError, match=r"^test.csv: column 'age', row 1001: .*fill it in or train with missing values"
     ):
-        encoder.transform(table, first_row=1000, where="test.csv")
+        encoder.transform(table, Place("test.csv", first_row=1000))
 
 
 def test_infinite_numbers_are_refused_in_training_and_later() -> None:
@@ -143,12 +142,9 @@ def test_booleans() -> None:
 def test_levels_stand_by_frequency_then_name() -> None:
     encoder = fit(colour=["red", "blue", "green", "blue", "green", "teal"])
     assert encoder.feature_names == ("colour=blue", "colour=green", "colour=red", "colour=teal")
-    assert encoder.source == ("colour",) * 4
     np.testing.assert_array_equal(
         encoded(encoder, colour=["red", "blue", "pink"]), [[0, 0, 1, 0], [1, 0, 0, 0], [0] * 4]
     )
-    assert encoder.unseen(pa.table({"colour": ["red", "pink", "pink"]})) == {"colour": ["pink"]}
-    assert encoder.unseen(pa.table({"colour": ["red"]})) == {}
 
 
 def test_two_levels_share_a_column() -> None:
@@ -161,7 +157,6 @@ def test_missing_is_a_level_if_training_had_it() -> None:
     encoder = fit(c=["a", None, "b", "a"])
     assert encoder.feature_names == ("c=a", "c=b", "c=(missing)")
     np.testing.assert_array_equal(encoded(encoder, c=["b", None, "x"]), [[0, 1, 0], [0, 0, 1], [0, 0, 0]])
-    assert encoder.unseen(pa.table({"c": [None, "x"]})) == {"c": ["x"]}
 
 
 def test_rare_levels_share_a_column() -> None:
@@ -172,7 +167,6 @@ def test_rare_levels_share_a_column() -> None:
     out = encoded(encoder, c=["rare 1", "never seen", None, "level 03"])
     assert out.argmax(1).tolist() == [MAX_LEVELS, MAX_LEVELS, MAX_LEVELS + 1, 3]
     assert out.sum(1).tolist() == [1, 1, 1, 1]
-    assert encoder.unseen(pa.table({"c": ["never seen"]})) == {}
 
 
 @pytest.mark.parametrize("levels", [["a", "b"], [1, 2], [True, False]], ids=["text", "integers", "booleans"])
@@ -269,8 +263,8 @@ def test_columns_without_information_are_left_out_with_a_note() -> None:
         "same": "the same value",
         "void": "no values",
     }.items():
-        assert any(f"column {name!r} is left out" in note and reason in note for note in encoder.notes)
-    assert "column 'id' is left out: it is text with 30 different values in 30 rows" in encoder.notes
+        assert any(f"column {name!r} is left out" in str(note) and reason in str(note) for note in encoder.notes)
+    assert "column 'id' is left out: it is text with 30 different values in 30 rows" in map(str, encoder.notes)
     assert encoder.describe()[1] == {"column": "empty", "kind": "left out", "how": "has no values"}
     np.testing.assert_array_equal(encoded(encoder, a=[1, 2]), [[1], [2]])  # the others are not needed
 
@@ -305,7 +299,7 @@ def test_columns_that_cannot_be_encoded_are_refused(values: list[Any]) -> None:
     ],
 )
 def test_text_that_is_something_else_is_noted(values: list[str], note: str) -> None:
-    assert note in fit(c=values, a=range(len(values))).notes[0]
+    assert note in str(fit(c=values, a=range(len(values))).notes[0])
     assert fit(c=["red", "blue"]).notes == ()
 
 
@@ -388,9 +382,7 @@ def test_laws_of_any_table(table: pa.Table, random: Any, size: int) -> None:
     assert repr(table.to_pylist()) == repr(before)
     assert whole.shape == (table.num_rows, len(encoder.feature_names))
     assert np.isfinite(whole).all()
-    assert len(encoder.source) == len(encoder.feature_names)
     assert len(encoder.describe()) == table.num_columns
-    assert encoder.unseen(table) == {}
 
     again = TableEncoder.from_json(json.loads(json.dumps(encoder.to_json(), allow_nan=False)))
     assert again == encoder
@@ -558,5 +550,7 @@ def test_types_for_reading_are_known_before_there_is_an_encoder() -> None:
 def test_a_column_of_very_long_text_is_left_out_with_a_reason() -> None:
     encoder = fit(c=["a" * (LONGEST_TEXT + 1), "b"] * 3, x=[1, 2, 3, 4, 5, 6])
     assert encoder.column_names == ("x",)
-    assert encoder.notes == ("column 'c' is left out: it is text of more than 10,000 characters",)
+    assert [str(note) for note in encoder.notes] == [
+        "column 'c' is left out: it is text of more than 10,000 characters"
+    ]
     assert fit(c=["a" * LONGEST_TEXT, "b"] * 3).column_names == ("c",)

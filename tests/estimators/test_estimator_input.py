@@ -15,6 +15,7 @@ import dspp
 from dspp import DSPPRegressor, InputError, metrics
 from dspp.config import TrainConfig
 from dspp.estimators import Regressor
+from dspp.prepare import split_rows
 from dspp.report import report_data
 from dspp.report.tables import score_cards
 
@@ -131,6 +132,11 @@ def test_a_report_needs_a_fitted_model(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- outputs that are seldom observed
 
 
+def parts(estimator: Regressor, y: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+    """Rows to train on, to validate with and to calibrate with."""
+    return split_rows(estimator.settings(), 60, False, y)
+
+
 def seldom(rows: Any) -> np.ndarray:
     """Two outputs, the first observed in these rows only."""
     y = BOTH.copy()
@@ -141,10 +147,10 @@ def seldom(rows: Any) -> np.ndarray:
 @pytest.mark.parametrize("conformal", [False, True])
 def test_an_output_keeps_rows_to_train_on(conformal: bool) -> None:
     estimator = tiny(conformal=conformal)
-    usual = estimator.parts(60, 0, given_validation=False)
+    usual = parts(estimator)
     rows = np.sort([usual[1][0], usual[1][-1], *usual[2][:1]])  # all of them held out
     y = seldom(rows)
-    train, val, held = estimator.parts(60, 0, False, y)
+    train, val, held = parts(estimator, y)
     assert list(train) == sorted([*usual[0], *rows[:2]])
     assert sorted([*train, *val, *held]) == list(range(60))
     fitted = estimator.fit(X, y).fitted_
@@ -155,17 +161,17 @@ def test_an_output_keeps_rows_to_train_on(conformal: bool) -> None:
 
 def test_the_split_of_outputs_that_are_often_observed_is_as_ever() -> None:
     for y in (BOTH, seldom(np.arange(0, 60, 2)), Y):
-        for usual, part in zip(tiny().parts(60, 0, False), tiny().parts(60, 0, False, y), strict=True):
+        for usual, part in zip(parts(tiny()), parts(tiny(), y.reshape(60, -1)), strict=True):
             np.testing.assert_array_equal(part, usual)
 
 
 def test_an_output_may_be_unobserved_in_the_rows_held_out(tmp_path: Path) -> None:
     estimator = tiny(conformal=True)
-    train, val, _ = estimator.parts(60, 0, given_validation=False)
+    train, val, _ = parts(estimator)
     model = estimator.fit(X, seldom(train[::5]))
     alone = model.predict_dist(X[val]).marginal(1)
     assert model.fitted_.metrics["nll"] == pytest.approx(metrics.nll(alone, BOTH[val, 1]))
-    assert any(note.startswith("0 calibration rows of y0 cannot promise 90 %") for note in model.fitted_.notes)
+    assert any(str(note).startswith("0 calibration rows of y0 cannot promise 90 %") for note in model.fitted_.notes)
     model.save(tmp_path / "model.dspp")
     with pytest.warns(UserWarning, match="intervals are infinite"):
         intervals = dspp.load(tmp_path / "model.dspp").predict_interval(X, 0.5)
@@ -181,8 +187,8 @@ def test_an_output_that_is_hardly_observed_is_refused(count: int) -> None:
 
 def test_rows_to_recalibrate_with_are_left() -> None:
     estimator = tiny(conformal=True, calibration_fraction=0.02)
-    held = estimator.parts(60, 0, given_validation=False)[2]
-    y = seldom([*held, *estimator.parts(60, 0, given_validation=False)[1][:1]])
+    held = parts(estimator)[2]
+    y = seldom([*held, *parts(estimator)[1][:1]])
     with pytest.raises(InputError, match=r"no row is left to recalibrate with.*use conformal=False"):
         estimator.fit(X, y)
 
@@ -192,7 +198,7 @@ def test_rows_to_recalibrate_with_are_left() -> None:
 
 def test_an_infinite_interval_is_announced(tmp_path: Path) -> None:
     model = tiny(conformal=True).fit(X, Y)
-    assert [note for note in model.fitted_.notes if "promise" in note] == [
+    assert [str(note) for note in model.fitted_.notes if "promise" in str(note)] == [
         "6 calibration rows of y cannot promise 90 %, which takes 9: such intervals are infinite; give more rows or "
         "raise calibration_fraction"
     ]
@@ -205,7 +211,7 @@ def test_an_infinite_interval_is_announced(tmp_path: Path) -> None:
 def test_enough_rows_for_a_promise_are_not_announced() -> None:
     model = tiny(conformal=True, calibration_fraction=0.15).fit(X, Y)
     assert len(model.fitted_.conformal) == 9
-    assert not any("promise" in note for note in model.fitted_.notes)
+    assert not any("promise" in str(note) for note in model.fitted_.notes)
     assert np.isfinite(model.predict_interval(X)).all()
 
 
@@ -312,7 +318,7 @@ def test_a_number_too_far_out_is_named_before_training_whichever_part_it_falls_i
         odd = frame.copy()
         odd.loc[row, "b"] = 9.96921e36
         model = tiny(conformal=conformal)
-        if row not in model.parts(60, 0, given_validation=False)[0]:
+        if row not in parts(model)[0]:
             with pytest.raises(InputError, match=rf"X: column 'b', row {row}: got 9.96921e\+36"):
                 model.fit(odd, Y, on_epoch=epochs.append)
             far = Y.copy()

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from motion import robot_arm_motion
 from scipy import stats
 
-from dspp.data.robot_arm import robot_arm, robot_arm_motion
 from dspp.errors import InputError
 from dspp.predictive import NormalMixture
+from dspp.simulation import robot_arm
 from experiments import results
 from experiments.catalogue import EXPERIMENTS, METHODS, experiment
 from experiments.cli import _result, merge_command

@@ -4,11 +4,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from dspp.data.batches import batch_indices
-from dspp.data.encoding import TableEncoder
-from dspp.data.split import split
-from dspp.estimators.ondisk import held_out as held_out_on_disk
+from dspp.batches import batch_indices
+from dspp.encoding.encoder import TableEncoder
 from dspp.model import build
+from dspp.prepare import split_rows
+from dspp.prepare.disk import held_out as held_out_on_disk
+from dspp.settings import Settings
+from dspp.table.split import split
 
 __all__ = [
     "batch_indices",
@@ -24,9 +26,7 @@ __all__ = [
 
 def held_out(num_rows, seed, validation_given, conformal):
     """Rows to train on, to validate with and to calibrate with, for a table in memory."""
-    import dspp
-
-    return dspp.DSPPRegressor(conformal=conformal).parts(num_rows, seed, validation_given)
+    return split_rows(Settings(conformal=conformal, random_state=seed), num_rows, validation_given)
 
 
 def encode(train: pa.Table, new: pa.Table):
@@ -37,7 +37,8 @@ def encode(train: pa.Table, new: pa.Table):
 
 def encoder_json(train: pa.Table):
     """What a model file keeps of the encoding."""
-    return TableEncoder.fit(train).to_json()
+    encoder = TableEncoder.fit(train)
+    return encoder.to_json() | {"notes": [str(note) for note in encoder.notes]}
 
 
 def predictor_of(spec, x, num_outputs, parameters):

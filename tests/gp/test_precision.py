@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from dspp.config import TrainConfig
-from dspp.data import Standardizer, robot_arm
+from dspp.encoding.scaling import Standardizer
 from dspp.presets import preset
+from dspp.simulation import robot_arm
 from dspp.training import fit
 
 

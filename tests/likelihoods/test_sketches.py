@@ -25,8 +25,8 @@ class Probabilities:
     probabilities: Tensor  # (N, C)
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """One-hot classes (N, C), or (N,) of 0 and 1."""
-        chosen = torch.stack([1 - y, y], dim=1) if y.ndim == 1 else y
+        """One-hot classes (N, C), or (N, 1) of 0 and 1."""
+        chosen = torch.cat([1 - y, y], dim=1) if y.shape[1] == 1 else y
         return (chosen * self.probabilities.log()).sum(-1)
 
     def rows(self, index) -> "Probabilities":

@@ -26,8 +26,8 @@ from torch import nn
 
 from dspp.calibration import Conformal
 from dspp.config import TrainConfig
-from dspp.data import Standardizer
-from dspp.data.encoding import TableEncoder
+from dspp.encoding.encoder import TableEncoder
+from dspp.encoding.scaling import Standardizer
 from dspp.errors import DsppError, InputError, ModelFileError
 from dspp.fitted import Fitted
 from dspp.history import Epoch
@@ -37,6 +37,7 @@ from dspp.modelfile import file as container
 from dspp.modelfile import load, save
 from dspp.modelfile import weights as limits
 from dspp.modelfile.skeleton import skeleton
+from dspp.notes import Note
 from dspp.presets import PRESETS, Spec, preset
 from dspp.quadrature import RULES
 from dspp.training import fit
@@ -71,7 +72,7 @@ def fitted_of(spec: Spec, y=Y, features: nn.Module | None = None, **changes) -> 
         history=(*result.history, Epoch(2, math.nan, math.inf, 0.25, 1e-300, 0.1)),
         best_epoch=2,
         metrics={"nll": 0.1 + 0.2, "crps": math.nan},
-        notes=("a note, “quoted”",),
+        notes=(Note("", "a note, “quoted”"),),
         seconds=result.seconds,
         versions={"dspp": "0.1.0", "torch": torch.__version__},
         conformal=None,
@@ -201,7 +202,7 @@ def test_the_distribution_is_in_the_users_units(y):
     jacobian = math.log(math.prod(scale.scale))
     expected = inner.log_prob(torch.tensor(scale.transform(y.reshape(len(y), -1)).reshape(y.shape))) - jacobian
     torch.testing.assert_close(outer.log_prob(torch.tensor(y)), expected, rtol=1e-9, atol=1e-8)
-    mean = scale.inverse(inner.mean.reshape(len(y), -1).numpy()).reshape(y.shape)
+    mean = (inner.mean.reshape(len(y), -1).numpy() * scale.scale + scale.mean).reshape(y.shape)
     np.testing.assert_allclose(outer.mean.numpy(), mean, rtol=1e-12)
     assert outer.mean.dtype == torch.float64
 
@@ -243,7 +244,7 @@ def test_every_dial_comes_back_to_the_last_bit(changes, tmp_path):
 
 def test_the_story_comes_back(tiny, tmp_path):
     tiny.model.gp_layers[1].climbs = 7
-    loaded = assert_round_trip(replace(tiny, notes=("x", "y")), tmp_path / "m.dspp")
+    loaded = assert_round_trip(replace(tiny, notes=(Note("a", "x"), Note("", "y"))), tmp_path / "m.dspp")
     tiny.model.gp_layers[1].climbs = 0
     assert loaded.model.jitter_climbs == 7
     assert loaded.history[0] == tiny.history[0]
@@ -328,7 +329,7 @@ def test_only_what_can_be_loaded_is_saved(tiny, tmp_path):
         (replace(tiny, seconds=math.nan), "JSON"),
         (replace(tiny, conformal=torch.tensor([[0.3], [0.1]], dtype=torch.float64)), "out of order"),
         (replace(tiny, codec=Standardised(Standardizer(np.zeros(1), np.zeros(1)))), "positive"),
-        (replace(tiny, notes=("x" * 9_000_000,)), "header"),
+        (replace(tiny, notes=(Note("", "x" * 9_000_000),)), "header"),
         (broken, "NaN"),
     ]
     for fitted, message in cases:

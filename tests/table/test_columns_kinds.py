@@ -1,7 +1,9 @@
 """Columns of types that Arrow itself cannot pick rows from or join: views of text, and categories numbered in int8."""
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,12 +16,14 @@ from typer.testing import CliRunner
 
 from dspp import InputError, PPGPRRegressor
 from dspp.cli import app
-from dspp.data.encoding import TableEncoder
-from dspp.data.files import open_table
-from dspp.data.frames import to_arrow
-from dspp.data.inputs import Inputs
-from dspp.data.shards import Shards
-from dspp.estimators.ondisk import stored
+from dspp.encoding.encoder import TableEncoder
+from dspp.estimators import Regressor
+from dspp.prepare import OnDisk, Prepared, prepare
+from dspp.table.files import open_table
+from dspp.table.frames import to_arrow
+from dspp.table.joined import JoinedTable, from_dataset, open_tables
+from dspp.table.memory import table_of
+from dspp.table.table import MemoryTable
 
 SMALL = {"inducing": 4, "epochs": 1, "restarts": 1, "progress": False}
 RNG = np.random.default_rng(0)
@@ -30,8 +34,15 @@ def run(*words: object) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def joined(pieces: list[pa.RecordBatch]) -> pa.Table:
-    return pa.Table.from_batches(pieces).combine_chunks()
+def joined(pieces: Iterable[MemoryTable]) -> pa.Table:
+    return pa.concat_tables(piece.arrow for piece in pieces).combine_chunks()
+
+
+def stored(
+    table: JoinedTable, targets: list[str], estimator: Regressor, *, cache: Path, keep_cache: bool = False, **more: Any
+) -> Prepared:
+    """A table made ready on disk."""
+    return prepare(table, estimator.settings(), targets=targets, disk=OnDisk(cache, keep_cache), **more)
 
 
 # ---------------------------------------------------------------- views
@@ -58,10 +69,10 @@ def towns(tmp_path: Path) -> Path:
 def test_views_become_text_wherever_they_come_from(towns: Path) -> None:
     kinds = [pa.large_string(), pa.dictionary(pa.int32(), pa.large_string()), pa.float64()]
     file, raw = open_table(towns), pa.ipc.open_file(towns).read_all()
-    shards = [Shards.at(towns), Shards.of(ds.dataset(towns, format="ipc")), Shards.of(ds.dataset(raw))]
-    streams = [joined([piece.batch for piece in s.pieces(7)]) for s in shards]
+    shards = [open_tables(towns), from_dataset(ds.dataset(towns, format="ipc")), from_dataset(ds.dataset(raw))]
+    streams = [joined(s.batches(7)) for s in shards]
     assert [s.schema.types for s in shards] == [kinds] * 3
-    for table in (file.read(), joined(list(file.batches(7))), to_arrow(raw), shards[1].files[0].read(), *streams):
+    for table in (file.read().arrow, joined(file.batches(7)), to_arrow(raw), shards[1].parts[0].read().arrow, *streams):
         assert table.schema.types == kinds
         assert table.to_pylist() == raw.to_pylist()
         assert TableEncoder.fit(table) == TableEncoder.fit(TOWNS.to_arrow()), "which polars gives as large strings"
@@ -116,12 +127,12 @@ def all_shops(folder: Path) -> list[str]:
 
 def test_categories_of_several_files_are_held_out_together(two_files: Path, tmp_path: Path) -> None:
     settings = PPGPRRegressor(**SMALL, validation_fraction=0.5)
-    for shards in (Shards.at(two_files), Shards.at(two_files / "*.parquet"), Shards.of(ds.dataset(two_files))):
+    for shards in (open_tables(two_files), open_tables(two_files / "*.parquet"), from_dataset(ds.dataset(two_files))):
         assert shards.schema.field("shop").type == pa.dictionary(pa.int32(), pa.string())
         with stored(shards, ["y"], settings, cache=tmp_path) as made:
             names, where = (
-                made.val.rows.table["shop"].to_pylist(),
-                [str(label).split(", ") for label in made.val.labels],
+                made.validation_table.arrow["shop"].to_pylist(),
+                [str(label).split(", ") for label in made.validation_table.labels],
             )
             assert len(names) == 600
             assert names == [all_shops(two_files)[600 * int(file[0]) + int(row)] for file, row in where]
@@ -129,23 +140,23 @@ def test_categories_of_several_files_are_held_out_together(two_files: Path, tmp_
 
 def test_a_dataset_may_have_a_file_with_more_categories_than_its_first(two_files: Path) -> None:
     shops(200, 300).to_parquet(two_files / "2.parquet", index=False)
-    shards = Shards.of(ds.dataset(two_files))
-    streamed = joined([piece.batch for piece in shards.pieces(1000)])
+    shards = from_dataset(ds.dataset(two_files))
+    streamed = joined(shards.batches(1000))
     assert streamed["shop"].to_pylist() == all_shops(two_files)
 
 
 def test_categories_in_memory_and_in_row_groups_are_joined(two_files: Path, tmp_path: Path) -> None:
     whole = ds.dataset(two_files).to_table()
-    assert Inputs.of(whole).take(np.array([1199, 0])).table["shop"].to_pylist() == ["shop199", "shop000"]
+    assert table_of(whole).take(np.array([1199, 0])).arrow["shop"].to_pylist() == ["shop199", "shop000"]
     PPGPRRegressor(**SMALL).fit(whole.select(["shop"]), whole["y"].to_numpy())
     path = tmp_path / "groups.parquet"
     with pq.ParquetWriter(path, whole.schema) as writer:
         for batch in whole.to_batches():
             writer.write_batch(batch)
     (batch,) = open_table(path).batches(1200)
-    assert batch["shop"].to_pylist() == all_shops(two_files)
+    assert batch.arrow["shop"].to_pylist() == all_shops(two_files)
     expected = TableEncoder.fit(pa.table({"shop": pa.array(all_shops(two_files)).dictionary_encode()}))
-    assert TableEncoder.fit(pa.Table.from_batches([batch.select(["shop"])])) == expected
+    assert TableEncoder.fit(batch.arrow.select(["shop"])) == expected
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "feather", "arrow"])
@@ -158,4 +169,4 @@ def test_categories_that_differ_between_row_groups_are_kept(two_files: Path, tmp
         for part in parts:
             writer.write_table(part)
     run("predict", model, new, "--keep", "shop", "--batch-rows", 600, "--out", out)
-    assert open_table(out).read()["shop"].to_pylist() == all_shops(two_files)
+    assert open_table(out).read().arrow["shop"].to_pylist() == all_shops(two_files)

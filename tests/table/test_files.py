@@ -18,11 +18,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dspp.data import csvfile
-from dspp.data.arrays import MISSING
-from dspp.data.encoding import TableEncoder
-from dspp.data.files import TableFile, open_table, write_table
+from dspp.encoding.encoder import TableEncoder
 from dspp.errors import InputError
+from dspp.notes import Note
+from dspp.table import csvfile
+from dspp.table.arrays import MISSING
+from dspp.table.files import FileTable, open_table, write_table
+from dspp.table.messages import Place
 
 SUFFIXES = [".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".feather", ".arrow"]
 TABLE = pa.table(
@@ -43,7 +45,7 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def csv(folder: Path, content: str | bytes) -> TableFile:
+def csv(folder: Path, content: str | bytes) -> FileTable:
     return open_table(write(folder / "data.csv", content))
 
 
@@ -72,7 +74,7 @@ def test_what_is_written_is_read(tmp_path: Path, suffix: str) -> None:
     assert file.names == tuple(TABLE.column_names)
     assert file.num_rows == (None if "sv" in suffix else 3)
     assert file.notes == ()
-    assert file.read() == TABLE
+    assert file.read().arrow == TABLE
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
@@ -89,7 +91,8 @@ def test_batches_have_the_rows_of_the_whole(
     file = open_table(path)
     batches = list(file.batches(rows, {"a": pa.int64(), "z": pa.float64()}))
     assert [len(batch) for batch in batches] == [rows] * (num // rows) + [num % rows] * (num % rows > 0)
-    assert pa.Table.from_batches(batches) == file.read().combine_chunks() == table
+    joined = pa.concat_tables(batch.arrow for batch in batches).combine_chunks()
+    assert joined == file.read().arrow.combine_chunks() == table
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -97,10 +100,10 @@ def test_the_encoder_makes_the_same_numbers_of_a_stream(tmp_path: Path, suffix: 
     path = tmp_path / f"table{suffix}"
     write_table(path, TABLE.to_batches(), TABLE.schema)
     file = open_table(path)
-    encoder = TableEncoder.fit(file.read())
-    whole = encoder.transform(file.read())
+    encoder = TableEncoder.fit(file.read().arrow)
+    whole = encoder.transform(file.read().arrow)
     for types in (None, encoder.arrow_types()):
-        parts = [encoder.transform(batch) for batch in file.batches(2, types)]
+        parts = [encoder.transform(batch.arrow) for batch in file.batches(2, types)]
         assert np.concatenate(parts).tobytes() == whole.tobytes()
 
 
@@ -120,8 +123,8 @@ def test_any_text_survives_a_csv_file(tmp_path: Path, rows: list[tuple[str | Non
     )
     write_table(tmp_path / "t.csv", table.to_batches(), table.schema)
     (batch,) = open_table(tmp_path / "t.csv").batches(100, {"b": pa.float64()})
-    assert batch.column("a").to_pylist() == [kept(a) for a, _ in rows]
-    assert batch.column("b").to_pylist() == [None if b is None or b != b else b for _, b in rows]
+    assert batch.arrow.column("a").to_pylist() == [kept(a) for a, _ in rows]
+    assert batch.arrow.column("b").to_pylist() == [None if b is None or b != b else b for _, b in rows]
 
 
 # ---------------------------------------------------------------- CSV
@@ -131,7 +134,7 @@ def test_types_are_those_that_every_cell_has(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(csvfile, "_BLOCK_BYTES", 200)
     early, late = "1,1,true,2024-01-01,2024-01-01 10:00,12:30,2024-01-01T10:00Z,\n" * 50, "2,1.5,x,x,x,x,x,\n"
     header = "int,float,bool,date,time,clock,zoned,empty\n"
-    before = csv(tmp_path, header + early).read()
+    before = csv(tmp_path, header + early).read().arrow
     kinds = [str(kind) for kind in before.schema.types]
     assert kinds == [
         "int64",
@@ -143,7 +146,7 @@ def test_types_are_those_that_every_cell_has(tmp_path: Path, monkeypatch: pytest
         "timestamp[us, tz=UTC]",
         "null",
     ]
-    after = csv(tmp_path, header + early + late).read()
+    after = csv(tmp_path, header + early + late).read().arrow
     assert [str(kind) for kind in after.schema.types] == ["int64", "double", *["string"] * 5, "null"]
     assert after.column("bool").to_pylist() == ["true"] * 50 + ["x"]
 
@@ -153,11 +156,11 @@ def test_types_that_are_told_are_not_guessed(tmp_path: Path, monkeypatch: pytest
     file = csv(tmp_path, "code,x,when,y\n" + "01,1,2024-01-01,5\n" * 50 + "NA,2,2024-01-02,\n")
     assert isinstance(file, csvfile.CsvFile)
     told = {"code": pa.string(), "x": pa.float64(), "when": pa.timestamp("us")}
-    table = file.read(told)
+    table = file.read(told).arrow
     assert [str(kind) for kind in table.schema.types] == ["string", "double", "timestamp[us]", "int64"]
     assert table.column("code").to_pylist() == ["01"] * 50 + [None]
     (batch,) = file.batches(100, told)
-    assert batch.select(list(told)).to_pydict() == table.select(list(told)).to_pydict()
+    assert batch.arrow.select(list(told)).to_pydict() == table.select(list(told)).to_pydict()
     write(file.path, file.path.read_bytes().replace(b"NA", b"one"))
     with pytest.raises(InputError, match=r"column 'code', row 50 \(line 52\): got 'one', expected a number"):
         file.read({"code": pa.float64()})
@@ -165,7 +168,7 @@ def test_types_that_are_told_are_not_guessed(tmp_path: Path, monkeypatch: pytest
 
 def test_whole_numbers_are_numbers(tmp_path: Path) -> None:
     """Arrow takes 0xd8 for a whole number, but for no number: the encoder would refuse what `read` had guessed."""
-    table = csv(tmp_path, "hex,whole\n0xd8,12\n0x1f,-3\n").read()
+    table = csv(tmp_path, "hex,whole\n0xd8,12\n0x1f,-3\n").read().arrow
     assert [str(kind) for kind in table.schema.types] == ["string", "int64"]
 
 
@@ -173,13 +176,13 @@ def test_columns_can_be_had_as_they_were_typed(tmp_path: Path) -> None:
     file = csv(tmp_path, "a,b\n NA ,NA\n 01,01\n,\n")
     assert isinstance(file, csvfile.CsvFile)
     (batch,) = file.as_typed(["a"]).batches(10, {"a": pa.float64(), "b": pa.float64()})
-    assert batch.to_pydict() == {"a": [" NA ", " 01", None], "b": [None, 1.0, None]}
+    assert batch.arrow.to_pydict() == {"a": [" NA ", " 01", None], "b": [None, 1.0, None]}
 
 
 def test_marks_of_missing_values(tmp_path: Path) -> None:
     marks = ["", "NA", " NA ", "NaN", "null", "None", "?", '"NA"']
     rows = "".join(f"{mark},{mark},{mark}\n" for mark in marks)
-    table = csv(tmp_path, f"s,n,d\nred,1.5,2024-01-01\n{rows}none, 2 ,2024-01-02\n").read()
+    table = csv(tmp_path, f"s,n,d\nred,1.5,2024-01-01\n{rows}none, 2 ,2024-01-02\n").read().arrow
     missing = [None] * len(marks)
     assert table.column("s").to_pylist() == ["red", *missing, "none"]
     assert table.column("n").to_pylist() == [1.5, *missing, 2.0]
@@ -203,20 +206,20 @@ def test_the_same_table_however_it_is_written(tmp_path: Path, content: str) -> N
     if content.startswith(" a"):
         content = content.replace(' "b" ', " b ")
     file = csv(tmp_path, content)
-    assert file.read().to_pydict() == {"a": [1, 2], "b": ["x", "y"]}
-    assert pa.Table.from_batches(file.batches()).to_pydict() == {"a": ["1", "2"], "b": ["x", "y"]}
+    assert file.read().arrow.to_pydict() == {"a": [1, 2], "b": ["x", "y"]}
+    assert pa.concat_tables(batch.arrow for batch in file.batches()).to_pydict() == {"a": ["1", "2"], "b": ["x", "y"]}
 
 
 def test_columns_without_a_name_are_noted(tmp_path: Path) -> None:
-    assert csv(tmp_path, ",a\n0,5\n").notes == ("1 column without a name left out",)
-    assert csv(tmp_path, "a,,\n0,5,6\n").notes == ("2 columns without a name left out",)
-    assert "if the first line is data" in csv(tmp_path, "1.5,2\n3,4\n").notes[0]
+    assert csv(tmp_path, ",a\n0,5\n").notes == (Note("", "1 column without a name left out"),)
+    assert csv(tmp_path, "a,,\n0,5,6\n").notes == (Note("", "2 columns without a name left out"),)
+    assert "if the first line is data" in str(csv(tmp_path, "1.5,2\n3,4\n").notes[0])
 
 
 def test_one_column_keeps_its_empty_lines(tmp_path: Path) -> None:
     table = pa.table({"a": [1, None, 3]})
     write_table(tmp_path / "a.csv", table.to_batches(), table.schema)
-    assert open_table(tmp_path / "a.csv").read() == table
+    assert open_table(tmp_path / "a.csv").read().arrow == table
 
 
 def test_pandas_writes_what_is_read(tmp_path: Path) -> None:
@@ -224,7 +227,7 @@ def test_pandas_writes_what_is_read(tmp_path: Path) -> None:
         {"a": [1.5, np.nan], "when": pd.date_range("2024-01-01", periods=2, freq="h"), "s": ["x", "y"]}
     )
     frame.to_csv(tmp_path / "f.csv.gz")
-    table = open_table(tmp_path / "f.csv.gz").read()
+    table = open_table(tmp_path / "f.csv.gz").read().arrow
     assert table.column_names == ["a", "when", "s"]
     assert table.column("when").to_pylist() == list(frame["when"])
 
@@ -236,8 +239,8 @@ def test_a_cell_that_is_not_of_its_type_is_named_with_row_and_line(tmp_path: Pat
         list(file.batches(1, {"a": pa.float64()}))
     with pytest.raises(InputError, match=r"column 's', row 0 \(line 2\): got 'x', expected a date or time"):
         list(file.batches(1, {"s": pa.timestamp("us")}))
-    assert [batch.column("a")[0].as_py() for batch in file.batches(1)] == ["1", "2", "three"]
-    assert file.read().column("a").to_pylist() == ["1", "2", "three"]
+    assert [batch.arrow.column("a")[0].as_py() for batch in file.batches(1)] == ["1", "2", "three"]
+    assert file.read().arrow.column("a").to_pylist() == ["1", "2", "three"]
 
 
 def test_no_row_is_read_before_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +338,7 @@ def test_a_damaged_file_is_read_or_refused(tmp_path: Path, suffix: str, position
     path.write_bytes(content)
     try:
         list(open_table(path).batches())
-        TableEncoder.fit(open_table(path).read(), str(path))
+        TableEncoder.fit(open_table(path).read().arrow, Place(str(path)))
     except InputError as problem:
         assert str(path) in str(problem)  # noqa: PT017 - both ends are allowed
         assert "\n" not in str(problem)  # noqa: PT017
@@ -420,7 +423,7 @@ def test_any_column_a_frame_can_have(tmp_path: Path) -> None:
     table = pa.table(columns)
     for suffix in SUFFIXES:
         assert write_table(tmp_path / f"t{suffix}", table.to_batches(), table.schema) == 2
-        assert open_table(tmp_path / f"t{suffix}").read().column("c").to_pylist() == ["a", "b"]
+        assert open_table(tmp_path / f"t{suffix}").read().arrow.column("c").to_pylist() == ["a", "b"]
 
 
 def test_streaming_parquet_keeps_one_row_group_in_memory(tmp_path: Path) -> None:

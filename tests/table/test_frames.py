@@ -13,10 +13,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspp.data import arrays
-from dspp.data.frames import frame_like, has_string_names, is_frame, series_like, to_arrow
-from dspp.data.messages import Place
 from dspp.errors import InputError
+from dspp.table import arrays
+from dspp.table.frames import frame_like, has_string_names, is_frame, series_like, to_arrow
+from dspp.table.messages import Place
 
 HERE = Place("X", "a")
 VALUES = {"a": [1.0, 2.5], "b": ["x", None]}

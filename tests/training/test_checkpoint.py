@@ -199,8 +199,8 @@ class Watched:
         self.step = round(done * self.total)
         return self._schedule(done, config)
 
-    def _watched(self, mixture, y, kl, num_data, **options):
-        return self.objective(self._objective(mixture, y, kl, num_data, **options), kl)
+    def _watched(self, likelihood, latent, y, kl, num_data, **options):
+        return self.objective(self._objective(likelihood, latent, y, kl, num_data, **options), kl)
 
     def objective(self, value, kl):
         """What the objective is at `self.step`, given its value and the KL term in it."""

@@ -27,14 +27,18 @@ import torch
 from typer.testing import CliRunner
 
 from dspp import DSPPRegressor, InputError, PPGPRRegressor, TrainConfig, load, preset, storage
-from dspp.cli import app, fit_disk
-from dspp.data import learning
-from dspp.data.encoding import Category, TableEncoder, TableLearner
-from dspp.data.scaling import RunningScale, Standardizer
-from dspp.data.shards import Shards
+from dspp.cli import app, sources
+from dspp.encoding import learning
+from dspp.encoding.encoder import Category, TableEncoder, TableLearner
+from dspp.encoding.scaling import RunningScale, Standardizer
 from dspp.errors import CheckpointError, TrainingInterrupted
-from dspp.estimators import ondisk
-from dspp.estimators.ondisk import held_out, stored
+from dspp.estimators import Regressor
+from dspp.fitting import train
+from dspp.notes import without_target
+from dspp.prepare import OnDisk, Prepared, prepare
+from dspp.prepare import disk as ondisk
+from dspp.prepare.disk import held_out
+from dspp.table.joined import JoinedTable, from_dataset, open_tables
 from dspp.training import cache as cache_module
 from dspp.training import fit
 from dspp.training.cache import RowCache, find_cache, write_cache
@@ -44,6 +48,13 @@ from dspp.training.rows import Rows
 SPEC = preset("ppgpr", inducing=10)
 CONFIG = TrainConfig(epochs=2, batch_size=70, restarts=2, threads=1, seed=5, learning_rate=0.02)
 SMALL = {"inducing": 8, "epochs": 3, "restarts": 1, "batch_size": 100, "progress": False}
+
+
+def stored(
+    table: JoinedTable, targets: list[str], estimator: Regressor, *, cache: Path, keep_cache: bool = False, **more: Any
+) -> Prepared:
+    """A table made ready on disk."""
+    return prepare(table, estimator.settings(), targets=targets, disk=OnDisk(cache, keep_cache), **more)
 
 
 def messy(num_rows: int, seed: int = 0) -> pa.Table:
@@ -95,13 +106,14 @@ def folder(table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_rows_held_out_are_called_by_where_they_stand(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool
 ) -> None:
-    pieces = Shards.pieces
-    monkeypatch.setattr(Shards, "pieces", lambda shards, rows: pieces(shards, 30))  # several of each file
+    batches = JoinedTable.batches
+    monkeypatch.setattr(JoinedTable, "batches", lambda table, rows: batches(table, 30))  # several of each file
     files = {path.name: pq.read_table(path) for path in sorted(folder.glob("*.parquet"))}
     path = folder if several else folder / "part-1.parquet"
-    with stored(Shards.at(path), ["y"], DSPPRegressor(progress=False), cache=tmp_path) as made:
-        assert len(made.val.labels) == len(made.val) > 10
-        for label, row, y in zip(made.val.labels, made.val.rows.table.to_pylist(), made.val.y, strict=True):
+    with stored(open_tables(path), ["y"], DSPPRegressor(progress=False), cache=tmp_path) as made:
+        held = made.validation_table
+        assert len(held.labels) == len(held) > 10
+        for label, row, y in zip(held.labels, held.arrow.to_pylist(), held.y[:, 0], strict=True):
             file, number = str(label).split(", ") if several else ("part-1.parquet", label)
             (there,) = files[file].slice(int(number), 1).to_pylist()
             assert there["y"] == y
@@ -128,8 +140,8 @@ def test_validation_rows_without_a_target_are_noted(tmp_path: Path) -> None:
     chosen, _ = held_out(300, (0.1, 0), 0)
     table = few_targets(tmp_path / "t.parquet", np.setdiff1d(np.arange(300), chosen)[:12])
     for target, noted in (("z", True), ("y", False)):
-        with stored(Shards.at(table), [target], PPGPRRegressor(**SMALL), drop=["y", "z"], cache=tmp_path) as made:
-            assert any("no row drawn for validation has a target" in note for note in made.notes) == noted
+        with stored(open_tables(table), [target], PPGPRRegressor(**SMALL), drop=["y", "z"], cache=tmp_path) as made:
+            assert any("no row drawn for validation has a target" in str(note) for note in made.notes) == noted
 
 
 def test_an_output_with_values_in_held_out_rows_only_is_told_so(tmp_path: Path) -> None:
@@ -148,7 +160,7 @@ def test_a_stream_teaches_the_encoder_of_the_whole_table(table: pa.Table, rows: 
     inputs = table.drop_columns(["y"])
     learner = TableLearner(inputs.schema)
     for batch in inputs.to_batches(max_chunksize=rows):
-        learner.add(batch, "X")
+        learner.add(pa.Table.from_batches([batch]))
     assert learner.encoder("X") == TableEncoder.fit(inputs), "fill values, levels, cycles and notes are the same"
 
 
@@ -167,7 +179,7 @@ def test_long_streams_are_learned_from_in_bounded_memory(monkeypatch: pytest.Mon
     )
     learner = TableLearner(whole.schema)
     for batch in whole.to_batches(max_chunksize=333):
-        learner.add(batch, "X")
+        learner.add(pa.Table.from_batches([batch]))
         number, identity, category = learner._learners
         assert len(number.sample._values) * 333 + 500 >= number.sample._held <= 1000 + 333
         assert max(len(identity.counts), len(category.counts)) <= 200 + 333
@@ -222,21 +234,22 @@ def test_the_cache_holds_what_memory_would_hold(
     train = observed.copy()
     train[[*val, *held]] = False
     inputs = table.drop_columns(targets)
-    with stored(Shards.at(folder), targets, settings, cache=tmp_path) as made:
-        assert (made.num_rows, len(made), made.left_out) == (600, train.sum(), 600 - observed.sum())
+    with stored(open_tables(folder), targets, settings, cache=tmp_path) as made:
+        assert (made.table_rows, made.num_rows) == (600, train.sum())
+        assert list(made.notes[: len(made.notes) - len(made.encoder.notes)]) == without_target(600 - observed.sum())
         encoder = TableEncoder.fit(inputs.filter(train)).marking(inputs.take(val)).marking(inputs.take(held))
-        assert made.learned.encoder == encoder
+        assert made.encoder == encoder
         encoded = encoder.transform(inputs.filter(train))
         scale = Standardizer.fit(encoded)
-        np.testing.assert_allclose(made.learned.scale_X.mean, scale.mean, rtol=1e-12, atol=1e-15)
-        np.testing.assert_allclose(made.learned.scale_X.scale, scale.scale, rtol=1e-12)
-        content = read_all(made.cache)
+        np.testing.assert_allclose(made.scale_X.mean, scale.mean, rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(made.scale_X.scale, scale.scale, rtol=1e-12)
+        content = read_all(made.train)
         width = encoded.shape[1]
-        np.testing.assert_array_equal(content[:, :width], made.learned.scale_X.transform(encoded).astype("f4"))
-        expected_y = made.learned.codec.scale.transform(y[train]).astype("f4")
+        np.testing.assert_array_equal(content[:, :width], made.scale_X.transform(encoded).astype("f4"))
+        expected_y = made.codec.scale.transform(y[train]).astype("f4")
         np.testing.assert_array_equal(content[:, width:], expected_y.reshape(len(content), -1))
-        for part, chosen in ((made.val, val), (made.held, held)):
-            assert part.rows.table.equals(inputs.take([k for k in chosen if observed[k]]).combine_chunks())
+        for part, chosen in ((made.validation_table, val), (made.calibration_table, held)):
+            assert part.arrow.equals(inputs.take([k for k in chosen if observed[k]]).combine_chunks())
     assert os.listdir(tmp_path) == []
 
 
@@ -416,8 +429,8 @@ def test_partitions_are_columns_and_filters_are_refused(tmp_path: Path) -> None:
         PPGPRRegressor().fit(dataset.filter(ds.field("x") > 0), "y")
     for path in ("d", "d/*/*.parquet", "d/**/*.parquet", "d/side=l*/*.parquet"):
         with pytest.raises(InputError, match=r"values of 'side' in their names.*partitioning='hive'"):
-            Shards.at(tmp_path / path)
-    one = Shards.at(tmp_path / "d/side=left/*.parquet")
+            open_tables(tmp_path / path)
+    one = open_tables(tmp_path / "d/side=left/*.parquet")
     assert one.num_rows == np.count_nonzero(part == "left"), "whoever writes the value out knows it"
 
 
@@ -427,9 +440,10 @@ def test_a_run_stopped_anywhere_goes_on_bit_for_bit(folder: Path, tmp_path: Path
 
     def fit_on_disk(model: PPGPRRegressor, stop: StopAfter, cache: Path | None = None) -> None:
         """In several groups of blocks, with states to return to within epochs."""
-        with stored(Shards.of(ds.dataset(folder)), ["y"], model, cache=cache, should_stop=stop) as made:
+        with stored(from_dataset(ds.dataset(folder)), ["y"], model, cache=cache, should_stop=stop) as made:
             reused.append(made.reused)
-            model.fit_stored(made, should_stop=stop, snapshot_steps=2, block_rows=16, group_bytes=16 * 100 * 8)
+            reading = {"block_rows": 16, "group_bytes": 16 * 100 * 8}
+            model.fitted_, _ = train(made, model.settings(), should_stop=stop, reading=reading, snapshot_steps=2)
 
     whole = PPGPRRegressor(**settings)
     fit_on_disk(whole, StopAfter(-1), tmp_path)
@@ -456,27 +470,27 @@ def test_a_cache_that_is_kept_is_used_again_unless_it_is_damaged(folder: Path, t
     settings = DSPPRegressor(progress=False)
 
     def made(**how: Any) -> Any:
-        with stored(Shards.at(folder), ["y"], settings, cache=tmp_path, keep_cache=True, **how) as result:
+        with stored(open_tables(folder), ["y"], settings, cache=tmp_path, keep_cache=True, **how) as result:
             return result
 
     first = made()
     (path,) = tmp_path.iterdir()
     before, second = path.read_bytes(), made()
     assert (first.reused, second.reused) == (False, True)
-    assert second.learned.encoder == first.learned.encoder
-    np.testing.assert_array_equal(second.learned.scale_X.scale, first.learned.scale_X.scale)
-    np.testing.assert_array_equal(second.learned.codec.scale.mean, first.learned.codec.scale.mean)
+    assert second.encoder == first.encoder
+    np.testing.assert_array_equal(second.scale_X.scale, first.scale_X.scale)
+    np.testing.assert_array_equal(second.codec.scale.mean, first.codec.scale.mean)
     for damaged in (before[:100] + b"?" + before[101:], before[:-40], b"", b"short", before + b"more"):
         path.write_bytes(damaged)
         assert not made().reused
         assert path.read_bytes() == before
-    assert made(drop=["a"]).cache.path != path
-    about = json.loads(json.dumps(first.cache.about))
-    assert find_cache(path, about) == first.cache
+    assert made(drop=["a"]).train.path != path
+    about = json.loads(json.dumps(first.train.about))
+    assert find_cache(path, about) == first.train
     assert find_cache(path, about | {"key": "another"}) is None
     changed = tmp_path / "again"
     shutil.copytree(folder, changed)
-    with stored(Shards.at(changed), ["y"], settings, cache=tmp_path) as result:
+    with stored(open_tables(changed), ["y"], settings, cache=tmp_path) as result:
         assert not result.reused, "other files"
     assert path.stat().st_mode & 0o077 == 0, "nobody else's business"
 
@@ -490,7 +504,7 @@ def test_a_cache_stays_if_a_run_was_told_to_keep_it(folder: Path, tmp_path: Path
         """Whether a run found a cache, and how many it left."""
         with (
             contextlib.suppress(TrainingInterrupted),
-            stored(Shards.at(folder), ["y"], settings, cache=tmp_path, keep_cache=keep) as result,
+            stored(open_tables(folder), ["y"], settings, cache=tmp_path, keep_cache=keep) as result,
         ):
             if stop:
                 raise TrainingInterrupted("so it was")
@@ -538,7 +552,9 @@ def test_a_file_that_is_cut_off_is_named(folder: Path, tmp_path: Path) -> None:
         assert f"{part} " in line
         assert os.listdir(tmp_path) == ["broken"]
         with pytest.raises(InputError, match=r"part-1\.parquet"):
-            Shards.of(ds.dataset(broken)) and DSPPRegressor(progress=False).fit(ds.dataset(broken), "y", cache=tmp_path)
+            from_dataset(ds.dataset(broken)) and DSPPRegressor(progress=False).fit(
+                ds.dataset(broken), "y", cache=tmp_path
+            )
         assert os.listdir(tmp_path) == ["broken"]
 
 
@@ -622,7 +638,7 @@ def test_a_table_that_changes_while_it_is_read_is_noticed(
     while shorter:
         with (
             stored_refused(r"part-2\.parquet changed while it was read"),
-            stored(Shards.at(moving), ["y"], DSPPRegressor(progress=False), cache=tmp_path),
+            stored(open_tables(moving), ["y"], DSPPRegressor(progress=False), cache=tmp_path),
         ):
             pass
         assert os.listdir(tmp_path) == ["moving"]
@@ -680,11 +696,11 @@ def test_files_may_differ_in_what_does_not_matter(table: pa.Table, tmp_path: Pat
     for k, part in enumerate((empty, small, others, small.slice(0, 0))):
         pq.write_table(part, folder / f"{k}.parquet")
     (folder / "_temporary.parquet").write_bytes(b"not one")
-    shards = Shards.at(folder)
-    assert (len(shards.files), shards.num_rows) == (3, 180)
+    shards = open_tables(folder)
+    assert (len(shards.parts), shards.num_rows) == (3, 180)
     with stored(shards, ["y"], DSPPRegressor(progress=False), cache=tmp_path) as made:
-        assert [column.kind for column in made.learned.encoder.columns] == ["number", "number", "category"]
-        assert len(made) + len(made.val) + made.left_out == 180
+        assert [column.kind for column in made.encoder.columns] == ["number", "number", "category"]
+        assert made.num_rows + len(made.validation) + table["y"].slice(0, 60).null_count * 3 == 180
 
 
 # ---------------------------------------------------------------- the command line
@@ -718,7 +734,7 @@ def test_fit_reads_folders_patterns_and_large_files_from_the_disk(
     assert load(tmp_path / "m.dspp").fitted_.conformal is not None
     assert "rows in 3 files" in printed(folder / "part-*.parquet")
     assert "read from" not in printed(folder / "part-0.parquet")
-    monkeypatch.setattr(fit_disk, "memory_bytes", lambda: 8 * 200 * 11 * fit_disk.MEMORY_SHARE - 1)
+    monkeypatch.setattr(sources, "memory_bytes", lambda: 8 * 200 * 11 * sources.MEMORY_SHARE - 1)
     assert "read from" in printed(folder / "part-0.parquet")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.dspp", "r.html"]
 

@@ -18,9 +18,9 @@ import team_worker
 import torch
 from pyarrow import csv, parquet
 
-from dspp.data.robot_arm import robot_arm
 from dspp.errors import InputError, NumericalError
 from dspp.quadrature import Noise
+from dspp.simulation import robot_arm
 from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows
 from dspp.training.step import score_together

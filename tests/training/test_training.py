@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from motion import robot_arm_motion
 
 import dspp
+from dspp.batches import derive_seed
 from dspp.config import ModelConfig, TrainConfig
-from dspp.data import Standardizer, derive_seed, robot_arm_motion
+from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError, NumericalError, TrainingDiverged
 from dspp.metrics import evaluate
 from dspp.model import build

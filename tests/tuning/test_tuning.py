@@ -16,14 +16,17 @@ import optuna
 import pandas as pd
 import pytest
 
+from dspp import training
 from dspp.errors import CheckpointError, InputError, TrainingDiverged, TrainingInterrupted
 from dspp.estimators import ESTIMATORS, DSPPRegressor
-from dspp.estimators.regressor import Regressor
-from dspp.estimators.settings import SHARED_WIDTH
 from dspp.history import Epoch
 from dspp.model import TOPOLOGIES
+from dspp.prepare import prepare, split_rows
+from dspp.settings import SHARED_WIDTH, Settings
 from dspp.storage import lock
+from dspp.table.memory import table_of, with_targets
 from dspp.tuning import TrialRecord, TuneResult, tune
+from dspp.tuning import trial as module
 from dspp.tuning.search import Budget, Search
 from dspp.tuning.space import Range, Space
 from dspp.tuning.study import best_file, digest
@@ -73,17 +76,15 @@ def test_the_better_setting_wins_and_is_the_model_that_its_trial_trained() -> No
 
 
 def test_without_validation_rows_all_trials_hold_out_the_same(monkeypatch) -> None:
-    seen = []
-    fit_on = Regressor.parts
-    monkeypatch.setattr(Regressor, "parts", lambda *a: seen.append(fit_on(*a)) or seen[-1])
+    seen, train = [], module.train
+    monkeypatch.setattr(module, "train", lambda prepared, *a, **k: seen.append(prepared) or train(prepared, *a, **k))
     result = search(space=RATES, **SHALLOW)
-    assert len(seen) == 1 + len(result.trials)
-    for train, val, held in seen:
-        assert len(train) == 108
-        assert len(val) == 12
-        assert len(held) == 0
-        np.testing.assert_array_equal(train, seen[0][0])
-    assert result.best_nll == result.best_estimator.score_nll(X[seen[0][1]], Y[seen[0][1]])
+    assert len(seen) == len(result.trials)
+    for prepared in seen:
+        assert prepared is seen[0]
+    assert (seen[0].num_rows, len(seen[0].validation), len(seen[0].calibration)) == (108, 12, 0)
+    val = seen[0].validation_table.row_labels
+    assert result.best_nll == result.best_estimator.score_nll(X[val], Y[val])
 
 
 def test_the_default_space_begins_with_the_models_own_settings_and_never_does_worse(whole) -> None:
@@ -177,7 +178,7 @@ def test_the_nll_of_a_weak_setting_of_several_outputs_is_that_of_a_value_in_its_
     for trial in result.trials:
         estimator = ESTIMATORS["ppgpr"](**SHALLOW["base"], learning_rate=trial.params["learning_rate"])
         fitted = estimator.fit(*data).fitted_
-        observed = ~np.isnan(Y3[90:] if given else Y3[estimator.parts(len(X), 0, False, Y3)[1]])
+        observed = ~np.isnan(Y3[90:] if given else Y3[split_rows(estimator.settings(), len(X), False, Y3)[1]])
         joint = len(observed) * min(e.val_nll for e in fitted.history[: trial.epochs])  # of standardised rows
         units = (observed * np.log(fitted.codec.scale.scale)).sum()
         assert trial.val_nll == pytest.approx((joint + units) / observed.sum(), abs=1e-5)
@@ -204,15 +205,15 @@ def test_a_trial_goes_on_only_among_the_better_half() -> None:
 
 def test_nothing_is_pruned_for_one_that_came_to_nothing(monkeypatch) -> None:
     """The first trial leads by far when it diverges; held against it, no other would ever finish."""
-    fit = Regressor.fit
+    train = module.train
 
-    def diverging(self, *args, on_epoch, **how):
-        monkeypatch.setattr(Regressor, "fit", fit)
+    def diverging(*args, on_epoch, **how):
+        monkeypatch.setattr(module, "train", train)
         for number in range(1, 7):
             on_epoch(Epoch(number, 0.0, 0.0, -1000.0, 0.1, 0.0))
         raise TrainingDiverged("late")
 
-    monkeypatch.setattr(Regressor, "fit", diverging)
+    monkeypatch.setattr(module, "train", diverging)
     result = search(space=RATES, trials=3, **SHALLOW)
     assert [t.state for t in result.trials] == ["failed", "finished", "pruned"]
     assert [t.epochs for t in result.trials] == [6, 8, 2]
@@ -272,8 +273,8 @@ def test_a_time_budget_is_a_positive_number(budget) -> None:
 def test_a_search_goes_on_where_it_was(tmp_path, whole, monkeypatch) -> None:
     path = tmp_path / "price.study"
     first = search(trials=3, study=path)
-    fits, fit = [], Regressor.fit
-    monkeypatch.setattr(Regressor, "fit", lambda self, *a, **k: fits.append(1) or fit(self, *a, **k))
+    fits, fit = [], training.fit
+    monkeypatch.setattr(training, "fit", lambda *a, **k: fits.append(1) or fit(*a, **k))
     second = search(trials=5, study=str(path))
     assert len(fits) == 2
     assert second.trials[:3] == first.trials
@@ -321,8 +322,8 @@ def test_a_lost_model_is_trained_again_once(tmp_path, monkeypatch) -> None:
     how = {"space": RATES, "study": tmp_path / "s", **SHALLOW}
     first = search(**how)
     file = best_file(tmp_path / "s")
-    fits, fit = [], Regressor.fit
-    monkeypatch.setattr(Regressor, "fit", lambda self, *a, **k: fits.append(1) or fit(self, *a, **k))
+    fits, fit = [], training.fit
+    monkeypatch.setattr(training, "fit", lambda *a, **k: fits.append(1) or fit(*a, **k))
     for number, damage in enumerate((file.unlink, lambda: file.write_bytes(b"damaged")), 1):
         damage()
         assert_same(search(**how), first)
@@ -602,8 +603,12 @@ def test_a_person_sees_the_trial_the_best_nll_and_the_time_left(capfd) -> None:
 
 
 def test_the_fingerprint_is_of_the_numbers() -> None:
-    assert digest(X, Y, None, None) == digest(X.tolist(), list(Y), None, None)
+    def fingerprint(X, y, X_val=None, y_val=None):
+        validation = None if X_val is None else with_targets(table_of(X_val), y_val)
+        return digest(prepare(with_targets(table_of(X), y), Settings(), validation=validation))
+
+    assert fingerprint(X, Y) == fingerprint(X.tolist(), list(Y))
     frame = pd.DataFrame(X, columns=["a", "b"])
-    assert digest(frame, Y, None, None) == digest(frame.copy(), pd.Series(Y), None, None)
-    different = [digest(X, Y, None, None), digest(X[::-1], Y, None, None), digest(X, Y[::-1], None, None)]
-    assert len({*different, digest(X[:60], Y[:60], X[60:], Y[60:])}) == 4
+    assert fingerprint(frame, Y) == fingerprint(frame.copy(), pd.Series(Y))
+    different = [fingerprint(X, Y), fingerprint(X[::-1], Y), fingerprint(X, Y[::-1])]
+    assert len({*different, fingerprint(X[:60], Y[:60], X[60:], Y[60:])}) == 4

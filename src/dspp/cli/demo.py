@@ -15,7 +15,7 @@ from dspp.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from dspp.data.robot_arm import RobotArm
+    from dspp.simulation import RobotArm
 
 ROWS = 10_000  # 8,500 to learn from, 1,500 to test on
 SETTINGS = "--model dspp --width 8 --inducing 60 --beta 3.0 --epochs 60"  # chosen on validation rows
@@ -28,7 +28,7 @@ def demo(
     overwrite: Annotated[bool, flag("--overwrite", "Replace files in a folder that is not empty.")] = False,
 ) -> None:
     """Go the whole way on simulated data: train, predict, evaluate, report; about a minute."""
-    from dspp.data.robot_arm import robot_arm
+    from dspp.simulation import robot_arm
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
         raise InputError(f"{folder} is not an empty folder; give another --folder, or pass --overwrite")
@@ -51,8 +51,8 @@ def _write(arm: "RobotArm", folder: Path) -> tuple["np.ndarray", "np.ndarray"]:
     import numpy as np
     import pyarrow as pa
 
-    from dspp.data.files import write_table
-    from dspp.data.split import split
+    from dspp.table.files import write_table
+    from dspp.table.split import split
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,12 +93,12 @@ def _compared(arm: "RobotArm", train: "np.ndarray", test: "np.ndarray", folder: 
     import numpy as np
     from scipy.stats import norm
 
-    from dspp.data.files import open_table
-    from dspp.estimators import load
+    from dspp import modelfile
+    from dspp.table.files import open_table
+    from dspp.table.memory import split_targets
 
-    table = open_table(folder / "test.csv").read()
-    model = load(folder / "model.dspp")
-    nll = model.score_nll(table.select(list(model.feature_names_in_)), table.select(["distance"]))
+    table = split_targets(open_table(folder / "test.csv").read(), ["distance"])
+    nll = modelfile.load(folder / "model.dspp").evaluate(table).scores["nll"]
     best = arm.nll(test)
     normal = -float(norm.logpdf(arm.y[test], arm.y[train].mean(), np.std(arm.y[train])).mean())
     rows = [

@@ -3,15 +3,17 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dspp.cli import show
-from dspp.cli.files import Unseen, check_output, columns_of, located, read_labelled
+from dspp.cli.files import Unseen, check_columns, check_output
 from dspp.cli.options import flag, option
-from dspp.cli.predict import encoded
 from dspp.cli.session import Session
+
+if TYPE_CHECKING:
+    from dspp.fitted import Evaluation, Fitted
 
 EXAMPLES = """Examples:
 
@@ -33,81 +35,59 @@ class EvaluateOptions:
     overwrite: Annotated[bool, flag("--overwrite", "Replace the report that is there already.")] = False
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Scores of a model on a table."""
-
-    rows: int
-    scores: dict[str, float]
-    verdict: str
-    warnings: list[str]
-
-
 def run(options: EvaluateOptions, session: Session) -> None:
     """Score, and say what the scores mean."""
     if options.report is not None:
         check_output(options.report, options.overwrite, options.model, options.test)
-    from dspp.estimators import load
+    from dspp import modelfile
 
-    estimator = load(options.model)
+    fitted = modelfile.load(options.model)
     with session.working(f"evaluating {options.model} on {options.test}"):
-        found = evaluated(estimator, options)
-    for warning in found.warnings:
+        evaluation, warnings = evaluate(fitted, options.test)
+        if options.report is not None:
+            from dspp.report import write_evaluation_report
+
+            write_evaluation_report(evaluation, options.report, str(options.test))
+    for warning in warnings:
         session.warn(warning)
     if options.as_json:
-        print(json.dumps(_as_json(found, options), indent=2))
+        print(json.dumps(_as_json(evaluation, warnings, options), indent=2))
         return
-    title = f"{options.model} on {found.rows:,} rows of {options.test}"
-    session.say(*show.score_table(title, found.scores, "evaluate"))
-    session.say(found.verdict)
+    title = f"{options.model} on {len(evaluation.table):,} rows of {options.test}"
+    session.say(*show.score_table(title, evaluation.scores, "evaluate"))
+    session.say(evaluation.calibration.verdict())
     if options.report is not None:
         session.say(f"Report: {options.report}")
 
 
-def evaluated(estimator: Any, options: EvaluateOptions) -> Evaluation:
-    """Score the rows that have a target, and write the report if one was asked for."""
-    from dspp.calibration import calibration_of
-    from dspp.metrics import Comparison
+def evaluate(fitted: "Fitted", path: Path) -> tuple["Evaluation", list[str]]:
+    """The rows of a file that have a target beside what the model predicts for them, and what to warn of."""
+    import numpy as np
 
-    fitted = estimator.fitted_
-    types = None if fitted.encoder is None else fitted.encoder.arrow_types()
-    data = read_labelled(options.test, fitted.target_names, types, every_target=False)
-    with located(data.file):
-        rows = encoded(fitted, data.table, options.test)[data.observed]
-    y = data.y[data.observed]
-    y = y[:, 0] if fitted.num_outputs == 1 else y
-    mixture = fitted.distribution(rows, where=f"{options.test}, rows with a target")
+    from dspp.table.files import open_table
+    from dspp.table.memory import split_targets
+
+    file = open_table(path)
+    check_columns(path, file.names, fitted.target_names, "--target")
+    rows = file.read(None if fitted.encoder is None else fitted.encoder.arrow_types())
+    labelled = split_targets(rows, fitted.target_names, every_target=False)
+    evaluation = fitted.evaluate(labelled)
     unseen = Unseen(fitted.encoder)
-    for batch in data.table.to_batches():
-        unseen.look(batch)
-    if options.report is not None:
-        _report(estimator, data, y, options)
-    warnings = [*data.file.notes, *filter(None, [data.left_out]), *unseen.warnings()]
-    warnings += [f"column {name!r} has no values; scores are of the others" for name in data.empty]
-    compared = Comparison(mixture, y)
-    verdict = calibration_of(compared, fitted.target_names, fitted.recalibration).verdict()
-    return Evaluation(len(rows), compared.scores(), verdict, warnings)
+    unseen.look(rows)
+    empty = np.isnan(labelled.targets).all(axis=0)
+    names = [name for name, nothing in zip(fitted.target_names, empty, strict=True) if nothing]
+    nothing_there = [f"column {name!r} has no values; scores are of the others" for name in names]
+    return evaluation, [*map(str, labelled.notes), *unseen.warnings(), *nothing_there]
 
 
-def _report(estimator: Any, data: Any, y: Any, options: EvaluateOptions) -> None:
-    from dspp.report import write_model_report
-
-    names = getattr(estimator, "feature_names_in_", None)
-    table = data.table.filter(data.observed)
-    X = encoded(estimator.fitted_, table, options.test) if names is None else columns_of(table, names)
-    assert options.report is not None
-    numbers = data.numbers.tolist()
-    write_model_report(estimator, X, y, options.report, title="", rows=str(options.test), row_labels=numbers)
-
-
-def _as_json(found: Evaluation, options: EvaluateOptions) -> dict[str, Any]:
+def _as_json(evaluation: "Evaluation", warnings: list[str], options: EvaluateOptions) -> dict[str, Any]:
     report = {"report": str(options.report)} if options.report is not None else {}
     return {
         "model": str(options.model),
         "data": str(options.test),
-        "rows": found.rows,
-        **show.plain(found.scores),
-        "verdict": found.verdict,
-        "warnings": found.warnings,
+        "rows": len(evaluation.table),
+        **show.plain(evaluation.scores),
+        "verdict": evaluation.calibration.verdict(),
+        "warnings": warnings,
         **report,
     }

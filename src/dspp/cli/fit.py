@@ -1,52 +1,25 @@
 """`dspp fit` and `dspp tune`: from a table to a model file."""
 
-import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dspp.cli import fit_disk, show
-from dspp.cli.files import (
-    Labelled,
-    check_apart,
-    check_columns,
-    check_output,
-    columns_of,
-    file_size,
-    located,
-    read_labelled,
-)
+from dspp.cli import show, sources
+from dspp.cli.files import check_apart, check_output, file_size
 from dspp.cli.fit_options import FitOptions
 from dspp.cli.options import duration
 from dspp.cli.session import Session, Stopped
 from dspp.errors import CheckpointError, InputError, TrainingInterrupted
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from dspp.fitted import Evaluation, Fitted
+    from dspp.prepare import Prepared
+    from dspp.settings import Settings
+    from dspp.table.table import Table
 
-    from dspp.estimators.regressor import Regressor
-
-# What a note is about: that of the training rows alone may give other numbers than that of the whole table.
-_SUBJECT = re.compile(r"""column (?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")( is left out)?: """)
-
-
-@dataclass(frozen=True)
-class Task:
-    """The rows to learn from, and those that judge."""
-
-    X: "pa.Table"
-    y: "pa.Table"
-    X_val: "pa.Table"  # the rows of --validation, or those that `fit` will hold out; possibly none
-    y_val: "pa.Table"
-    judges: str  # what to call them
-    given: bool  # whether they were given in a file
-    num_train: int  # rows of X that are not held out
-    labels: Sequence[object] = ()  # what a report calls the rows of X; empty: their numbers
-    labels_val: Sequence[object] = ()
-    said: Iterable[str] = ()  # notes that the user has read before training
+Trained = tuple["Fitted", "Evaluation | None"]
 
 
 def run(options: FitOptions, session: Session) -> None:
@@ -64,23 +37,26 @@ def _run(options: FitOptions, session: Session, first: bool) -> None:
     budget = duration(options.time_budget, "--time-budget")
     options.check_search()
     _check_outputs(options)
-    estimator = options.estimator()
-    if fit_disk.is_wanted(options):
-        fitted, task = _from_disk(options, session, estimator, budget)
-    else:
-        with session.working(f"reading {options.train}"):
-            task, lines = _read(options, estimator)
-        session.say(*lines)
-        with _resumable(options, session):
-            fitted = (_searched if options.tune else _trained)(options, session, estimator, task, budget)
+    checkpoint = None if options.tune else options.kept
+    settings = options.settings(time_budget=budget, checkpoint=checkpoint, progress=session.bars)
+    on_disk = sources.is_on_disk(options)
+    with _resumable(options, session), _until_signalled() as stop:
+        with session.working(f"reading {options.train}") if not on_disk else nullcontext():
+            table, prepared = sources.prepare_rows(options, settings, on_disk, stop)
+        with prepared:
+            session.say(*_lines(options, table, prepared, settings))
+            fitted, evaluation = (_search if options.tune else _train)(options, session, prepared, settings, stop)
     if not first:  # the first process of a group writes and speaks for all
         return
-    fitted.save(options.out)
+    from dspp import modelfile
+
+    modelfile.save(fitted, options.out)
     _tidy(options)
+    judges = f"{options.train}, held out" if options.validation is None else str(options.validation)
     if options.report is not None:
         with session.working(f"writing {options.report}"):
-            _report(fitted, task, options.report)
-    session.say(*_summary(fitted, task, options))
+            _report(fitted, evaluation, prepared, judges, options.report)
+    session.say(*_summary(fitted, evaluation, prepared, judges, options))
 
 
 def _check_outputs(options: FitOptions) -> None:
@@ -97,67 +73,31 @@ def _check_outputs(options: FitOptions) -> None:
         )
 
 
-# ---------------------------------------------------------------- before
-
-
-def _read(options: FitOptions, estimator: "Regressor") -> tuple[Task, list[str]]:
-    """The rows, and what to say about them before training."""
-    from dspp.data.encoding import TableEncoder
-
-    data = read_labelled(options.train, options.target)
-    names, drop = data.table.column_names, options.drop or []
-    check_columns(options.train, names, drop, "--drop")
-    left = [name for name in names if name not in (*options.target, *drop)]
-    if not left:
-        raise InputError(f"{options.train}: no column is left to learn from")
-    with located(data.file):  # on all rows, so that errors name those of the file
-        encoder = TableEncoder.fit(data.table.select(left), str(options.train))
-    task = _task(options, estimator, data, left, encoder)
-    held = f", {task.X_val.num_rows:,} to choose the best epoch" if task.X_val.num_rows else ""
-    model = f"{options.model}, its settings searched" if options.tune else _model_line(task, estimator)
-    lines = [
-        f"{options.train}: {data.table.num_rows:,} rows, {len(names)} columns",
-        f"  predicting  {', '.join(options.target)}",
-        f"  from        {show.kinds_line(encoder.describe())}",
-        f"  rows        {task.num_train:,} to train on{held}",
-        f"  model       {model}",
-    ]
-    notes = [note for note in (*data.file.notes, data.left_out, *encoder.notes) if note]
-    return replace(task, said=notes), lines + [f"note: {note}" for note in notes]
-
-
-def _task(options: FitOptions, estimator: "Regressor", data: Labelled, names: list[str], encoder: Any) -> Task:
-    from dspp.data.encoding import reading_types
-
-    X, y = data.table.select(names).filter(data.observed), _targets(options.target, data)
-    outputs = data.y[data.observed] if len(options.target) > 1 else None
-    train, held, _ = estimator.parts(X.num_rows, options.seed, options.validation is not None, outputs)
-    labels = data.numbers.tolist()
-    if options.validation is None:
-        judges, held_labels = f"{options.train}, held out", data.numbers[held].tolist()
-        return Task(X, y, X.take(held), y.take(held), judges, False, len(train), labels, held_labels)
-    val = read_labelled(options.validation, options.target, reading_types(X.schema))
-    check_columns(options.validation, val.table.column_names, names, "which training has")
-    with located(val.file):
-        encoder.marking(val.table, str(options.validation))
-    X_val, y_val = val.table.select(names).filter(val.observed), _targets(options.target, val)
-    return Task(X, y, X_val, y_val, str(options.validation), True, len(train), labels, val.numbers.tolist())
-
-
-def _targets(names: list[str], data: Labelled) -> "pa.Table":
-    """The targets of the rows that have any."""
-    import pyarrow as pa
-
-    y = data.y[data.observed]
-    return pa.table({name: pa.array(column, from_pandas=True) for name, column in zip(names, y.T, strict=True)})
-
-
-def _model_line(task: Task, estimator: "Regressor") -> str:
-    config = estimator.train_config(task.num_train, estimator.random_state)
-    return show.settings_line(estimator.spec(task.y.num_columns), config.epochs)
-
-
 # ---------------------------------------------------------------- training
+
+
+def _lines(options: FitOptions, table: "Table", prepared: "Prepared", settings: "Settings") -> list[str]:
+    """What to say before training."""
+    from dspp.table.joined import JoinedTable
+    from dspp.training.cache import RowCache
+
+    assert prepared.encoder is not None
+    parts = len(table.parts) if isinstance(table, JoinedTable) else 1
+    several = f" in {parts} files" if parts > 1 else ""
+    held_out = f", {len(prepared.validation):,} to choose the best epoch" if len(prepared.validation) else ""
+    epochs = settings.train_config(prepared.num_rows).epochs
+    model = show.settings_line(settings.spec(len(options.target)), epochs)
+    lines = [
+        f"{options.train}: {prepared.table_rows:,} rows{several}, {len(table.names)} columns",
+        f"  predicting  {', '.join(options.target)}",
+        f"  from        {show.kinds_line(prepared.encoder.describe())}",
+        f"  rows        {prepared.num_rows:,} to train on{held_out}",
+    ]
+    if isinstance(prepared.train, RowCache):
+        path = prepared.train.path
+        lines.append(f"  read from   {path} ({file_size(path)}{', which was there' if prepared.reused else ''})")
+    lines.append(f"  model       {f'{options.model}, its settings searched' if options.tune else model}")
+    return lines + [f"note: {note}" for note in prepared.notes]
 
 
 @contextmanager
@@ -175,60 +115,39 @@ def _until_signalled() -> Iterator[Callable[[], bool]]:
         raise Stopped(128 + stop.signal)
 
 
-def _trained(
-    options: FitOptions, session: Session, estimator: "Regressor", task: Task, budget: float | None
-) -> "Regressor":
+def _train(
+    options: FitOptions, session: Session, prepared: "Prepared", settings: "Settings", stop: Callable[[], bool]
+) -> Trained:
     """Train one model."""
-    estimator.set_params(checkpoint=options.kept, time_budget=budget, progress=session.bars)
-    given = {"X_val": task.X_val, "y_val": task.y_val} if task.given else {}
-    with _until_signalled() as stop:
-        estimator.fit(task.X, task.y, **given, should_stop=stop, resume=options.resume)
-    return estimator
+    from dspp.fitting import train
+
+    return train(prepared, settings, should_stop=stop, resume=options.resume)
 
 
-def _from_disk(
-    options: FitOptions, session: Session, estimator: "Regressor", budget: float | None
-) -> tuple["Regressor", Task]:
-    """Train one model on a table larger than memory; of the rows, only those that judge are given back."""
-    import pyarrow as pa
-
-    with _resumable(options, session), _until_signalled() as stop:
-        table = fit_disk.train(options, session, estimator, budget, stop)
-    y = table.val.y.reshape(len(table.val), -1)
-    targets = pa.table({name: pa.array(part, from_pandas=True) for name, part in zip(options.target, y.T, strict=True)})
-    judges = f"{options.train}, held out" if options.validation is None else str(options.validation)
-    X = table.val.rows.table
-    given = options.validation is not None
-    labels = table.val.labels
-    return estimator, Task(X, targets, X, targets, judges, given, len(table), labels, labels, table.notes)
-
-
-def _searched(
-    options: FitOptions, session: Session, estimator: "Regressor", task: Task, budget: float | None
-) -> "Regressor":
+def _search(
+    options: FitOptions, session: Session, prepared: "Prepared", settings: "Settings", stop: Callable[[], bool]
+) -> Trained:
     """Train models of many settings, and take the one that did best on the validation rows."""
-    from dspp.tuning import tune
+    from dspp.fitting import evaluate_validation
+    from dspp.tuning.run import search
 
-    with _until_signalled() as stop:
-        result = tune(
-            task.X,
-            task.y,
-            X_val=task.X_val if task.given else None,
-            y_val=task.y_val if task.given else None,
-            models=(options.preset,),
-            trials=options.trials,
-            time_budget=budget,
-            study=options.kept,
-            base=options.settings(),
-            seed=options.seed,
-            progress=session.bars,
-            should_stop=stop,
-            jobs=options.jobs,
-            engine=options.engine,
-            address=options.address,
-        )
+    result = search(
+        prepared,
+        models=(options.preset,),
+        trials=options.trials,
+        time_budget=settings.time_budget,
+        study=options.kept,
+        base=options.params(),
+        seed=options.seed,
+        progress=session.bars,
+        should_stop=stop,
+        jobs=options.jobs,
+        engine=options.engine,
+        address=options.address,
+    )
     session.say(f"Best of {len(result.trials)} settings: {_words(result.best_params)}")
-    return result.best_estimator
+    fitted = result.best_estimator.fitted_
+    return fitted, evaluate_validation(fitted, prepared)
 
 
 def _words(params: dict[str, Any]) -> str:
@@ -265,35 +184,26 @@ def _tidy(options: FitOptions) -> None:
 # ---------------------------------------------------------------- after
 
 
-def _summary(fitted: "Regressor", task: Task, options: FitOptions) -> list[Any]:
+def _summary(
+    fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", judges: str, options: FitOptions
+) -> list[Any]:
     lines: list[Any] = []
-    done = fitted.fitted_
-    if done.metrics:
-        calibration = fitted.calibration(columns_of(task.X_val, fitted.feature_names_in_), task.y_val)
-        title = f"Scores on {task.X_val.num_rows:,} rows ({task.judges})"
-        lines += ["", *show.score_table(title, done.metrics, "fit"), calibration.verdict()]
-    best = "" if done.best_epoch is None else f"; the state of epoch {done.best_epoch} was kept"
-    lines.append(f"Trained {len(done.history)} epochs in {show.seconds(done.seconds)}{best}.")
-    said = {_subject(note) for note in task.said}
-    for note in done.notes:
-        if _subject(note) not in said:
-            lines.append(f"note: {'in the rows trained on, ' if _SUBJECT.match(note) else ''}{note}")
+    if evaluation is not None:
+        title = f"Scores on {len(evaluation.table):,} rows ({judges})"
+        lines += ["", *show.score_table(title, evaluation.scores, "fit"), evaluation.calibration.verdict()]
+    best = "" if fitted.best_epoch is None else f"; the state of epoch {fitted.best_epoch} was kept"
+    lines.append(f"Trained {len(fitted.history)} epochs in {show.seconds(fitted.seconds)}{best}.")
+    lines += [f"note: {note}" for note in fitted.notes if note not in prepared.notes]
     lines.append(f"Model:  {options.out} ({file_size(options.out)})")
     if options.report is not None:
         lines.append(f"Report: {options.report}")
     return [*lines, f"Next:   dspp predict {shlex.quote(str(options.out))} new.csv --out predictions.csv"]
 
 
-def _subject(note: str) -> str:
-    found = _SUBJECT.match(note)
-    return note if found is None else found[0]
+def _report(fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", judges: str, path: Path) -> None:
+    from dspp.report import write_evaluation_report
 
-
-def _report(fitted: "Regressor", task: Task, path: Path) -> None:
-    from dspp.report import write_model_report
-
-    X, y, rows, labels = task.X_val, task.y_val, task.judges, task.labels_val
-    if not X.num_rows:
-        X, y, rows, labels = task.X, task.y, "the table it was trained on", task.labels
-    X = columns_of(X, fitted.feature_names_in_)
-    write_model_report(fitted, X, y, path, title="", rows=rows, row_labels=labels or None)
+    if evaluation is None:
+        assert prepared.table is not None
+        evaluation, judges = fitted.evaluate(prepared.table), "the table it was trained on"
+    write_evaluation_report(evaluation, path, judges)

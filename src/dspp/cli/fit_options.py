@@ -1,4 +1,4 @@
-"""What `dspp fit` and `dspp tune` can be told, and the estimator that it means."""
+"""What `dspp fit` and `dspp tune` can be told, and the settings that it means."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from dspp.cli.options import KERNELS, LIKELIHOODS, MODELS, RULES, TOPOLOGIES, fl
 from dspp.errors import InputError
 
 if TYPE_CHECKING:
-    from dspp.estimators.regressor import Regressor
+    from dspp.settings import Settings
 
 DATA, MODEL, TRAINING, SEARCH, RESULT = "Data", "Model", "Training", "Search for settings", "Result"
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
@@ -150,8 +150,8 @@ class FitOptions:
         """The name of the model without its network."""
         return self.model.removeprefix("nn+")
 
-    def settings(self) -> dict[str, Any]:
-        """The parameters of the estimator that were given, or have a default here."""
+    def params(self) -> dict[str, Any]:
+        """The parameters that were given, or have a default here."""
         names = (*MODEL_SETTINGS, "epochs", "patience")
         usual = ("batch_size", "learning_rate", "restarts", "validation_fraction", "conformal", "device")
         given = {name: getattr(self, name) for name in (*names, *usual)}
@@ -166,18 +166,18 @@ class FitOptions:
             return PAPER_SIZES
         return network
 
-    def estimator(self) -> "Regressor":
-        """The estimator that these options describe, its settings checked.
+    def settings(self, **run: Any) -> "Settings":
+        """The settings that these options mean, checked; `run` are those of this run.
 
         Raises:
             InputError: A name is unknown, or a number out of range.
         """
-        from dspp.estimators import ESTIMATORS
         from dspp.gp.kernels import KERNELS
         from dspp.likelihoods import LIKELIHOODS
         from dspp.model import TOPOLOGIES
         from dspp.presets import PRESETS
         from dspp.quadrature import RULES
+        from dspp.settings import Settings
 
         named = (
             (PRESETS, self.preset),
@@ -189,8 +189,8 @@ class FitOptions:
         for registry, name in named:
             if name is not None:
                 registry[name]
-        estimator = ESTIMATORS[self.preset](**self.settings(), random_state=self.seed)
-        estimator.spec()
-        estimator.train_config(1, self.seed)
-        estimator.parts(1_000, self.seed, self.validation is not None)
-        return estimator
+        settings = Settings(preset=self.preset, **self.params(), random_state=self.seed, **run)
+        settings.spec()
+        settings.train_config(1)
+        settings.shares(1_000, self.validation is not None)
+        return settings

@@ -28,9 +28,9 @@ def info(
     as_json: Annotated[bool, flag("--json", "Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Show what a model predicts from which columns, how it was trained and how good it is."""
-    from dspp.estimators import load
+    from dspp import modelfile
 
-    fitted = load(model).fitted_
+    fitted = modelfile.load(model)
     session: Session = ctx.obj
     if as_json:
         print(json.dumps(facts(fitted, model), indent=2))
@@ -61,7 +61,7 @@ def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:
             "training": asdict(fitted.train),
         },
         "versions": fitted.versions,
-        "notes": list(fitted.notes),
+        "notes": [str(note) for note in fitted.notes],
     }
 
 

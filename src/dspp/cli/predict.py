@@ -5,24 +5,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dspp.cli.files import Unseen, check_columns, check_output, file_size, located
+from dspp.cli.files import Unseen, check_columns, check_output, file_size
 from dspp.cli.options import flag, option, probabilities
 from dspp.cli.session import Session
-from dspp.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
-    import torch
 
-    from dspp.data.files import TableFile
     from dspp.fitted import Fitted
-    from dspp.predictive import Predictive
     from dspp.progress import ProgressBar
+    from dspp.table.files import FileTable
 
 STDOUT = Path("-")
 EXAMPLES = """Examples:
@@ -67,9 +63,9 @@ def run(options: PredictOptions, session: Session) -> None:
     if options.out != STDOUT:
         check_output(options.out, options.overwrite, options.model, options.new)
     from dspp import modelfile
-    from dspp.data.csvfile import CsvFile
-    from dspp.data.files import open_table
     from dspp.progress import ProgressBar
+    from dspp.table.csvfile import CsvFile
+    from dspp.table.files import open_table
 
     fitted = modelfile.load(options.model)
     file = open_table(options.new)
@@ -78,18 +74,19 @@ def run(options: PredictOptions, session: Session) -> None:
         file = file.as_typed(options.keep or ())
     unseen = Unseen(fitted.encoder)
     nobody_looks = session.quiet or (options.out == STDOUT and sys.stdout.isatty())
-    with located(file), ProgressBar(file.num_rows, False if nobody_looks else None) as bar:
-        batches = _predicted(fitted, file, options, levels, unseen, bar)
+    with ProgressBar(file.num_rows, False if nobody_looks else None) as bar:
+        batches = _predictions(fitted, file, options, levels, unseen, bar)
         rows = _write(options.out, batches)
-    for warning in (*file.notes, *unseen.warnings(), *_infinite(fitted, options.interval)):
-        session.warn(warning)
+    for warning in (*map(str, file.notes), *unseen.warnings(), fitted.why_infinite(options.interval)):
+        if warning:
+            session.warn(warning)
     if options.out != STDOUT:
         session.say(f"{rows:,} rows predicted: {options.out} ({file_size(options.out)})")
 
 
 def _write(out: Path, batches: Iterator["pa.RecordBatch"]) -> int:
-    from dspp.data.files import write_table
-    from dspp.data.messages import check_names
+    from dspp.table.files import write_table
+    from dspp.table.messages import check_names
 
     first = next(batches)
     check_names(first.schema.names, str(out))
@@ -105,9 +102,9 @@ def _write(out: Path, batches: Iterator["pa.RecordBatch"]) -> int:
     return rows
 
 
-def _predicted(
+def _predictions(
     fitted: "Fitted",
-    file: "TableFile",
+    file: "FileTable",
     options: PredictOptions,
     levels: tuple[float, ...],
     unseen: Unseen,
@@ -117,104 +114,17 @@ def _predicted(
     import pyarrow as pa
     import torch
 
-    from dspp.data.arrays import decoded
+    from dspp.table.arrays import decoded
 
     generator = torch.Generator().manual_seed(options.seed)
-    kept = options.keep or []
+    done = 0
     types = {} if fitted.encoder is None else fitted.encoder.arrow_types()
-    row = 0
-    for batch in file.batches(options.batch_rows, types):
-        mixture = fitted.distribution(encoded(fitted, batch, file.path, row), row, str(file.path))
-        unseen.look(batch)
-        columns = {name: decoded(batch.column(name)) for name in kept}
-        new = predictions(fitted, mixture, levels, options.interval, options.mixture, options.samples, generator)
+    for rows in file.batches(options.batch_rows, types):
+        new = fitted.predictions(rows, levels, options.interval, options.mixture, options.samples, generator)
+        unseen.look(rows)
+        assert rows.arrow is not None
+        columns = {name: decoded(rows.arrow.column(name).combine_chunks()) for name in options.keep or []}
         names, arrays = [*columns, *new], [*columns.values(), *(pa.array(values) for values in new.values())]
         yield pa.RecordBatch.from_arrays(arrays, names)
-        row += len(batch)
-        bar.update(row, "predicting", rows=len(batch))
-
-
-def encoded(fitted: "Fitted", batch: Any, path: Path, first_row: int = 0) -> "np.ndarray":
-    """The rows of a table or batch as the model reads them.
-
-    Raises:
-        InputError: A column is missing, or a value does not read as what training had there.
-    """
-    import pyarrow as pa
-
-    from dspp.data.inputs import Inputs
-
-    if fitted.encoder is not None:
-        return fitted.encoder.transform(batch, first_row=first_row, where=str(path))
-    table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-    names = [name for name in table.column_names if name not in fitted.target_names]
-    if len(names) != fitted.num_inputs:
-        raise InputError(
-            f"{path}: got {len(names)} columns, expected {fitted.num_inputs}: this model was trained on an array, "
-            "whose columns have no names, so that it takes them in order"
-        )
-    return Inputs.of(table.select(names)).encode(None, first_row, str(path))
-
-
-def predictions(
-    fitted: "Fitted",
-    mixture: "Predictive",
-    levels: tuple[float, ...],
-    interval: float | None,
-    components: bool,
-    samples: int,
-    generator: "torch.Generator",
-) -> dict[str, "np.ndarray"]:
-    """The columns of predictions, output by output."""
-    import torch
-
-    from dspp.data.columns import quantile_name
-
-    draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
-    ends = _interval(fitted, mixture, interval) if interval is not None else None
-    columns: dict[str, torch.Tensor] = {}
-    for t, (name, one) in enumerate(zip(fitted.target_names, mixture.outputs(), strict=True)):
-        columns |= {f"{name}_mean": one.mean, f"{name}_std": one.std}
-        if levels:
-            quantiles = one.quantile(torch.tensor(levels, dtype=torch.float64))
-            columns |= {f"{name}_{quantile_name(level)}": row for level, row in zip(levels, quantiles, strict=True)}
-        if ends is not None:
-            columns |= {f"{name}_{end}": v[:, t] for end, v in zip(("lower", "upper"), ends, strict=True)}
-        if components:
-            columns |= _components(name, one)
-        if draws is not None:
-            columns |= {f"{name}_sample_{k}": draws[k, :, t] for k in range(samples)}
-    return {name: column.contiguous().numpy() for name, column in columns.items()}
-
-
-def _infinite(fitted: "Fitted", coverage: float | None) -> list[str]:
-    """Why recalibrated intervals are infinite, if they are."""
-    if coverage is None or fitted.recalibration is None:
-        return []
-    why = fitted.recalibration.why_infinite(coverage, fitted.target_names)
-    return [f"at a coverage of {coverage:g} intervals are infinite: {why}"] if why else []
-
-
-def _interval(fitted: "Fitted", mixture: "Predictive", coverage: float) -> tuple["torch.Tensor", "torch.Tensor"]:
-    """The ends (N, T) of the central intervals, recalibrated where the model has calibration scores."""
-    import torch
-
-    if fitted.recalibration is not None:
-        lower, upper = fitted.recalibration.interval(mixture, coverage)
-        return lower.reshape(len(mixture), -1), upper.reshape(len(mixture), -1)
-    parts = [one.interval(coverage) for one in mixture.outputs()]
-    lower, upper = (torch.stack(ends, dim=1) for ends in zip(*parts, strict=True))
-    return lower, upper
-
-
-def _components(name: str, one: Any) -> dict[str, "torch.Tensor"]:
-    """Weight, mean and standard deviation of each component."""
-    columns: dict[str, torch.Tensor] = {}
-    std = one.component_var.sqrt()
-    for k, weight in enumerate(one.weights):
-        columns |= {
-            f"{name}_weight_{k}": weight.expand(len(one)),
-            f"{name}_mean_{k}": one.component_mean[k],
-            f"{name}_std_{k}": std[k],
-        }
-    return columns
+        done += len(rows)
+        bar.update(done, "predicting", rows=len(rows))

@@ -90,31 +90,47 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
 
 
 def from_fitted(fitted: Fitted) -> Regressor:
-    """The estimator of the right class for a fitted model, with the settings of its model and of its training."""
-    spec, train = fitted.spec, fitted.train
-    usual = preset(spec.name)
-    model = _changed(spec.model, usual.model) | _changed(spec.objective, usual.objective)
-    kind = ESTIMATORS[_plain_name(spec)]
-    known = kind().get_params()
-    estimator = kind(
-        **{name: value for name, value in model.items() if name in known},
-        model_settings={name: value for name, value in model.items() if name not in known} or None,
-        features=spec.model.features or None,
-        epochs=train.epochs,
-        batch_size=train.batch_size,
-        learning_rate=train.learning_rate,
-        restarts=train.restarts,
-        patience=train.patience,
-        train_settings={k: v for k, v in _changed(train, TrainConfig()).items() if k not in (*known, "seed")} or None,
-        conformal=fitted.conformal is not None,
-        random_state=train.seed,
-    )
+    """The estimator of the right class for a fitted model, with the parameters that it was fitted with."""
+    kind = ESTIMATORS[_plain_name(fitted.spec)]
+    params = _reconstruct(fitted) if fitted.params is None else fitted.params
+    known = kind._get_param_names()
+    return attach(kind(**{name: _tuple(value) for name, value in params.items() if name in known}), fitted)
+
+
+def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
+    """The estimator as if it had been fitted to this model."""
     estimator.fitted_ = fitted
     estimator.n_features_in_ = fitted.num_inputs
     if fitted.encoder is not None:
         estimator.feature_names_in_ = np.array([column.name for column in fitted.encoder.columns], dtype=object)
         estimator.n_features_in_ = len(fitted.encoder.columns)
     return estimator
+
+
+def _tuple(value: Any) -> Any:
+    """A parameter from JSON, where tuples are lists."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _reconstruct(fitted: Fitted) -> dict[str, Any]:
+    """The parameters behind a model file that does not hold them: what differs from the preset."""
+    spec, train = fitted.spec, fitted.train
+    usual = preset(spec.name)
+    model = _changed(spec.model, usual.model) | _changed(spec.objective, usual.objective)
+    known = Regressor._get_param_names()
+    further = {name: value for name, value in _changed(train, TrainConfig()).items() if name not in (*known, "seed")}
+    return {name: value for name, value in model.items() if name in known} | {
+        "model_settings": {name: value for name, value in model.items() if name not in known} or None,
+        "features": spec.model.features or None,
+        "epochs": train.epochs,
+        "batch_size": train.batch_size,
+        "learning_rate": train.learning_rate,
+        "restarts": train.restarts,
+        "patience": train.patience,
+        "train_settings": further or None,
+        "conformal": fitted.conformal is not None,
+        "random_state": train.seed,
+    }
 
 
 def _changed(settings: Any, usual: Any) -> dict[str, Any]:

@@ -3,49 +3,72 @@
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils import Tags
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import nn
 
 from dspp import metrics, modelfile
-from dspp.calibration import Calibration, check_calibration
-from dspp.data.checks import check_y
-from dspp.data.columns import quantile_name
-from dspp.data.frames import frame_like, is_frame, series_like
-from dspp.data.inputs import Inputs, target_names, targets
-from dspp.data.messages import listed
-from dspp.data.shards import Shards, is_dataset
+from dspp.calibration import Calibration
+from dspp.config import TrainConfig
 from dspp.errors import InputError
-from dspp.estimators.fitting import Array, Part, fit_rows, fit_table
-from dspp.estimators.ondisk import Stored, stored
-from dspp.estimators.settings import Settings, check_number, seed_of
+from dspp.fitted import Evaluation, quantile_name
 from dspp.history import Epoch
-from dspp.likelihoods import LIKELIHOODS
-from dspp.predictive import Predictive, RealPredictive
-from dspp.training.disk import BLOCK_ROWS, GROUP_BYTES, DiskRows
+from dspp.predictive import Predictive
+from dspp.presets import Spec
+from dspp.settings import Parameters, Settings, check_number
+from dspp.table.checks import check_y
+from dspp.table.frames import frame_like, is_frame, series_like
+from dspp.table.joined import from_dataset, is_dataset
+from dspp.table.memory import table_of, with_targets
+from dspp.table.messages import listed
+from dspp.table.table import MemoryTable, Table
+
+Array = NDArray[np.float64]
 
 
-class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[misc]
-    """A predictive distribution for each row of a table; see `Settings` for the parameters.
+class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  # type: ignore[misc]
+    """A predictive distribution for each row of a table; see `Parameters` for the parameters.
 
     A data frame in gives a column or a data frame out, with its index. Estimators of scikit-learn that reshape what
     others predict (TransformedTargetRegressor, StackingRegressor) take arrays only: give them `X.to_numpy()`, or a
     pipeline whose first step makes arrays.
+
+    Attributes:
+        fitted_: everything learned (`dspp.fitted.Fitted`): the model, the scales, the encoding, history and scores.
+        n_features_in_: columns of X.
+        feature_names_in_: their names, where X had names.
     """
+
+    _preset: ClassVar[str] = "dspp"
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.string = True  # in data frames
         return tags
+
+    # ---------------------------------------------------------------- settings
+
+    def settings(self) -> Settings:
+        """What these parameters mean, with a seed drawn from `random_state`."""
+        given = self.get_params(deep=False) | {"random_state": seed_of(self.random_state)}
+        return Settings(preset=self._preset, **given)
+
+    def spec(self, num_outputs: int = 1) -> Spec:
+        """The model and the objective that these settings mean for so many outputs."""
+        return self.settings().spec(num_outputs)
+
+    def train_config(self, num_rows: int, seed: int) -> TrainConfig:
+        """How so many rows would be trained on."""
+        return self.settings().train_config(num_rows).change(seed=seed)
+
+    # ---------------------------------------------------------------- fitting
 
     def fit(
         self,
@@ -64,116 +87,53 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
 
         Args:
             X: a data frame, a 2-D array of numbers, or a `pyarrow.dataset.Dataset` that may be larger than memory.
-            y: one target a row, or (N, T) for T outputs; NaN in some entries of those means "not observed". Of a
+            y: one target per row, or (N, T) for T outputs; NaN in some entries of those means "not observed". Of a
                 dataset, the name of the column to predict, or a list of names; rows without a target are left out.
             X_val: rows that choose the best epoch; None: `validation_fraction` of the rows of X.
             y_val: their targets.
             on_epoch: called with the record of each epoch; what it raises ends training.
             should_stop: asked after every step; True interrupts training with its checkpoint kept.
-            resume: with a `checkpoint`, whether to go on from the one that is there.
-            cache: of a dataset, the folder for its rows as training reads them, 4 bytes a number; None: the folder of
+            resume: with a `checkpoint`, whether to resume from the one that exists.
+            cache: of a dataset, the folder for its rows as training reads them, 4 bytes per number; None: the folder of
                 the checkpoint, or the system's for temporary files.
             keep_cache: whether these stay there; another fit on the same rows then begins at once.
 
         Raises:
             InputError: X or y cannot be used; the message names the row and the column.
         """
+        from dspp.fitting import train  # here: a model that only predicts needs nothing that trains
+        from dspp.prepare import OnDisk, prepare
+
         if y is None:
             raise InputError("this regressor requires y to be passed, but the target y is None")
-        given = X_val is not None or y_val is not None
+        settings = self.settings()
+        how: dict[str, Any] = {"should_stop": should_stop}
+        table: Table
         if is_dataset(X):
-            columns = _names(y, X.schema.names)
-            self._note_columns(X.schema.empty_table().drop_columns(columns), reset=True)
-            validation = self._validation(X_val, y_val) if given else None
-            where: dict[str, Any] = {"cache": cache, "keep_cache": keep_cache}
-            with stored(Shards.of(X), columns, self, validation=validation, should_stop=should_stop, **where) as table:
-                self.fit_stored(table, on_epoch=on_epoch, should_stop=should_stop, resume=resume)
-            self._y_is_column = not isinstance(y, str) and len(columns) == 1
-            return self
-        if cache is not None or keep_cache:
+            targets = _column_names(y, X.schema.names)
+            self._note_columns(X.schema.empty_table().drop_columns(targets), reset=True)
+            table, how = from_dataset(X), how | {"targets": targets, "disk": OnDisk(cache, keep_cache)}
+        elif cache is not None or keep_cache:
             raise InputError("cache is for a pyarrow.dataset.Dataset; X is in memory already, leave it out")
-        rows = self._inputs(X, reset=True)
-        y_rows = targets(y, len(rows))
-        self._y_is_column = y_rows.ndim == 2 and y_rows.shape[1] == 1
-        whole = Part(rows, self._flat(y_rows))
-        names, seed = target_names(y) or _default_names(whole.y), seed_of(self.random_state)
-        spec = self.spec(len(names))
-        LIKELIHOODS[spec.model.likelihood].codec.real(whole.y.reshape(len(rows), -1), names, range(len(rows)))
-        train, *parts = self.parts(len(rows), seed, given, whole.y)
-        val, held = (replace(_take(whole, index), labels=index.tolist()) for index in parts)
-        self.fitted_ = fit_table(
-            spec,
-            self.train_config(len(train), seed),
-            _take(whole, train),
-            self._validation(X_val, y_val) if given else val,
-            held,
-            names,
-            **self._how(on_epoch, should_stop, resume),
-        )
+        else:
+            table = with_targets(self._table(X, reset=True), y)
+        how["validation"] = self._validation(X_val, y_val)
+        with prepare(table, settings, **how) as prepared:
+            self.fitted_, _ = train(prepared, settings, on_epoch=on_epoch, should_stop=should_stop, resume=resume)
         return self
 
-    def fit_stored(
-        self,
-        table: Stored,
-        *,
-        on_epoch: Callable[[Epoch], None] | None = None,
-        should_stop: Callable[[], bool] | None = None,
-        resume: bool = True,
-        snapshot_steps: int = 50,
-        block_rows: int = BLOCK_ROWS,
-        group_bytes: int = GROUP_BYTES,
-    ) -> Self:
-        """Learn from a table on the disk that `ondisk.stored` has made ready.
-
-        Args:
-            table: the rows.
-            on_epoch: see `fit`.
-            should_stop: see `fit`.
-            resume: see `fit`.
-            snapshot_steps: see `dspp.training.fit`.
-            block_rows: see `DiskRows`.
-            group_bytes: see `DiskRows`.
-        """
-        self._note_columns(table.inputs.empty_table(), reset=True)
-        spec, config = self.spec(table.cache.num_outputs), self.train_config(len(table), seed_of(self.random_state))
-        with DiskRows(table.cache, spec, config, block_rows, group_bytes) as rows:
-            how = self._how(on_epoch, should_stop, resume) | {"snapshot_steps": snapshot_steps}
-            fitted = fit_rows(spec, config, table.learned, (rows, None), table.val, table.held, **how)
-        notes = (*(note for note in table.notes if note not in fitted.notes), *fitted.notes)
-        self.fitted_ = replace(fitted, notes=notes)
-        return self
-
-    def _how(
-        self, on_epoch: Callable[[Epoch], None] | None, should_stop: Callable[[], bool] | None, resume: bool
-    ) -> dict[str, Any]:
-        """What `training.fit` is told beside the rows."""
-        if self.time_budget is not None:
-            check_number("time_budget", self.time_budget)
-        return {
-            "features": self.features if isinstance(self.features, nn.Module) else None,
-            "progress": self.progress,
-            "checkpoint": self.checkpoint,
-            "resume": resume and self.checkpoint is not None,
-            "time_budget": self.time_budget,
-            "on_epoch": on_epoch,
-            "should_stop": should_stop,
-        }
-
-    def _validation(self, X_val: Any, y_val: Any) -> Part:
+    def _validation(self, X_val: Any, y_val: Any) -> MemoryTable | None:
+        if X_val is None and y_val is None:
+            return None
         if X_val is None or y_val is None:
             raise InputError("got only one of X_val and y_val, expected both or neither")
-        rows = self._inputs(X_val, reset=False, name="X_val")
-        return Part(rows, self._flat(targets(y_val, len(rows), "y_val", every_output=False)), "X_val")
+        return with_targets(self._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
 
-    def _flat(self, y: Array) -> Array:
-        """(N,) for the (N, 1) of a single output."""
-        return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-
-    def _inputs(self, X: Any, reset: bool, name: str = "X") -> Inputs:
-        """X as rows, its width and names noted (`reset`) or held against those noted."""
-        rows = Inputs.of(X, name)
-        self._note_columns(rows.array if rows.table is None else rows.table, reset)
-        return rows
+    def _table(self, X: Any, reset: bool, name: str = "X") -> MemoryTable:
+        """X as a table, its width and names noted (`reset`) or held against those noted."""
+        table = table_of(X, name)
+        self._note_columns(table.array if table.arrow is None else table.arrow, reset)
+        return table
 
     def _note_columns(self, X: Any, reset: bool) -> None:
         try:
@@ -186,8 +146,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
     def predict_dist(self, X: Any) -> Predictive:
         """The predictive distribution of each row, in the units of y: a mixture."""
         check_is_fitted(self, "fitted_")
-        rows = self._inputs(X, reset=False)
-        return self.fitted_.distribution(rows.encode(self.fitted_.encoder))
+        return self.fitted_.predict(self._table(X, reset=False))
 
     def pred_dist(self, X: Any) -> Predictive:
         """`predict_dist`, as NGBoost calls it."""
@@ -210,58 +169,77 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
         mean = self._shaped(X, mixture.mean)
         return (mean, self._shaped(X, mixture.std, "_std")) if return_std else mean
 
+    def predict_table(
+        self,
+        X: Any,
+        quantiles: Sequence[float] = (),
+        interval: float | None = None,
+        *,
+        components: bool = False,
+        samples: int = 0,
+        random_state: Any = 0,
+    ) -> Any:
+        """Predictions as a data frame with the columns of `dspp predict`: TARGET_mean, TARGET_std and what was asked.
+
+        Args:
+            X: the rows; an array gives an Arrow table.
+            quantiles: probabilities: TARGET_q0.05 and so on.
+            interval: the share that a central interval is to hold: TARGET_lower and TARGET_upper.
+            components: whether to give weight, mean and spread of each component: TARGET_weight_0 and so on.
+            samples: how many draws to give: TARGET_sample_0 and so on.
+            random_state: of the draws.
+        """
+        generator = torch.Generator().manual_seed(seed_of(random_state))
+        how: dict[str, Any] = {"components": components, "samples": samples, "generator": generator}
+        return frame_like(X, self._columns(X, quantiles=_probabilities(quantiles), interval=interval, **how))
+
     def predict_quantiles(self, X: Any, alpha: float | Sequence[float] = (0.05, 0.5, 0.95)) -> Any:
         """Quantiles at each probability in `alpha`: (N, K), or (N, K, T); for a data frame, columns such as y_q0.05."""
-        try:
-            probabilities = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
-        except (TypeError, ValueError):
-            raise InputError(f"alpha: got {alpha!r:.100}, expected probabilities such as (0.05, 0.5, 0.95)") from None
-        if is_frame(X) and len(set(probabilities.tolist())) < probabilities.size:
+        probabilities = _probabilities(alpha)
+        if is_frame(X) and len(set(probabilities)) < len(probabilities):
             raise InputError(f"alpha: got {alpha!r:.100}, expected each once: columns of a data frame are known by it")
-        ends = _by_output(self.predict_dist(X), lambda one: one.quantile(torch.from_numpy(probabilities)).T)
-        return self._several(X, ends, [quantile_name(p) for p in probabilities])
+        columns = self._columns(X, quantiles=probabilities, moments=False)
+        return self._several(X, columns, [quantile_name(p) for p in probabilities])
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Any:
-        """The central interval that holds `coverage`: (N, 2), or (N, 2, T); for a data frame, columns lower and upper.
+        """The central interval that holds `coverage`: (N, 2), or (N, 2, T); for a data frame, y_lower and y_upper.
 
         With `conformal=True` the interval is recalibrated, and holds its share of new rows whatever the model. Where
         there were too few rows to recalibrate with, that takes an infinite one, with a warning.
         """
         check_number("coverage", coverage)
-        mixture, fitted = self.predict_dist(X), self.fitted_
-        if (conformal := fitted.recalibration) is not None:
-            ends = torch.stack(conformal.interval(mixture, coverage), dim=1).numpy()
-            if why := conformal.why_infinite(coverage, fitted.target_names):
-                warnings.warn(f"at a coverage of {coverage:.6g} intervals are infinite: {why}", stacklevel=2)
-        else:
-            ends = _by_output(mixture, lambda one: torch.stack(one.interval(coverage), dim=1))
-        return self._several(X, ends, ["lower", "upper"])
+        columns = self._columns(X, interval=coverage, moments=False)
+        if why := self.fitted_.why_infinite(coverage):
+            warnings.warn(why, stacklevel=2)
+        return self._several(X, columns, ["lower", "upper"])
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draws from each row's distribution: (n_samples, N), or (n_samples, N, T)."""
         generator = torch.Generator().manual_seed(seed_of(random_state))
         return cast(Array, self.predict_dist(X).sample(n_samples, generator).numpy())
 
-    def _shaped(self, X: Any, values: torch.Tensor, suffix: str = "") -> Any:
-        """One number a row and output, in the shape and library that the user uses."""
-        array = values.numpy()
-        names = [name + suffix for name in self.fitted_.target_names]
-        if is_frame(X):
-            if array.ndim == 1:
-                return series_like(X, names[0], array)
-            return frame_like(X, dict(zip(names, array.T, strict=True)))
-        return array[:, None] if getattr(self, "_y_is_column", False) else array
+    def _columns(self, X: Any, **what: Any) -> dict[str, Array]:
+        check_is_fitted(self, "fitted_")
+        return self.fitted_.predictions(self._table(X, reset=False), **what)
 
-    def _several(self, X: Any, values: Array, labels: Sequence[str]) -> Any:
-        """Several numbers a row and output."""
+    def _shaped(self, X: Any, values: torch.Tensor, suffix: str = "") -> Any:
+        """One number per row and output, in the shape and library that the user uses."""
+        array = values.numpy()
         if not is_frame(X):
-            return values
-        names = self.fitted_.target_names
-        if values.ndim == 2:
-            prefix = "" if list(labels) == ["lower", "upper"] else f"{names[0]}_"
-            return frame_like(X, {f"{prefix}{label}": values[:, k] for k, label in enumerate(labels)})
-        columns = {f"{name}_{label}": values[:, k, t] for t, name in enumerate(names) for k, label in enumerate(labels)}
-        return frame_like(X, columns)
+            return array
+        names = [name + suffix for name in self.fitted_.target_names]
+        if array.ndim == 1:
+            return series_like(X, names[0], array)
+        return frame_like(X, dict(zip(names, array.T, strict=True)))
+
+    def _several(self, X: Any, columns: dict[str, Array], labels: Sequence[str]) -> Any:
+        """Several numbers per row and output."""
+        if is_frame(X):
+            return frame_like(X, columns)
+        outputs = [
+            np.stack([columns[f"{name}_{label}"] for label in labels], axis=1) for name in self.fitted_.target_names
+        ]
+        return outputs[0] if len(outputs) == 1 else np.stack(outputs, axis=-1)
 
     # ---------------------------------------------------------------- scores
 
@@ -270,65 +248,59 @@ class Regressor(MultiOutputMixin, RegressorMixin, Settings):  # type: ignore[mis
 
         NaN where y does not vary, as in a single row.
         """
-        mixture, y_rows = self.scored(X, y)
-        weights = None if sample_weight is None else self._flat(check_y(sample_weight, len(mixture), "sample_weight"))
-        if weights is not None and weights.ndim > 1:
+        judged = self.evaluation(X, y)
+        weights = None if sample_weight is None else check_y(sample_weight, len(judged.y), "sample_weight")
+        if weights is not None and weights[:1].size > 1:
             raise InputError(f"sample_weight: got shape {weights.shape}, expected ({len(weights)},): one for each row")
         if weights is not None and (weights < 0).any():
             raise InputError(f"sample_weight: got {weights.min():g}, expected numbers of at least 0")
-        return metrics.r_squared(mixture.mean.numpy(), y_rows, weights)
+        weights = None if weights is None else weights.reshape(-1)
+        return metrics.r_squared(judged.distribution.mean.numpy(), judged.y, weights)
 
     def score_nll(self, X: Any, y: Any) -> float:
         """Mean negative log density of y, in nats; with T outputs, for each observed value. Lower is better."""
-        return metrics.Comparison(*self.scored(X, y)).nll()
+        return self.evaluation(X, y).comparison.scores(["nll"])["nll"]
 
     def score_crps(self, X: Any, y: Any) -> float:
         """Mean continuous ranked probability score, in the units of y. Lower is better."""
-        return metrics.crps(*self.scored(X, y))
+        return self.evaluation(X, y).comparison.scores(["crps"])["crps"]
 
     def evaluate(self, X: Any, y: Any) -> dict[str, float]:
-        """Every score of `dspp.metrics.METRICS` by name, such as nll, rmse, crps, r2, coverage90 and width90."""
-        return metrics.all_scores(*self.scored(X, y))
+        """Every score by name: nll, rmse, crps, r2, coverage and mean width of intervals, uniformity of the PIT."""
+        return self.evaluation(X, y).scores
 
     def calibration(self, X: Any, y: Any) -> Calibration:
         """Whether the intervals hold what they promise on rows that were not trained on; `.verdict()` says it."""
-        mixture, y_rows = self.scored(X, y)
-        return check_calibration(mixture, y_rows, self.fitted_.target_names, self.fitted_.recalibration)
+        return self.evaluation(X, y).calibration
 
-    def scored(self, X: Any, y: Any) -> tuple[Predictive, Array]:
-        """The predictive distribution of each row, and what was observed there in the same shape.
-
-        Of several outputs some may not have been observed at all; scores are then of the others.
+    def evaluation(self, X: Any, y: Any) -> Evaluation:
+        """The predictive distribution of each row beside what was observed there.
 
         Raises:
             InputError: X or y cannot be used, or y has another number of outputs than the model.
         """
-        mixture = self.predict_dist(X)
-        y_rows = self._flat(targets(y, len(mixture), every_output=False))
-        if y_rows.shape != mixture.mean.shape:
-            raise InputError(
-                f"y: expected shape {tuple(mixture.mean.shape)}, as predicted, got {y_rows.shape}. "
-                "Give the outputs that the model was fitted to."
-            )
-        return mixture, y_rows
+        check_is_fitted(self, "fitted_")
+        return self.fitted_.evaluate(with_targets(self._table(X, reset=False), y, every_output=False))
 
     # ---------------------------------------------------------------- keeping
 
     def save(self, path: str | Path) -> None:
         """Write one safe file from which `dspp.load` makes an estimator that predicts the same.
 
-        What only `fit` is told comes back at its default (`validation_fraction`, `calibration_fraction`, `time_budget`,
-        `checkpoint`, `progress`), and where y was (N, 1), predictions are (N,).
+        Its parameters come back too, but for those of the run (`checkpoint`, `progress`) and a module of your own.
         """
         check_is_fitted(self, "fitted_")
         modelfile.save(self.fitted_, path)
 
 
-def _take(whole: Part, index: NDArray[np.intp]) -> Part:
-    return Part(whole.rows.take(index), whole.y[index])
+def seed_of(random_state: Any) -> int:
+    """A whole number from what scikit-learn takes as a random state."""
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
-def _names(y: Any, columns: Sequence[str]) -> list[str]:
+def _column_names(y: Any, columns: Sequence[str]) -> list[str]:
     """The targets of a dataset."""
     names = [y] if isinstance(y, str) else list(y) if isinstance(y, list | tuple) else []
     if not names or not all(name in columns for name in names):
@@ -336,11 +308,8 @@ def _names(y: Any, columns: Sequence[str]) -> list[str]:
     return names
 
 
-def _default_names(y: Array) -> tuple[str, ...]:
-    return ("y",) if y.ndim == 1 else tuple(f"y{t}" for t in range(y.shape[1]))
-
-
-def _by_output(mixture: Predictive, of_one: Callable[[RealPredictive], torch.Tensor]) -> Array:
-    """(N, K) of one output, or (N, K, T)."""
-    columns = [of_one(one) for one in mixture.outputs()]
-    return cast(Array, (columns[0] if len(columns) == 1 else torch.stack(columns, dim=-1)).numpy())
+def _probabilities(alpha: float | Sequence[float]) -> list[float]:
+    try:
+        return np.atleast_1d(np.asarray(alpha, dtype=np.float64)).tolist()  # type: ignore[no-any-return]
+    except (TypeError, ValueError):
+        raise InputError(f"alpha: got {alpha!r:.100}, expected probabilities such as (0.05, 0.5, 0.95)") from None

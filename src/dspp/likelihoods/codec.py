@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from dspp.data.scaling import Standardizer
-from dspp.errors import InputError
+from dspp.encoding.scaling import Standardizer
 from dspp.predictive import LogNormalMixture, Predictive
+from dspp.table.messages import Place
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +25,8 @@ class Codec(ABC):
     scale: Standardizer
 
     @classmethod
-    def real(cls, y: Float[np.ndarray, "N T"], names: Sequence[str], labels: Sequence[object], where: str = "y") -> Any:
-        """Return the targets as real numbers on their way to be standardised.
+    def real(cls, y: Float[np.ndarray, "N T"], names: Sequence[str], place: Place) -> Float[np.ndarray, "N T"]:
+        """Return the targets as real numbers on their way to be standardised; `place` is where they stand, for errors.
 
         Raises:
             InputError: A target is not one that this likelihood allows.
@@ -57,17 +57,17 @@ class Logarithm(Codec):
     """Positive targets: their logarithms, standardised."""
 
     @classmethod
-    def real(cls, y: Float[np.ndarray, "N T"], names: Sequence[str], labels: Sequence[object], where: str = "y") -> Any:
+    def real(cls, y: Float[np.ndarray, "N T"], names: Sequence[str], place: Place) -> Float[np.ndarray, "N T"]:
         """Return log y."""
         bad = np.argwhere(~(np.isnan(y) | (y > 0)))
         if len(bad):
             n, t = bad[0].tolist()
-            row = labels[n] if len(labels) else n
-            raise InputError(
-                f"{where}: column {names[t]!r}, row {row}: got {y[n, t]:g}, expected a positive number for the "
-                "likelihood 'log-normal'; use likelihood='gaussian', or leave out this row"
+            raise place.of(names[t]).error(
+                f"got {y[n, t]:g}, expected a positive number for the likelihood 'log-normal'; use "
+                "likelihood='gaussian', or leave out this row",
+                n,
             )
-        return np.log(y)
+        return np.asarray(np.log(y))
 
     def decode(self, predictive: Predictive) -> Predictive:
         """Shift and scale, then take the exponential."""

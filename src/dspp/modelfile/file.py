@@ -36,6 +36,7 @@ from dspp.modelfile.weights import (
     read_scores,
     write_tensors,
 )
+from dspp.notes import notes_from_json
 
 MAX_HEADER_BYTES = 8_000_000  # JSON takes up to 30 times its size in memory,
 MAX_HEADER_VALUES = 400_000  # but no more than this many lists, objects and members of them
@@ -166,11 +167,12 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         history=history,
         best_epoch=one_of(get(header, "best_epoch", int | None), [None, *(epoch.number for epoch in history)]),
         metrics={name: or_nan(value) for name, value in get(header, "metrics", dict[str, float | None]).items()},
-        notes=tuple(get(header, "notes", list[str])),
+        notes=notes_from_json(get(header, "notes", list[Any])),
         seconds=float(get(header, "seconds", float)),
         versions=get(header, "versions", dict[str, str]),
         conformal=read_scores(tensors, T),
         num_rows=get(header, "num_rows", int),
+        params=get(header, "params", dict[str, Any] | None) if "params" in header else None,
     )
     if cheap_to_factorise(fitted.model):
         _ = fitted.predictor  # or NumericalError; kept for the first prediction

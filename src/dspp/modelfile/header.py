@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from dspp.config import ModelConfig, ObjectiveConfig, TrainConfig, fits
-from dspp.data.encoding import TableEncoder
+from dspp.encoding.encoder import TableEncoder
 from dspp.errors import InputError
 from dspp.fitted import Fitted
 from dspp.history import Epoch
+from dspp.notes import notes_to_json
 from dspp.presets import Spec
 from dspp.storage import to_plain
 from dspp.upgrade import with_likelihood_setting
@@ -43,7 +44,8 @@ def write_header(fitted: Fitted, own_features: bool) -> dict[str, Any]:
         "history": to_plain([dataclasses.asdict(epoch) for epoch in fitted.history], non_finite=_null),
         "best_epoch": fitted.best_epoch,
         "metrics": to_plain({name: float(value) for name, value in fitted.metrics.items()}, non_finite=_null),
-        "notes": fitted.notes,
+        "notes": notes_to_json(fitted.notes),
+        **({} if fitted.params is None else {"params": fitted.params}),
         "model_notes": fitted.model.notes,
         "jitter_climbs": [layer.climbs for layer in fitted.model.gp_layers],
         "seconds": fitted.seconds,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dspp.calibration import Conformal
 from dspp.config import ModelConfig
-from dspp.data.scaling import Standardizer
+from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.features import feature_network
 from dspp.fitted import Fitted

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dspp.data.checks import Table, check_X
 from dspp.errors import InputError
 from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, checked_column, house_axes, labelled
+from dspp.table.checks import Array, check_X
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,7 @@ def training_curves(history: Sequence[EpochLike], *, best_epoch: int | None = No
     return labelled(ax, "epoch", "NLL, nats a row, standardised")
 
 
-def sites_and_weights(sites: Table, weights: Table, *, ax: "Axes | None" = None) -> "Axes":
+def sites_and_weights(sites: Array, weights: Array, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the sites ξ of a hidden layer, one column for each component, the heaviest first.
 
     The dots of a column are the sites of the W hidden units, in units' standard deviations; area follows weight.
@@ -75,7 +75,7 @@ def sites_and_weights(sites: Table, weights: Table, *, ax: "Axes | None" = None)
     return labelled(ax, "weight of the component", "site ξ")
 
 
-def ranked_bars(names: Sequence[str], values: Table, label: str, *, ax: "Axes | None" = None, most: int = 20) -> "Axes":
+def ranked_bars(names: Sequence[str], values: Array, label: str, *, ax: "Axes | None" = None, most: int = 20) -> "Axes":
     """Draw the `most` largest values as horizontal bars with their names, the largest on top."""
     numbers = checked_column(values, "values", len(names))
     order = np.argsort(-numbers, kind="stable")[:most]

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from scipy.stats import binom
 from torch import Tensor
 
-from dspp.data.checks import Table
 from dspp.errors import InputError
 from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, Vector, checked_column, dots, house_axes, labelled, to_numpy
+from dspp.table.checks import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,9 +64,9 @@ def density(mixture: MixtureLike, row: int = 0, *, y: float | None = None, ax: "
 
 def fan(
     mixture: MixtureLike,
-    x: Table,
+    x: Array,
     *,
-    y: Table | None = None,
+    y: Array | None = None,
     ax: "Axes | None" = None,
     levels: Sequence[float] = (0.5, 0.8, 0.95),
 ) -> "Axes":
@@ -97,7 +97,7 @@ def fan(
     return labelled(ax, "x", "value", legend_columns=5)
 
 
-def pit_histogram(pit: Table, *, ax: "Axes | None" = None, bins: int = 20) -> "Axes":
+def pit_histogram(pit: Array, *, ax: "Axes | None" = None, bins: int = 20) -> "Axes":
     """Draw how the PIT values are spread, and the band that 95 % of the bars lie in if the model is calibrated.
 
     Args:
@@ -118,7 +118,7 @@ def pit_histogram(pit: Table, *, ax: "Axes | None" = None, bins: int = 20) -> "A
     return labelled(ax, "probability given to values below the observed", "relative frequency")
 
 
-def reliability(pit: Table, *, ax: "Axes | None" = None) -> "Axes":
+def reliability(pit: Array, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the share of rows inside their central interval against the interval's probability.
 
     The band holds 95 % of the observed shares at each level if the model is calibrated.
@@ -141,14 +141,14 @@ def reliability(pit: Table, *, ax: "Axes | None" = None) -> "Axes":
     return labelled(ax, "probability of the interval", "rows inside it")
 
 
-def central_coverage(pit: Table, levels: Table) -> Float[np.ndarray, " L"]:
+def central_coverage(pit: Array, levels: Array) -> Float[np.ndarray, " L"]:
     """Return the share of rows inside their central interval of each probability: |F(y) − ½| <= level/2."""
     distance = np.sort(np.abs(_probabilities(pit) - 0.5))
     inside = np.searchsorted(distance, checked_column(levels, "levels") / 2, side="right")
     return np.asarray(inside / len(distance), dtype=np.float64)
 
 
-def predicted_observed(mean: Table, lower: Table, upper: Table, y: Table, *, ax: "Axes | None" = None) -> "Axes":
+def predicted_observed(mean: Array, lower: Array, upper: Array, y: Array, *, ax: "Axes | None" = None) -> "Axes":
     """Draw what happened against what was predicted, each row with its interval; rows outside theirs stand out.
 
     Args:
@@ -170,7 +170,7 @@ def predicted_observed(mean: Table, lower: Table, upper: Table, y: Table, *, ax:
     return labelled(ax, "predicted", "observed")
 
 
-def crps_by_spread(std: Table, crps: Table, *, ax: "Axes | None" = None) -> "Axes":
+def crps_by_spread(std: Array, crps: Array, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the mean CRPS of each tenth of the rows, from the surest to the least sure.
 
     The dots show the CRPS that a calibrated Normal of the same standard deviation has on average, σ/√π.
@@ -219,7 +219,7 @@ def _draw_components(ax: "Axes", one: MixtureLike, x: Vector) -> None:
         ax.plot(x, weights[s] * np.exp(to_numpy(log_prob[s])), color=MUTED, linewidth=0.7, alpha=0.9)
 
 
-def _probabilities(pit: Table) -> Vector:
+def _probabilities(pit: Array) -> Vector:
     values = checked_column(pit, "pit")
     if values.min() < 0.0 or values.max() > 1.0:
         wrong = values[(values < 0.0) | (values > 1.0)][0]

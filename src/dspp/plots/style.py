@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from dspp.data.checks import Table, check_y
 from dspp.errors import InputError
+from dspp.table.checks import Array, check_y
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ def to_numpy(tensor: Tensor) -> Float[np.ndarray, "..."]:
     return np.asarray(tensor.detach().cpu().double().numpy(), dtype=np.float64)
 
 
-def checked_column(values: Table, name: str, rows: int | None = None) -> Vector:
+def checked_column(values: Array, name: str, rows: int | None = None) -> Vector:
     """A new float64 array of finite numbers, one a row, or an `InputError`."""
     column = check_y(values, len(values) if isinstance(values, Sized) else 1, name)
     if column.ndim != 1 or rows not in (None, len(column)):

@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 from torch.distributions import Categorical, MixtureSameFamily
 
-from dspp.data.checks import Table
 from dspp.errors import InputError
 from dspp.predictive import maths
+from dspp.table.checks import Array
 
 _WEIGHT_TOLERANCE = 1e-6  # by which the weights of a mix may miss one
 
@@ -37,7 +37,7 @@ class Mixture(ABC):
         """The variance of each component: latent function plus observation noise."""
 
     @abstractmethod
-    def component_log_prob(self, y: Table) -> Float[Tensor, "S N"]:
+    def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
         """Return log p_s(y_n), without the weights."""
 
     @abstractmethod
@@ -87,7 +87,7 @@ class Mixture(ABC):
         """The square root of the total variance."""
         return self.var.sqrt()
 
-    def log_prob(self, y: Table) -> Float[Tensor, " N"]:
+    def log_prob(self, y: Array) -> Float[Tensor, " N"]:
         """Return log p(y_n) = log Σ_s exp(log ω_s + log p_s(y_n))."""
         return torch.logsumexp(self.log_weights.unsqueeze(-1) + self.component_log_prob(y), dim=0)
 

@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from dspp.data.checks import Table
 from dspp.errors import InputError
 from dspp.predictive import maths
 from dspp.predictive.normal import NormalMixture
 from dspp.predictive.one_output import OneOutput
+from dspp.table.checks import Array
 
 
 @final
@@ -82,17 +82,17 @@ class LogNormalMixture(OneOutput):
         """The square root of the variance."""
         return self.var.sqrt()
 
-    def component_log_prob(self, y: Table) -> Float[Tensor, "S N"]:
+    def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
         """Return log p_s(y_n), without the weights; −inf where y is not positive."""
         log_y, jacobian = self._log(y)
         return self.log.component_log_prob(log_y) - jacobian
 
-    def log_prob(self, y: Table) -> Float[Tensor, " N"]:
+    def log_prob(self, y: Array) -> Float[Tensor, " N"]:
         """Return log p(y_n) = log p_x(log y_n) − log y_n; −inf where y is not positive."""
         log_y, jacobian = self._log(y)
         return self.log.log_prob(log_y) - jacobian
 
-    def cdf(self, y: Table) -> Float[Tensor, " *K N"]:
+    def cdf(self, y: Array) -> Float[Tensor, " *K N"]:
         """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
         y = maths.checked_targets(y, self.log.component_mean, many=True)
         return self.log.cdf(torch.where(y > 0.0, y, 0.0).log())
@@ -101,7 +101,7 @@ class LogNormalMixture(OneOutput):
         """Return the exponential of the quantiles of log y, for one p or for K of them."""
         return self.log.quantile(p).exp()
 
-    def crps(self, y: Table) -> Float[Tensor, " N"]:
+    def crps(self, y: Array) -> Float[Tensor, " N"]:
         """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y."""
         y = maths.checked_targets(y, self.log.component_mean)
         exact = self.log.to(torch.float64)
@@ -137,7 +137,7 @@ class LogNormalMixture(OneOutput):
             raise InputError("got distributions of different kinds; mix predictions of the same rows")
         return cls(NormalMixture.mix([part.log for part in parts], weights))
 
-    def _log(self, y: Table) -> tuple[Tensor, Tensor]:
+    def _log(self, y: Array) -> tuple[Tensor, Tensor]:
         """Return log y and what it takes off a log density; (0, inf) where y is not positive."""
         y = maths.checked_targets(y, self.log.component_mean)
         log_y = torch.where(y > 0.0, y, 1.0).log()

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.special import ndtri
 
-from dspp.data.checks import Table
 from dspp.derivatives import first_only
 from dspp.errors import InputError, NumericalError
+from dspp.table.checks import Array
 
 LOG_2PI = math.log(2.0 * math.pi)
 _CHUNK_ELEMENTS = 2**20  # numbers in the largest temporary: 8 MB of float64 stay in the cache
@@ -72,7 +72,7 @@ def check_probabilities(p: float | Float[Tensor, " *K"], device: torch.device) -
     return wanted
 
 
-def checked_targets(y: Table, mean: Float[Tensor, "S N *T"], many: bool = False) -> Tensor:
+def checked_targets(y: Array, mean: Float[Tensor, "S N *T"], many: bool = False) -> Tensor:
     """Return y as a tensor with one value for each row and output or, where `many` are allowed, K of them.
 
     Of one output, (N, 1) is taken as (N,): targets have an output axis inside the library.

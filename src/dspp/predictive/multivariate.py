@@ -10,11 +10,11 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 from torch.distributions import MixtureSameFamily, MultivariateNormal
 
-from dspp.data.checks import Table
 from dspp.errors import NumericalError
 from dspp.predictive import maths
 from dspp.predictive.base import Mixture
 from dspp.predictive.normal import NormalMixture
+from dspp.table.checks import Array
 
 
 @final
@@ -60,14 +60,14 @@ class MultivariateNormalMixture(Mixture):
         d = self.component_mean - self.mean
         return maths.average(self.weights, self.component_cov + d.unsqueeze(-1) * d.unsqueeze(-2))
 
-    def component_log_prob(self, y: Table) -> Float[Tensor, "S N"]:
+    def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
         """Return log N(y_n | μ_sn, C_sn + diag σ²) of the observed outputs (of none: 0), without the weights."""
         y = maths.checked_targets(y, self.component_mean)
         exact = self.to(torch.float64)  # outputs that move together make the covariance nearly singular
         log_prob = maths.multivariate_normal_log_prob(y.double(), exact.component_mean, exact.component_cov)
         return log_prob.to(torch.result_type(y, self.component_mean))
 
-    def expected_log_lik(self, y: Table) -> Float[Tensor, "S N"]:
+    def expected_log_lik(self, y: Array) -> Float[Tensor, "S N"]:
         """Return E[log N(y_n | f, diag σ²)] over f ~ N(μ_sn, C_sn), the ELBO's data term, of the observed outputs."""
         y = maths.checked_targets(y, self.component_mean)
         y, missing = maths.fill_missing(y, self.component_mean)
@@ -114,7 +114,7 @@ class MultivariateNormalMixture(Mixture):
         deviation = L[which, row] @ normal.unsqueeze(-1)  # (num, N, T, 1)
         return self.component_mean.detach()[which, row] + deviation.squeeze(-1)
 
-    def crps(self, y: Table) -> Float[Tensor, "N T"]:
+    def crps(self, y: Array) -> Float[Tensor, "N T"]:
         """Return the continuous ranked probability score of the marginal of each output; NaN if it was not observed."""
         y = maths.checked_targets(y, self.component_mean)
         y, missing = maths.fill_missing(y, self.mean)

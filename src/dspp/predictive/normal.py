@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 from torch.distributions import MixtureSameFamily, Normal
 
-from dspp.data.checks import Table
 from dspp.predictive import maths
 from dspp.predictive.base import Mixture
 from dspp.predictive.one_output import OneOutput
+from dspp.table.checks import Array
 
 
 @final
@@ -47,17 +47,17 @@ class NormalMixture(OneOutput, Mixture):
         """The variance of each component: v + σ²."""
         return self.latent_var + self.noise_var
 
-    def component_log_prob(self, y: Table) -> Float[Tensor, "S N"]:
+    def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
         """Return log N(y_n | μ_sn, v_sn + σ²), without the weights."""
         y = maths.checked_targets(y, self.component_mean)
         return maths.normal_log_prob(y, self.component_mean, self.component_var)
 
-    def expected_log_lik(self, y: Table) -> Float[Tensor, "S N"]:
+    def expected_log_lik(self, y: Array) -> Float[Tensor, "S N"]:
         """Return E[log N(y_n | f, σ²)] over f ~ N(μ_sn, v_sn), the data term of the ELBO."""
         y = maths.checked_targets(y, self.component_mean)
         return maths.expected_normal_log_prob(y, self.component_mean, self.latent_var, self.noise_var)
 
-    def cdf(self, y: Table) -> Float[Tensor, " *K N"]:
+    def cdf(self, y: Array) -> Float[Tensor, " *K N"]:
         """Return P(Y_n <= y_n) for one value a row, (N,), or for K values a row, (K, N)."""
         y = maths.checked_targets(y, self.component_mean, many=True)
         weights, mean, var = self._in_float64()
@@ -79,7 +79,7 @@ class NormalMixture(OneOutput, Mixture):
         mean, std = self.component_mean.detach(), self.component_var.detach().sqrt()
         return mean.gather(0, which) + std.gather(0, which) * normal
 
-    def crps(self, y: Table) -> Float[Tensor, " N"]:
+    def crps(self, y: Array) -> Float[Tensor, " N"]:
         """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y."""
         y = maths.checked_targets(y, self.component_mean)
         weights, mean, var = self._in_float64()

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dspp.data.checks import Table, check_y
 from dspp.errors import InputError
 from dspp.predictive import maths
+from dspp.table.checks import Array, check_y
 
 if TYPE_CHECKING:  # drawing is asked for rarely; matplotlib is slow to import
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ class OneOutput(ABC):
     component_mean: Float[Tensor, "S N"]
 
     @abstractmethod
-    def cdf(self, y: Table) -> Float[Tensor, " *K N"]:
+    def cdf(self, y: Array) -> Float[Tensor, " *K N"]:
         """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
 
     @abstractmethod
@@ -36,7 +36,7 @@ class OneOutput(ABC):
         """Return itself: it has one output."""
         return [self]
 
-    def pit(self, y: Table) -> Float[Tensor, " N"]:
+    def pit(self, y: Array) -> Float[Tensor, " N"]:
         """Return the probability integral transform F(y_n), uniform where the mixture is the truth."""
         y = maths.checked_targets(y, self.component_mean)
         return self.cdf(y)
@@ -54,26 +54,26 @@ class OneOutput(ABC):
         return plots.density(cast("MixtureLike", self), row, y=y, ax=ax)
 
     def plot_fan(
-        self, x: Table, y: Table | None = None, ax: "Axes | None" = None, levels: Sequence[float] = (0.5, 0.8, 0.95)
+        self, x: Array, y: Array | None = None, ax: "Axes | None" = None, levels: Sequence[float] = (0.5, 0.8, 0.95)
     ) -> "Axes":
         """Draw the median and central intervals of every row against one input `x`."""
         from dspp import plots
 
         return plots.fan(cast("MixtureLike", self), x, y=y, ax=ax, levels=levels)
 
-    def plot_pit(self, y: Table, ax: "Axes | None" = None) -> "Axes":
+    def plot_pit(self, y: Array, ax: "Axes | None" = None) -> "Axes":
         """Draw the histogram of F(y_n): flat where the mixture is the truth."""
         from dspp import plots
 
         return plots.pit_histogram(self._pit_array(y), ax=ax)
 
-    def plot_reliability(self, y: Table, ax: "Axes | None" = None) -> "Axes":
+    def plot_reliability(self, y: Array, ax: "Axes | None" = None) -> "Axes":
         """Draw how much each central interval holds against how much it promises."""
         from dspp import plots
 
         return plots.reliability(self._pit_array(y), ax=ax)
 
-    def _pit_array(self, y: Table) -> Float[np.ndarray, " N"]:
+    def _pit_array(self, y: Array) -> Float[np.ndarray, " N"]:
         observed = torch.from_numpy(check_y(y, self.component_mean.shape[1])).to(self.component_mean.device)
         array: Float[np.ndarray, " N"] = self.pit(observed).detach().cpu().numpy()
         return array

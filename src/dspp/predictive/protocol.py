@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from dspp.data.checks import Table
+from dspp.table.checks import Array
 
 
 class Predictive(Protocol):
@@ -32,10 +32,10 @@ class Predictive(Protocol):
     def __len__(self) -> int:
         """N, the number of rows."""
 
-    def log_prob(self, y: Table) -> Float[Tensor, " N"]:
+    def log_prob(self, y: Array) -> Float[Tensor, " N"]:
         """Return the log density (or log probability) of y, joint over the outputs observed in a row."""
 
-    def crps(self, y: Table) -> Float[Tensor, " N *T"]:
+    def crps(self, y: Array) -> Float[Tensor, " N *T"]:
         """Return the continuous ranked probability score of each output; NaN if it was not observed."""
 
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N *T"]:
@@ -74,13 +74,13 @@ class RealPredictive(Predictive, Protocol):
     def component_var(self) -> Float[Tensor, "S N"]:
         """The variance of each component."""
 
-    def component_log_prob(self, y: Table) -> Float[Tensor, "S N"]:
+    def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
         """Return log p_s(y_n), without the weights."""
 
-    def cdf(self, y: Table) -> Float[Tensor, " *K N"]:
+    def cdf(self, y: Array) -> Float[Tensor, " *K N"]:
         """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
 
-    def pit(self, y: Table) -> Float[Tensor, " N"]:
+    def pit(self, y: Array) -> Float[Tensor, " N"]:
         """Return the probability integral transform F(y_n)."""
 
     def quantile(self, p: float | Float[Tensor, " *K"]) -> Float[Tensor, " *K N"]:

@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 from torch.distributions import MixtureSameFamily, StudentT
 
-from dspp.data.checks import Table
 from dspp.errors import InputError
 from dspp.predictive import maths
 from dspp.predictive.base import Mixture
 from dspp.predictive.one_output import OneOutput
+from dspp.table.checks import Array
 
 _BREAKS = (1.5, 5.0, 20.0, 60.0, 250.0)  # in scales of a component: the panels of the integral of F(1 − F)
 _PANEL_NODES = 8  # of Gauss and Legendre in each panel
@@ -59,13 +59,13 @@ class StudentTMixture(OneOutput, Mixture):
         """The variance of each component: c² ν / (ν − 2)."""
         return (self.scale.square() * self.df / (self.df - 2.0)).expand_as(self.component_mean)
 
-    def component_log_prob(self, y: Table) -> Float[Tensor, "S N"]:
+    def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
         """Return log t(y_n | μ_sn, c, ν), without the weights."""
         y = maths.checked_targets(y, self.component_mean)
         return student_log_prob(y, self.component_mean, self.scale, self.df)
 
     @torch.no_grad()
-    def cdf(self, y: Table) -> Float[Tensor, " *K N"]:
+    def cdf(self, y: Array) -> Float[Tensor, " *K N"]:
         """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
         y = maths.checked_targets(y, self.component_mean, many=True)
         weights, *components = self._in_float64()
@@ -82,7 +82,7 @@ class StudentTMixture(OneOutput, Mixture):
         return solution.reshape(*wanted.shape, self.num_rows)
 
     @torch.no_grad()
-    def crps(self, y: Table) -> Float[Tensor, " N"]:
+    def crps(self, y: Array) -> Float[Tensor, " N"]:
         """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y, to 1e-7."""
         y = maths.checked_targets(y, self.component_mean)
         weights, *components = self._in_float64()

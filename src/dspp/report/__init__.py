@@ -1,7 +1,16 @@
 """One HTML page about one model: how good it is, whether to trust it, and what it was made of."""
 
 from dspp.report.data import ReportData, TargetData
-from dspp.report.model import report_data, write_model_report
+from dspp.report.model import evaluation_data, report_data, write_evaluation_report, write_model_report
 from dspp.report.page import render, write_report
 
-__all__ = ["ReportData", "TargetData", "render", "report_data", "write_model_report", "write_report"]
+__all__ = [
+    "ReportData",
+    "TargetData",
+    "evaluation_data",
+    "render",
+    "report_data",
+    "write_evaluation_report",
+    "write_model_report",
+    "write_report",
+]

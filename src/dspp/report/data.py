@@ -10,10 +10,10 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dspp.data.checks import check_X, check_y
 from dspp.errors import InputError
 from dspp.plots import EpochLike
 from dspp.predictive import RealPredictive
+from dspp.table.checks import check_X, check_y
 
 Vector = Float[np.ndarray, " N"]
 

@@ -1,7 +1,7 @@
 """From a fitted estimator and rows it has not seen to the page about it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,15 @@ import pyarrow as pa
 import torch
 from jaxtyping import Float
 
-from dspp.calibration import Conformal, calibration_of
-from dspp.data.frames import has_string_names, is_frame, to_arrow
+from dspp.calibration import Conformal
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
-from dspp.fitted import Fitted
-from dspp.metrics import METRICS, Comparison
+from dspp.fitted import Evaluation, Fitted
+from dspp.metrics import METRICS
 from dspp.predictive import Predictive
 from dspp.report.data import ReportData, TargetData
 from dspp.report.page import write_report
+from dspp.table.table import MemoryTable
 
 MOST_ROWS = 20_000  # that the figures are drawn from; scores are of all rows
 
@@ -61,32 +61,50 @@ def report_data(
     row_labels: Sequence[object] | None = None,
 ) -> ReportData:
     """Gather what the page shows; arguments as in `write_model_report`."""
-    mixture, y_rows = estimator.scored(X, y)
-    fitted, observed, compared = estimator.fitted_, y_rows.reshape(len(mixture), -1), Comparison(mixture, y_rows)
-    labels = range(len(mixture)) if row_labels is None else row_labels
-    if len(labels) != len(mixture):
-        raise InputError(f"row_labels: got {len(labels)}, expected {len(mixture)}: give one for each row of X")
+    evaluation = estimator.evaluation(X, y)
+    if row_labels is not None:
+        if len(row_labels) != len(evaluation.table):
+            raise InputError(
+                f"row_labels: got {len(row_labels)}, expected {len(evaluation.table)}: give one for each row of X"
+            )
+        evaluation = replace(evaluation, table=replace(evaluation.table, labels=row_labels))
+    return evaluation_data(evaluation, title=title, rows=rows)
+
+
+def write_evaluation_report(evaluation: Evaluation, path: str | Path, rows: str) -> None:
+    """Write the page about a model and rows that have been predicted; `rows` is what to call them."""
+    write_report(evaluation_data(evaluation, rows=rows), path)
+
+
+def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "held-out rows") -> ReportData:
+    """Gather what the page shows of a model and rows that have been predicted."""
+    fitted, mixture, observed = evaluation.fitted, evaluation.distribution, evaluation.table.targets
     shown, note = _shown_rows(observed)
+    labels = evaluation.table.row_labels
     conformal = fitted.recalibration
     names = " and ".join(fitted.target_names)
     return ReportData(
         title=title or f"{fitted.spec.name.upper()} model of {names}",
         subtitle=f"{len(mixture):,} rows of {rows}; trained on {fitted.num_rows:,} rows",
         targets=_targets(fitted, mixture.rows(torch.from_numpy(shown)), observed[shown]),
-        calibration=calibration_of(compared, fitted.target_names, conformal).verdict(),
+        calibration=evaluation.calibration.verdict(),
         conformal=None if conformal is None else _conformal(conformal, fitted.target_names),
-        scores=compared.scores(name for name, metric in METRICS.items() if "report" in metric.shown),
+        scores={name: value for name, value in evaluation.scores.items() if _is_shown(name)},
         history=fitted.history,
         best_epoch=fitted.best_epoch,
         relevance=_relevance(fitted),
-        rows=_inputs(fitted, X, shown),
+        rows=_inputs(fitted, evaluation.table, shown),
         row_labels=[str(labels[i]) for i in shown],
         encoding=[] if fitted.encoder is None else fitted.encoder.describe(),
         settings=_settings(fitted),
         versions=fitted.versions,
-        notes=[*fitted.notes, *note],
+        notes=[*map(str, fitted.notes), *note],
         **_sites(fitted),
     )
+
+
+def _is_shown(score: str) -> bool:
+    return score in METRICS and "report" in METRICS[score].shown
 
 
 def _shown_rows(observed: Float[np.ndarray, "N T"]) -> tuple[np.ndarray, list[str]]:
@@ -155,13 +173,14 @@ def _settings(fitted: Fitted) -> dict[str, dict[str, str]]:
     return shown
 
 
-def _inputs(fitted: Fitted, X: Any, shown: np.ndarray) -> dict[str, Sequence[object]]:
-    if is_frame(X) and has_string_names(X):
-        table = to_arrow(X).take(pa.array(shown))
-        return {name: _Values(table.column(name)) for name in table.column_names}
-    array = np.asarray(X)[shown]
-    names = fitted.feature_names or tuple(f"x{d}" for d in range(array.shape[1]))
-    return dict(zip(names, array.T, strict=True))
+def _inputs(fitted: Fitted, table: MemoryTable, shown: np.ndarray) -> dict[str, Sequence[object]]:
+    part = table.take(shown)
+    if part.arrow is not None:
+        inputs = part.names if fitted.encoder is None else [column.name for column in fitted.encoder.columns]
+        return {name: _Values(part.arrow.column(name)) for name in inputs if name in part.names}
+    assert part.array is not None
+    names = fitted.feature_names or tuple(f"x{d}" for d in range(part.array.shape[1]))
+    return dict(zip(names, part.array.T, strict=True))
 
 
 class _Values(Sequence[object]):

@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float32, Int
 from torch import Tensor
 
+from dspp.batches import derive_seed
 from dspp.config import TrainConfig
-from dspp.data.batches import derive_seed
 from dspp.errors import InputError
 from dspp.gp.inducing import START_ROWS
 from dspp.presets import Spec

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
+from dspp.batches import derive_seed
 from dspp.config import TrainConfig
-from dspp.data.batches import derive_seed
 from dspp.errors import NumericalError, TrainingDiverged
 from dspp.model import build
 from dspp.presets import Spec

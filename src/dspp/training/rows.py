@@ -10,11 +10,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dspp.batches import batch_indices
 from dspp.config import TrainConfig
-from dspp.data.batches import batch_indices
-from dspp.data.checks import Table, check_width, check_X, check_y
 from dspp.errors import InputError
 from dspp.presets import Spec
+from dspp.table.checks import Array, check_width, check_X, check_y
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,17 @@ class _Picked:
         return self.rows[self.indices[number].to(self.rows.x.device)]
 
 
-def training_rows(X: Table | Source, y: Table | None, spec: Spec, config: TrainConfig) -> Source:
+def training_rows(X: Array | Source, y: Array | None, spec: Spec, config: TrainConfig) -> Source:
     """Check the training rows and put them on the device; a source has done so itself."""
     if y is None:
         if not callable(getattr(X, "batches", None)):
             raise InputError("got no targets: pass y, one row for each row of X")
         return cast(Source, X)
-    X64 = check_X(cast(Table, X))
+    X64 = check_X(cast(Array, X))
     return _placed(X64, check_y(y, len(X64), missing=True), spec, config)
 
 
-def validation_rows(X: Table | None, y: Table | None, like: Source, spec: Spec, config: TrainConfig) -> Rows | None:
+def validation_rows(X: Array | None, y: Array | None, like: Source, spec: Spec, config: TrainConfig) -> Rows | None:
     """Check the validation rows, which must look `like` the training rows; None when there are none."""
     if X is None and y is None:
         return None

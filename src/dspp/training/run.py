@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from dspp.config import TrainConfig
-from dspp.data.checks import Table
 from dspp.errors import InputError, NumericalError, TrainingInterrupted
 from dspp.history import Epoch
 from dspp.model import Model
 from dspp.presets import Spec
 from dspp.progress import ProgressBar
+from dspp.table.checks import Array
 from dspp.training.checkpoint import CheckpointWriter, identify, open_for_group
 from dspp.training.clock import Clock
 from dspp.training.loop import Loop, Stage
@@ -36,11 +36,11 @@ SMOOTHING = 0.9  # of the training NLL shown
 
 def fit(
     spec: Spec,
-    X: Table | Source,
-    y: Table | None = None,
+    X: Array | Source,
+    y: Array | None = None,
     *,
-    X_val: Table | None = None,
-    y_val: Table | None = None,
+    X_val: Array | None = None,
+    y_val: Array | None = None,
     config: TrainConfig | None = None,
     features: nn.Module | None = None,
     progress: bool | None = None,

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from dspp.batches import derive_seed
 from dspp.config import ObjectiveConfig, TrainConfig
-from dspp.data.batches import derive_seed
 from dspp.errors import InputError, NumericalError
 from dspp.model import Model
 from dspp.objectives import OBJECTIVES

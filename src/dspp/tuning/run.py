@@ -4,16 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dspp.data.inputs import targets
 from dspp.errors import InputError
-from dspp.estimators.settings import FEWEST_ROWS_TO_HOLD_OUT
+from dspp.prepare import Prepared, prepare
+from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
+from dspp.table.memory import table_of, with_targets
 from dspp.tuning.result import TuneResult
 from dspp.tuning.search import Budget, Search, Workers
 from dspp.tuning.space import Space
 from dspp.tuning.study import best_file, digest, opened
-from dspp.tuning.trial import Task
 
 TRIALS = 30
 
@@ -78,41 +76,69 @@ def tune(
     Example:
         >>> tune(X, y, time_budget=600).best_estimator.predict_interval(X_new)  # doctest: +SKIP
     """
+    choices = Space(models, space, base or {})
+    any_model = choices.estimator({"model": choices.models[0]}, random_state=seed)
+    table = with_targets(table_of(X), y)
+    given = X_val is not None or y_val is not None
+    if given and (X_val is None or y_val is None):
+        raise InputError("got only one of X_val and y_val, expected both or neither")
+    validation = with_targets(table_of(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
+    return search(
+        prepare(table, any_model.settings(), validation=validation),
+        models=models,
+        space=space,
+        trials=trials,
+        time_budget=time_budget,
+        study=study,
+        base=base,
+        seed=seed,
+        progress=progress,
+        should_stop=should_stop,
+        jobs=jobs,
+        engine=engine,
+        address=address,
+    )
+
+
+def search(
+    prepared: Prepared,
+    *,
+    models: Sequence[str] = ("dspp",),
+    space: Mapping[str, Any] | None = None,
+    trials: int | None = None,
+    time_budget: float | None = None,
+    study: str | Path | None = None,
+    base: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    jobs: int | None = 1,
+    engine: str = "local",
+    address: str | None = None,
+) -> TuneResult:
+    """Search on a table that is prepared, once for all trials; arguments as in `tune`."""
     budget, workers = Budget(time_budget), Workers(jobs, engine, address)
     count = TRIALS if trials is None else trials
     if not isinstance(count, int) or count < 1:
         raise InputError(f"trials: got {trials!r}, expected a whole number of at least 1")
     choices = Space(models, space, base or {})
-    task = _task(X, y, X_val, y_val, choices, seed)
-    path = None if study is None else Path(study)
-    identity = {} if path is None else _identity(task, choices)
-    with opened(path, identity) as kept:
-        file = None if path is None else best_file(path)
-        return Search(task, choices, kept, count, budget, file, should_stop, workers).run(progress)
-
-
-def _task(X: Any, y: Any, X_val: Any, y_val: Any, space: Space, seed: int) -> Task:
-    """What every trial learns from, checked: an error in it is no trial's."""
-    any_model = space.estimator({"model": space.models[0]}, random_state=seed)
-    y_rows = targets(y, len(any_model._inputs(X, reset=True)))
-    num_rows, num_outputs = len(y_rows), y_rows[:1].size
-    given = any_model._validation(X_val, y_val).y if X_val is not None or y_val is not None else None
-    train, val, _ = any_model.parts(num_rows, seed, X_val is not None, any_model._flat(y_rows))
-    if X_val is None and not len(val):
+    if not len(prepared.validation):
         raise InputError(
             "tune needs validation rows: pass X_val and y_val, or a validation_fraction above 0 and at least "
-            f"{FEWEST_ROWS_TO_HOLD_OUT} rows (got {num_rows})"
+            f"{FEWEST_ROWS_TO_HOLD_OUT} rows (got {prepared.num_rows + len(prepared.calibration)})"
         )
-    judged = y_rows[val] if given is None else given
-    observed_a_row = float((~np.isnan(judged)).sum() / len(judged))
-    return Task(X, y, X_val, y_val, len(train), num_outputs, seed, observed_a_row)
+    path = None if study is None else Path(study)
+    identity = {} if path is None else _identity(prepared, choices, seed)
+    with opened(path, identity) as kept:
+        file = None if path is None else best_file(path)
+        return Search(prepared, choices, seed, kept, count, budget, file, should_stop, workers).run(progress)
 
 
-def _identity(task: Task, space: Space) -> dict[str, str]:
+def _identity(prepared: Prepared, space: Space, seed: int) -> dict[str, str]:
     """What makes a search this one, in words that finish "was made with another"."""
     return {
-        "table": digest(task.X, task.y, task.X_val, task.y_val),
+        "table": digest(prepared),
         "space or list of models": repr(space.dimensions),
         "base": repr(sorted(space.base.items(), key=lambda item: item[0])),
-        "seed": repr(task.seed),
+        "seed": repr(seed),
     }

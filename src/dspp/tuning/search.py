@@ -7,19 +7,22 @@ goes on as if it had not been. With several at once, which results are there bef
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
-from torch import nn
 
-from dspp.data.batches import derive_seed
+from dspp import modelfile
+from dspp.batches import derive_seed
 from dspp.engines import TasksLost, check_engine, cores, run_all
 from dspp.errors import InputError, ModelFileError, TrainingInterrupted
-from dspp.estimators import load
+from dspp.estimators import attach
 from dspp.estimators.regressor import Regressor
+from dspp.fitted import Fitted
+from dspp.fitting import train
+from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
 from dspp.tuning.result import TrialRecord, TuneResult
 from dspp.tuning.space import Space
@@ -28,12 +31,10 @@ from dspp.tuning.trial import (
     LEAST_SECONDS,
     Order,
     Outcome,
-    Task,
     Watch,
     carry_out,
     evaluate,
     report,
-    unfitted,
     untrained,
 )
 
@@ -99,11 +100,11 @@ class Workers:
         return self.engine == "local" and self.width == 1
 
     def run(
-        self, orders: Iterator[Order], task: Task, space: Space, while_waiting: Callable[[], None]
+        self, orders: Iterator[Order], shared: tuple[Prepared, Space, int], while_waiting: Callable[[], None]
     ) -> Iterator[tuple[int, Outcome]]:
         """Carry out orders, and yield what comes of them as it comes; the rows are sent once."""
         where = {"engine": self.engine, "jobs": self.jobs, "address": self.address}
-        return run_all(carry_out, orders, shared=(task, space), while_waiting=while_waiting, **where)  # type: ignore[arg-type]
+        return run_all(carry_out, orders, shared=shared, while_waiting=while_waiting, **where)  # type: ignore[arg-type]
 
 
 class Search:
@@ -111,8 +112,9 @@ class Search:
 
     def __init__(
         self,
-        task: Task,
+        prepared: Prepared,
         space: Space,
+        seed: int,
         study: optuna.Study,
         trials: int,
         budget: Budget,
@@ -120,11 +122,11 @@ class Search:
         should_stop: Callable[[], bool] | None,
         workers: Workers,
     ) -> None:
-        self.task, self.space, self.study, self.budget = task, space, study, budget
+        self.prepared, self.space, self.seed, self.study, self.budget = prepared, space, seed, study, budget
         self.best_file, self.should_stop, self.workers = best_file, should_stop, workers
-        self.grid = space.grid(task.seed)
+        self.grid = space.grid(seed)
         self.trials = trials if self.grid is None else min(trials, len(self.grid))
-        self.best: Regressor | None = None  # fitted in this call; the only one kept
+        self.best: Fitted | None = None  # fitted in this call; the only one kept
         self.best_rank = min(map(_rank, self._done(TrialState.COMPLETE)), default=(math.inf, 0))
 
     @property
@@ -165,8 +167,8 @@ class Search:
 
     def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
         """What chooses the setting of a trial: the next of a small grid, our own to begin with, or Optuna's TPE."""
-        tpe = optuna.samplers.TPESampler(seed=derive_seed(self.task.seed, number) % 2**32)
-        own = self.space.start(self.task.num_outputs) if number == 0 else {}
+        tpe = optuna.samplers.TPESampler(seed=derive_seed(self.seed, number) % 2**32)
+        own = self.space.start(len(self.prepared.target_names)) if number == 0 else {}
         fixed = own if self.grid is None else self.grid[number]
         return optuna.samplers.PartialFixedSampler(fixed, tpe) if fixed else tpe
 
@@ -185,7 +187,7 @@ class Search:
         done = len(self._done())
         watch = Watch(trial, self._allowed(trial), self._may_prune, lambda share: self._show(done, share))
         try:
-            return evaluate(params, self.task, self.space, watch, self.should_stop)
+            return evaluate(params, self.prepared, self.space, self.seed, watch, self.should_stop)
         except TrainingInterrupted:
             raise self._interrupted() from None
 
@@ -199,8 +201,8 @@ class Search:
         """Note in the study what came of a trial, and keep its model if it is the best so far."""
         self.budget.overhead = max(self.budget.overhead, outcome.overhead)
         rank = (outcome.value, trial.number) if outcome.value is not None else (math.inf, 0)
-        if rank < self.best_rank and outcome.estimator is not None:
-            self._keep(outcome.estimator)
+        if rank < self.best_rank and outcome.fitted is not None:
+            self._keep(outcome.fitted)
             self.best_rank = rank
         for name, note in outcome.notes.items():
             trial.set_user_attr(name, note)
@@ -209,11 +211,11 @@ class Search:
         mark(self.study, done)
         self._show(done - 1, 1.0)
 
-    def _keep(self, estimator: Regressor) -> None:
+    def _keep(self, fitted: Fitted) -> None:
         """Keep the best model so far; on disk before the study calls it the best, so that it is never missing."""
-        self.best = estimator
+        self.best = fitted
         if self.best_file is not None:
-            estimator.save(self.best_file)
+            modelfile.save(fitted, self.best_file)
 
     def _show(self, number: int, share: float) -> None:
         best = self.best_nll if math.isfinite(self.best_nll) else None
@@ -232,7 +234,8 @@ class Search:
                 yield Order(params, seconds, deadline, self._may_prune, self.best_nll, self._done())
 
         try:
-            for number, outcome in self.workers.run(orders(), self.task, self.space, self._heed_stop):
+            shared = replace(self.prepared, table=None), self.space, self.seed  # no worker needs the rows as given
+            for number, outcome in self.workers.run(orders(), shared, self._heed_stop):
                 for step, value in outcome.reports.items():
                     report(begun[number], step, value)
                 self._take(begun[number], outcome)
@@ -256,7 +259,7 @@ class Search:
         first = finished[0]  # always the same one, so that a longer search does not change a digit
         shift = cast(float, first.value) - first.user_attrs["standardised"]  # from standardised units to those of y
         return TuneResult(
-            best_estimator=self.best or self._kept(best),
+            best_estimator=self._estimator(best),
             best_params=self.space.read(best.params),
             best_nll=best.value,
             trials=tuple(self._record(trial, shift) for trial in done),
@@ -277,21 +280,24 @@ class Search:
             reason=notes.get("reason", ""),
         )
 
-    def _kept(self, best: FrozenTrial) -> Regressor:
+    def _estimator(self, best: FrozenTrial) -> Regressor:
+        """The winner, with the parameters it was tried with."""
+        estimator = self.space.estimator(self.space.read(best.params), random_state=self.seed)
+        return attach(estimator, self.best or self._kept(best))
+
+    def _kept(self, best: FrozenTrial) -> Fitted:
         """The winner of an earlier process: from its file or, if that was lost, trained again."""
-        estimator = unfitted(self.space.read(best.params), self.task, self.space)
-        features = estimator.features if isinstance(estimator.features, nn.Module) else None
+        params = self.space.read(best.params)
         try:
             assert self.best_file is not None
-            loaded = load(self.best_file, features)
-            if loaded.fitted_.metrics.get("nll") == best.value:  # a file knows all of its settings, but not their names
-                loaded.set_params(**estimator.set_params(progress=None).get_params(deep=False))
+            loaded = modelfile.load(self.best_file, self.space.settings(params, self.seed).module)
+            if loaded.metrics.get("nll") == best.value:
                 return loaded
         except ModelFileError:
             pass
-        self.task.fit(estimator.set_params(time_budget=best.user_attrs["time_budget"]))
-        self._keep(estimator.set_params(time_budget=None, progress=None))
-        return estimator
+        fitted, _ = train(self.prepared, self.space.settings(params, self.seed, best.user_attrs["time_budget"]))
+        self._keep(replace(fitted, params=self.space.settings(params, self.seed).params()))
+        return fitted
 
 
 def _rank(trial: FrozenTrial) -> tuple[float, int]:

@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import optuna
 
+from dspp.batches import derive_seed
 from dspp.config import ModelConfig, TrainConfig
-from dspp.data.batches import derive_seed
 from dspp.errors import InputError
 from dspp.estimators import ESTIMATORS
 from dspp.estimators.regressor import Regressor
 from dspp.model import TOPOLOGIES
 from dspp.presets import preset
 from dspp.quadrature import RULES
+from dspp.settings import Settings
 
 OWN = ("random_state", "seed", "time_budget", "checkpoint", "progress")  # set by the search itself
 FURTHER = ("model_settings", "train_settings")  # hold further settings by name
-FIXED = ("validation_fraction", "calibration_fraction", "conformal", *FURTHER, "device")
+FIXED = ("validation_fraction", "calibration_fraction", "conformal", "likelihood", *FURTHER, "device")
 HIDDEN_LAYER = ("width", "rule", "sites", "test_sites", "hidden_mean")  # mean nothing to a single layer
 LARGEST_GRID = 1000  # settings; a finite space up to this size is tried without repetition
 
@@ -115,7 +116,7 @@ class Space:
         ordered |= {name: dimensions[name] for name in sorted(dimensions, key=lambda name: name != "layers")}
         self.dimensions = {name: dimension for name, dimension in ordered.items() if name not in self._fixed}
 
-    def settings(self, choose: Callable[[str, Dimension], Any]) -> dict[str, Any]:
+    def choose(self, choose: Callable[[str, Dimension], Any]) -> dict[str, Any]:
         """One setting: what `choose` says for each parameter that applies, given those before it.
 
         The model comes first and its layers next: the others depend on them.
@@ -128,7 +129,7 @@ class Space:
 
     def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
         """The setting that the sampler chooses."""
-        return self.settings(lambda name, dimension: dimension.suggest(trial, name))
+        return self.choose(lambda name, dimension: dimension.suggest(trial, name))
 
     def read(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """The setting of which a study has kept `stored`."""
@@ -140,7 +141,7 @@ class Space:
             return {}
         spec = self.estimator({"model": self.models[0]}).spec(num_outputs)
         own = {"model": spec.name, "beta": spec.objective.beta}
-        return self.settings(lambda name, _: own.get(name) or getattr(spec.model, name))
+        return self.choose(lambda name, _: own.get(name) or getattr(spec.model, name))
 
     def grid(self, seed: int) -> list[dict[str, Any]] | None:
         """Every setting, as a study keeps it, in an order of the seed's; None if there are too many."""
@@ -157,7 +158,7 @@ class Space:
 
     def _stored(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The setting that has these values where they apply, as a study keeps it."""
-        return self.settings(lambda name, dimension: dimension.stored(values[name]))
+        return self.choose(lambda name, dimension: dimension.stored(values[name]))
 
     def estimator(self, params: Mapping[str, Any], **more: Any) -> Regressor:
         """The estimator of a setting, not fitted."""
@@ -169,6 +170,10 @@ class Space:
             routed["model_settings" if name in _model_settings() else "train_settings"][name] = given.pop(name)
         given |= {where: settings for where, settings in routed.items() if settings}
         return ESTIMATORS[params["model"]](**given, **more)
+
+    def settings(self, params: Mapping[str, Any], seed: int, time_budget: float | None = None) -> Settings:
+        """What a setting means."""
+        return self.estimator(params, time_budget=time_budget, progress=False, random_state=seed).settings()
 
     def _applies(self, name: str, chosen: Mapping[str, Any]) -> bool:
         """Whether a parameter means something to the model chosen."""

@@ -4,20 +4,22 @@ The journal is text, a JSON object a line; its file backend keeps no snapshots, 
 """
 
 import hashlib
+import io
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
+import pyarrow as pa
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from dspp.data.inputs import Inputs, targets
 from dspp.errors import CheckpointError, InputError
+from dspp.prepare import Prepared
 from dspp.storage import lock
 
 NAME = "dspp"  # of the study in its journal
@@ -69,17 +71,35 @@ def best_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.best.dspp")
 
 
-def digest(X: Any, y: Any, X_val: Any, y_val: Any) -> str:
-    """SHA-256 of the rows as numbers."""
+def digest(prepared: Prepared) -> str:
+    """SHA-256 of the rows as they were given."""
     hasher = hashlib.sha256()
-    encoder = Inputs.of(X).learn(*(() if X_val is None else (Inputs.of(X_val, "X_val"),)))
-    for name, rows, target in (("", X, y), ("_val", X_val, y_val)):
-        if rows is not None:
-            array = Inputs.of(rows, f"X{name}").encode(encoder, where=f"X{name}")
-            for part in (array, targets(target, len(array), f"y{name}", every_output=not name)):
-                hasher.update(str(part.shape).encode())
-                hasher.update(np.ascontiguousarray(part).data)
+    for table in (prepared.table, prepared.validation_table):
+        assert table is not None
+        if table.arrow is not None:
+            with pa.ipc.new_stream(_Sink(hasher.update), table.arrow.schema) as stream:
+                stream.write_table(table.arrow.combine_chunks())
+        for array in (table.array, table.targets):
+            if array is not None:
+                hasher.update(str(array.shape).encode())
+                hasher.update(np.ascontiguousarray(array).data)
     return hasher.hexdigest()
+
+
+class _Sink(io.RawIOBase):
+    """A file that hands on what is written to it."""
+
+    def __init__(self, take: Callable[[Any], None]) -> None:
+        self._take = take
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, content: Any) -> int:
+        """Hand it on."""
+        self._take(content)
+        return len(content)
 
 
 @contextmanager

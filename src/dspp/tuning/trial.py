@@ -10,36 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import optuna
 import torch
 from optuna.trial import FrozenTrial
 
 from dspp.engines import orphaned
 from dspp.errors import InputError, NumericalError, TrainingDiverged
-from dspp.estimators.regressor import Regressor
+from dspp.fitted import Fitted
+from dspp.fitting import train
 from dspp.history import Epoch
+from dspp.prepare import Prepared
 from dspp.tuning.space import Space
 from dspp.tuning.study import QUARTERS, halving, quiet
 
 LEAST_SECONDS = 1e-3  # that a trial is told to train, however little time is left
-
-
-@dataclass(frozen=True)
-class Task:
-    """What every trial learns from."""
-
-    X: Any
-    y: Any
-    X_val: Any
-    y_val: Any
-    num_rows: int  # to train on
-    num_outputs: int
-    seed: int
-    observed_a_row: float  # validation targets: the number of outputs, or less where some were not observed
-
-    def fit(self, estimator: Regressor, **hooks: Any) -> Regressor:
-        """The estimator, fitted."""
-        return estimator.fit(self.X, self.y, self.X_val, self.y_val, **hooks)
 
 
 @dataclass(frozen=True)
@@ -51,7 +36,7 @@ class Outcome:
     notes: Mapping[str, Any] = field(default_factory=dict)  # for the study
     reports: Mapping[int, float] = field(default_factory=dict)  # best NLL by the quarter of its training
     overhead: float = 0.0  # seconds spent outside of training
-    estimator: Regressor | None = None  # fitted; None too where another is known to be better
+    fitted: Fitted | None = None  # None too where another is known to be better
 
 
 class Watch:
@@ -100,38 +85,39 @@ def report(trial: optuna.Trial, step: int, value: float) -> bool:
 
 
 def evaluate(
-    params: Mapping[str, Any], task: Task, space: Space, watch: Watch, should_stop: Callable[[], bool] | None
+    params: Mapping[str, Any],
+    prepared: Prepared,
+    space: Space,
+    seed: int,
+    watch: Watch,
+    should_stop: Callable[[], bool] | None,
 ) -> Outcome:
     """Train a setting and judge it on the validation rows."""
+    observed = ~np.isnan(prepared.validation_table.targets)
+    observed_per_row = float(observed.sum() / len(observed))  # the number of outputs, or less where some are missing
     try:
-        estimator = unfitted(params, task, space, watch.allowed)
-        watch.planned = estimator.train_config(task.num_rows, task.seed).epochs
-        task.fit(estimator, on_epoch=watch, should_stop=should_stop)
+        settings = space.settings(params, seed, watch.allowed)
+        watch.planned = settings.train_config(prepared.num_rows).epochs
+        fitted, _ = train(prepared, settings, on_epoch=watch, should_stop=should_stop)
     except optuna.TrialPruned:
-        return watch.outcome("pruned", standardised=watch.best / task.observed_a_row)
+        return watch.outcome("pruned", standardised=watch.best / observed_per_row)
     except (InputError, NumericalError, TrainingDiverged) as problem:  # of this setting: the data was checked
         return watch.outcome("failed", reason=str(problem))
-    fitted = estimator.fitted_
     watch.epochs = fitted.history[-1].number
     value = fitted.metrics["nll"]
     if not math.isfinite(value):
         return watch.outcome("failed", reason=f"its validation NLL is {value}")
     best = min(epoch.val_nll for epoch in fitted.history if epoch.val_nll is not None)
-    estimator.set_params(time_budget=None, progress=None)  # were for the search
+    fitted = replace(fitted, params=space.settings(params, seed).params())  # the time was the search's
     overhead = watch.seconds - fitted.seconds
-    outcome = watch.outcome("finished", standardised=best / task.observed_a_row)  # as `value`, but for the units
-    return replace(outcome, value=value, overhead=overhead, estimator=estimator)
+    outcome = watch.outcome("finished", standardised=best / observed_per_row)  # as `value`, but for the units
+    return replace(outcome, value=value, overhead=overhead, fitted=fitted)
 
 
 def untrained(reason: str) -> Outcome:
     """Of a trial that came to nothing before its first epoch."""
     notes = {"outcome": "failed", "epochs": 0, "seconds": 0.0, "time_budget": None, "reason": reason}
     return Outcome("failed", notes=notes)
-
-
-def unfitted(params: Mapping[str, Any], task: Task, space: Space, time_budget: float | None = None) -> Regressor:
-    """The estimator of a setting."""
-    return space.estimator(params, time_budget=time_budget, progress=False, random_state=task.seed)
 
 
 # ---------------------------------------------------------------- in a worker
@@ -152,7 +138,7 @@ class Order:
         return ", ".join(f"{name} {value}" for name, value in self.params.items())
 
 
-def carry_out(order: Order, task: Task, space: Space) -> Outcome:
+def carry_out(order: Order, prepared: Prepared, space: Space, seed: int) -> Outcome:
     """Run a trial in a worker, with one thread unless the setting says otherwise."""
     torch.set_num_threads(1)
     left = order.deadline - time.time()  # little where the trial is given again, as its first worker was lost
@@ -163,6 +149,6 @@ def carry_out(order: Order, task: Task, space: Space) -> Outcome:
         study = optuna.create_study(pruner=halving())
         study.add_trials(order.others)
         watch = Watch(study.ask(), seconds, order.may_prune)
-        outcome = evaluate(order.params, task, space, watch, orphaned)
+        outcome = evaluate(order.params, prepared, space, seed, watch, orphaned)
     worse = outcome.value is None or outcome.value > order.best_nll
-    return replace(outcome, estimator=None) if worse else outcome
+    return replace(outcome, fitted=None) if worse else outcome

@@ -13,9 +13,9 @@ import pyarrow as pa
 from jaxtyping import Shaped
 from pyarrow import types
 
-from dspp.data.arrays import is_number, is_text, numbers, plain, texts
-from dspp.data.messages import Place, check_names, first_line, listed
 from dspp.errors import InputError
+from dspp.table.arrays import is_number, is_text, numbers, plain, texts
+from dspp.table.messages import Place, check_names, first_line, listed
 
 __all__ = [  # what is of `arrays` and `messages` is here because `dspp.cli` reads it from here
     "Place",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-from dspp.data.batches import derive_seed
+from dspp.batches import derive_seed
 from dspp.errors import InputError
 
 

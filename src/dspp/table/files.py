@@ -3,7 +3,7 @@
 import contextlib
 import gzip
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -13,23 +13,32 @@ import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.parquet
 
-from dspp.data.arrays import plain
-from dspp.data.csvfile import CsvFile
-from dspp.data.messages import check_names, first_line
-from dspp.data.tablefile import BATCH_ROWS, TableFile, problems_with
 from dspp.errors import InputError
 from dspp.storage import open_atomic
+from dspp.table.arrays import plain, plain_schema
+from dspp.table.csvfile import CsvFile
+from dspp.table.messages import check_names, first_line
+from dspp.table.table import BATCH_ROWS, FileTable, Types, problems_with
 
-__all__ = ["BATCH_ROWS", "TableFile", "open_table", "write_table"]
+__all__ = ["BATCH_ROWS", "TYPED", "FileTable", "open_file", "open_table", "write_table"]
+
+TYPED: Final = (".parquet", ".feather", ".arrow")  # files whose columns have types
 
 
-def open_table(path: str | os.PathLike[str]) -> TableFile:
+def open_table(path: str | os.PathLike[str]) -> FileTable:
     """Open a table in a file; its suffix says how: .csv, .tsv (also with .gz), .parquet, .feather, .arrow.
 
     Raises:
-        InputError: There is no such file, its suffix is unknown, or it holds no table.
+        InputError: There is no such file, its suffix is unknown, or it holds no table or no rows.
     """
-    path = Path(path)
+    table = open_file(Path(path))
+    if table.num_rows == 0:
+        raise InputError(f"{path} has no rows, expected at least one")
+    return table
+
+
+def open_file(path: Path) -> FileTable:
+    """Open a table in a file that may have no rows."""
     open_it = _OPENERS[_suffix(path)]
     if not path.is_file():
         raise InputError(f"{path} {'is a folder, not a file' if path.is_dir() else 'does not exist'}; check the path")
@@ -50,43 +59,42 @@ def _suffix(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class ParquetFile(TableFile):
+class ParquetFile(FileTable):
     """A Parquet file."""
 
     @classmethod
     def open(cls, path: Path) -> "ParquetFile":
         """Read the footer."""
         with pa.parquet.ParquetFile(path) as file:
-            return cls(path, _checked(path, file.schema_arrow.names, file.metadata.num_rows), file.metadata.num_rows)
+            check_names(file.schema_arrow.names, str(path))
+            return cls(path, plain_schema(file.schema_arrow), file.metadata.num_rows)
 
-    def read(self) -> pa.Table:
-        """Return the whole table."""
+    def _read(self, column_types: Types) -> pa.Table:
         with problems_with(self.path), pa.parquet.ParquetFile(self.path) as file:
             return _sound(file.read())
 
-    def _stream(self, rows: int, column_types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
         with problems_with(self.path), pa.parquet.ParquetFile(self.path, pre_buffer=False) as file:
             for group in range(file.num_row_groups):  # all groups at once would keep what has been read of each
                 yield from map(_sound, file.iter_batches(batch_size=rows, row_groups=[group]))
 
 
 @dataclass(frozen=True)
-class ArrowFile(TableFile):
+class ArrowFile(FileTable):
     """An Arrow file, which is also what Feather is."""
 
     @classmethod
     def open(cls, path: Path) -> "ArrowFile":
         """Read the footer."""
         file = pa.dataset.dataset(path, format="ipc")
-        num_rows = file.count_rows()
-        return cls(path, _checked(path, file.schema.names, num_rows), num_rows)
+        check_names(file.schema.names, str(path))
+        return cls(path, plain_schema(file.schema), file.count_rows())
 
-    def read(self) -> pa.Table:
-        """Return the whole table."""
+    def _read(self, column_types: Types) -> pa.Table:
         with problems_with(self.path), pa.OSFile(str(self.path)) as source:
             return _sound(pa.ipc.open_file(source).read_all())
 
-    def _stream(self, rows: int, column_types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
         with problems_with(self.path), pa.OSFile(str(self.path)) as source:
             file = pa.ipc.open_file(source)
             for i in range(file.num_record_batches):
@@ -99,14 +107,7 @@ def _sound(table: Any) -> Any:
     return plain(table)
 
 
-def _checked(path: Path, names: list[str], num_rows: int) -> tuple[str, ...]:
-    check_names(names, str(path))
-    if num_rows == 0:
-        raise InputError(f"{path} has no rows, expected at least one")
-    return tuple(names)
-
-
-_OPENERS: Final[dict[str, Callable[[Path], TableFile]]] = {
+_OPENERS: Final[dict[str, Callable[[Path], FileTable]]] = {
     ".csv": CsvFile.open,
     ".tsv": CsvFile.open,
     ".csv.gz": CsvFile.open,

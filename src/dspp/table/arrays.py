@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from jaxtyping import Bool, Float, Int
 from pyarrow import types
 
-from dspp.data.messages import Place, first_line
+from dspp.table.messages import Place, first_line
 
 # What people write for a value they do not have, and what it is here wherever it comes from: a cell of a CSV file, or
 # text in a data frame, a Parquet or an Arrow file. A column of text keeps "none", which may mean "no garage".
@@ -39,6 +39,24 @@ def is_number(kind: pa.DataType) -> bool:
 def is_datetime(kind: pa.DataType) -> bool:
     """Whether a column of this type holds dates, timestamps or times of day."""
     return bool(types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind))
+
+
+def kind_of(arrow: pa.DataType) -> str:
+    """The kind of encoding for an Arrow type, or nothing if there is none."""
+    if types.is_dictionary(arrow):
+        return "category" if kind_of(arrow.value_type) else ""
+    tests = {"category": is_text, "number": is_number, "datetime": is_datetime}
+    tests["boolean"] = types.is_boolean
+    return next((kind for kind, test in tests.items() if test(arrow)), "")
+
+
+def check_finite(values: Float[np.ndarray, " n"], place: Place) -> None:
+    """Raise `InputError` for the first infinite number; NaN is a missing one, and fine."""
+    infinite = np.flatnonzero(np.isinf(values))
+    if len(infinite):
+        raise place.error(
+            f"got {values[infinite[0]]}, expected a finite number; correct it or clear it", int(infinite[0])
+        )
 
 
 def plain(table: Any) -> Any:

@@ -1,10 +1,14 @@
 """Scaling to zero mean and unit spread, column by column."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from jaxtyping import Float
+
+from dspp.table.messages import Place
 
 # A column whose spread is below this share of its magnitude differs by rounding only.
 ROUNDING = 16 * np.finfo(np.float64).eps
@@ -12,7 +16,7 @@ ROUNDING = 16 * np.finfo(np.float64).eps
 
 @dataclass(frozen=True, eq=False)
 class Standardizer:
-    """The map x ↦ (x - mean) / scale and its inverse.
+    """The map x ↦ (x - mean) / scale.
 
     A constant column has no spread to divide by; its scale is 1, so it becomes a column of zeros.
 
@@ -45,9 +49,39 @@ class Standardizer:
         """Return the array in standardised units."""
         return np.asarray((array - self.mean) / self.scale)
 
-    def inverse(self, array: Float[np.ndarray, " N *D"]) -> Float[np.ndarray, " N *D"]:
-        """Return a standardised array in the units it came from."""
-        return np.asarray(array * self.scale + self.mean)
+
+def standardise(
+    rows: Float[np.ndarray, "N ..."],
+    scale: Standardizer,
+    dtype: str,
+    names: Sequence[str] | None,
+    place: Place,
+) -> Float[np.ndarray, "N ..."]:
+    """Inputs or targets on the scale of the training rows.
+
+    Args:
+        rows: The inputs (N, D), or the targets (N,) or (N, T), NaN where not observed.
+        scale: Of the training rows.
+        dtype: Of the model, whose numbers must stay finite.
+        names: Of the columns.
+        place: Where the rows stand, for errors.
+
+    Raises:
+        InputError: One lies farther out than a thousandth of where its square leaves the model's dtype.
+    """
+    farthest = math.sqrt(np.finfo(dtype).max) / 1000
+    with np.errstate(over="ignore"):  # what leaves float64 is reported
+        scaled: Float[np.ndarray, "N ..."] = scale.transform(rows)
+    far = np.argwhere(np.abs(scaled) > farthest)
+    if len(far):
+        at = tuple(far[0].tolist())
+        d = at[1] if len(at) > 1 else 0
+        raise place.of(str(d) if names is None else names[d]).error(
+            f"got {rows[at]:g}, {scaled[at]:.2g} standard deviations from the mean of the training rows, expected less "
+            "for numbers to stay finite; if it marks a missing value, clear it",
+            at[0],
+        )
+    return scaled
 
 
 class RunningScale:

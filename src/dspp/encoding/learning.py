@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from jaxtyping import Int, Shaped
 from pyarrow import types
 
-from dspp.data import arrays
-from dspp.data.columns import MAX_LEVELS, Boolean, Category, Column, Dropped, Number, check_finite
-from dspp.data.datetimes import DAY, Datetime
-from dspp.data.messages import Place, listed
+from dspp.encoding.columns import MAX_LEVELS, Boolean, Category, Column, Dropped, Number
+from dspp.encoding.datetimes import DAY, Datetime
+from dspp.table import arrays
+from dspp.table.messages import Place, listed
 
 MOST_VALUES: Final = 100_000  # of a stream, to take the median of
 MOST_COUNTED: Final = 100_000  # levels of a category in a stream
@@ -55,18 +55,9 @@ class Learner(ABC):
 
 def learner_of(name: str, arrow: pa.DataType, bounded: bool = False) -> Learner:
     """What learns a column of this Arrow type."""
-    if types.is_dictionary(arrow) and kind_of(arrow):
+    if types.is_dictionary(arrow) and arrays.kind_of(arrow):
         return CategoryLearner(name, bounded, is_text=False)
-    return LEARNERS.get(kind_of(arrow), UnknownLearner)(name, bounded)
-
-
-def kind_of(arrow: pa.DataType) -> str:
-    """The kind of encoding for an Arrow type, or nothing if there is none."""
-    if types.is_dictionary(arrow):
-        return "category" if kind_of(arrow.value_type) else ""
-    tests = {"category": arrays.is_text, "number": arrays.is_number, "datetime": arrays.is_datetime}
-    tests["boolean"] = types.is_boolean
-    return next((kind for kind, test in tests.items() if test(arrow)), "")
+    return LEARNERS.get(arrays.kind_of(arrow), UnknownLearner)(name, bounded)
 
 
 # ---------------------------------------------------------------- what is kept
@@ -151,7 +142,7 @@ class NumberLearner(Learner):
     def add(self, array: pa.Array, place: Place) -> None:
         """See more numbers."""
         values = arrays.numbers(array, place)
-        check_finite(values, place)
+        arrays.check_finite(values, place)
         known = values[~np.isnan(values)]
         self.range.add(known, len(values))
         self.sample.add(known)

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Float
 
-from dspp.data import arrays
-from dspp.data.messages import Place
 from dspp.errors import InputError
+from dspp.table import arrays
+from dspp.table.messages import Place
 
 MAX_LEVELS: Final = 20  # of a category; rarer ones share a column
 MOST_LEVELS: Final = 64  # that a stored encoder may have, should MAX_LEVELS ever grow
@@ -231,14 +231,6 @@ class Category(Column):
         out[:] = found[:, None] == np.arange(out.shape[1])
 
 
-# ---------------------------------------------------------------- what predictions are called
-
-
-def quantile_name(level: float) -> str:
-    """Return what follows "TARGET_" in the name of a quantile's column: no two levels share one."""
-    return f"q{float(level)!r}"
-
-
 # ---------------------------------------------------------------- what they share
 
 
@@ -253,21 +245,12 @@ def write(
     """Write values to the first column with `fill` for NaN and, if `missing` ones are expected, a mark to the last."""
     known = np.isfinite(values)
     if not known.all():
-        check_finite(values, place)
+        arrays.check_finite(values, place)
         check_missing(~known, missing, place)
         values = np.where(known, values, fill)
     if missing:
         out[:, -1] = ~known
     out[:, 0] = values
-
-
-def check_finite(values: Float[np.ndarray, " n"], place: Place) -> None:
-    """Raise `InputError` for the first infinite number; NaN is a missing one, and fine."""
-    infinite = np.flatnonzero(np.isinf(values))
-    if len(infinite):
-        raise place.error(
-            f"got {values[infinite[0]]}, expected a finite number; correct it or clear it", int(infinite[0])
-        )
 
 
 def check_missing(absent: Bool[np.ndarray, " n"], expected: bool, place: Place) -> None:

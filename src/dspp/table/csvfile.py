@@ -2,14 +2,14 @@
 
 Cells are read as text; `read` then finds the type that every cell of a column has, and `batches`, which cannot know
 what is to come, leaves them as text; both can be told the types. Either way the encoder of the model
-(`dspp.data.encoding`) makes the same numbers of them. Rows for a model that is there already are read in the types of
+(`dspp.encoding.encoder`) makes the same numbers of them. Rows for a model that already exists are read in the types of
 its training rows: guessed anew, the text "01" is the number 1 where no other cell happens to be text.
 """
 
 import contextlib
 import csv
 import gzip
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from pathlib import Path
@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from pyarrow import types
 
-from dspp.data import arrays
-from dspp.data.messages import Place, check_names
-from dspp.data.tablefile import TableFile, problems_with
 from dspp.errors import InputError
+from dspp.notes import Note
+from dspp.table import arrays
+from dspp.table.messages import Place, check_names
+from dspp.table.table import FileTable, Types, problems_with
 
 _BLOCK_BYTES: Final = 4 << 20  # of a file at once; a longer line is refused
 _ZIP, _UTF16 = b"PK\x03\x04", (b"\xff\xfe", b"\xfe\xff")
@@ -34,7 +35,7 @@ _GUESSES: Final = [(pa.int64(), pa.float64()), (pa.float64(),), (pa.bool_(),), (
 
 
 @dataclass(frozen=True)
-class CsvFile(TableFile):
+class CsvFile(FileTable):
     """A table as text. Cells that say that they are missing (`arrays.MISSING`) are, and space around cells is cut off.
 
     Columns without a name are left out: they are row numbers, or the traces of deleted columns.
@@ -65,26 +66,17 @@ class CsvFile(TableFile):
             raise _not_utf8(path) from None
         names = [name for name in header if name]
         _check_header(path, names, has_rows, separator)
-        return cls(path, tuple(names), None, _header_notes(header), header, reader.line_num, separator)
+        schema = pa.schema([(name, pa.string()) for name in names])
+        return cls(path, schema, None, _header_notes(header), header, reader.line_num, separator)
 
     def as_typed(self, names: Iterable[str]) -> "CsvFile":
         """Return the same file with these columns `verbatim`."""
         return replace(self, verbatim=frozenset(names))
 
-    def read(self, column_types: Mapping[str, pa.DataType] | None = None) -> pa.Table:
-        """Return the whole table.
-
-        Args:
-            column_types: The types of some columns, as for `batches`; another is of the type that all its cells have.
-
-        Raises:
-            InputError: The file is damaged, or a cell does not read as the type of its column.
-        """
+    def _read(self, column_types: Types) -> pa.Table:
         with self._parsing():
-            options = self._options()
-            text = pa.csv.read_csv(self._input(), **options).rename_columns(self.names)
-        types_of = column_types or {}
-        return pa.table({name: self._column(name, text.column(name), types_of.get(name)) for name in self.names})
+            text = pa.csv.read_csv(self._input(), **self._options()).rename_columns(self.names)
+        return pa.table({name: self._column(name, text.column(name), column_types.get(name)) for name in self.names})
 
     def _column(self, name: str, text: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
         chunks = [arrays.clean(chunk) for chunk in text.chunks]
@@ -94,12 +86,16 @@ class CsvFile(TableFile):
         typed = [self._typed(name, chunk, kind, row) for chunk, row in zip(chunks, starts, strict=True)]
         return pa.chunked_array(typed)
 
-    def line_of(self, row: int) -> int:
-        """Return the line of the file on which a row (the first is 0) ends."""
+    @property
+    def line_of(self) -> Callable[[int], int]:
+        """The line of the file on which a row (the first is 0) ends."""
+        return self._line_of
+
+    def _line_of(self, row: int) -> int:
         with _text(self.path) as stream:
             return next(islice(self._records(stream), row + 1, None))[0]
 
-    def _stream(self, rows: int, column_types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
         row = 0
         with self._parsing():
             for batch in pa.csv.open_csv(self._input(), **self._options()):
@@ -115,7 +111,7 @@ class CsvFile(TableFile):
     def _typed(self, name: str, text: pa.Array, kind: pa.DataType | None, row: int) -> pa.Array:
         if kind is None or arrays.is_text(kind):
             return text
-        place = Place(str(self.path), name, row, self.line_of)
+        place = Place(self.where, name, row, self.line_of)
         if types.is_timestamp(kind):
             return arrays.parse_datetimes(text, place).cast(kind, safe=False)
         return arrays.parse(text, kind, place)
@@ -225,12 +221,13 @@ def _check_header(path: Path, names: list[str], has_rows: bool, separator: str) 
         raise InputError(f"{path} has a header but no rows, expected at least one")
 
 
-def _header_notes(header: tuple[str, ...]) -> tuple[str, ...]:
+def _header_notes(header: tuple[str, ...]) -> tuple[Note, ...]:
     notes = []
     if unnamed := header.count(""):
-        notes.append(f"{unnamed} column{'s' * (unnamed > 1)} without a name left out")
+        notes.append(Note("", f"{unnamed} column{'s' * (unnamed > 1)} without a name left out"))
     if arrays.casts(pa.array([name for name in header if name]), pa.float64()):
-        notes.append("all column names are numbers: if the first line is data, put a line of names above it")
+        hint = "if the first line is data, put a line of names above it"
+        notes.append(Note("all column names are numbers", hint))
     return tuple(notes)
 
 

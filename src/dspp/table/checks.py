@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dspp.errors import InputError
 
-Table = ArrayLike | torch.Tensor
+Array = ArrayLike | torch.Tensor
 
 
-def check_X(X: Table, name: str = "X") -> Float[np.ndarray, "N D"]:  # noqa: N802 - X is a matrix
+def check_X(X: Array, name: str = "X") -> Float[np.ndarray, "N D"]:  # noqa: N802 - X is a matrix
     """Return the inputs as a new float64 array of rows and columns.
 
     Args:
@@ -37,7 +37,7 @@ def check_X(X: Table, name: str = "X") -> Float[np.ndarray, "N D"]:  # noqa: N80
 
 
 def check_y(
-    y: Table, num_rows: int, name: str = "y", missing: bool = False, every_output: bool = True
+    y: Array, num_rows: int, name: str = "y", missing: bool = False, every_output: bool = True
 ) -> Float[np.ndarray, " N *T"]:
     """Return the targets as a new float64 array, `(N,)` for one output or `(N, T)` for several.
 
@@ -69,7 +69,7 @@ def check_y(
 
 
 def check_Xy(  # noqa: N802 - X is a matrix
-    X: Table, y: Table, missing: bool = False
+    X: Array, y: Array, missing: bool = False
 ) -> tuple[Float[np.ndarray, "N D"], Float[np.ndarray, " N *T"]]:
     """Return inputs and targets as new float64 arrays; see `check_X` and `check_y`."""
     checked = check_X(X)
@@ -87,7 +87,7 @@ def check_width(
         )
 
 
-def _to_numpy(data: Table, name: str) -> NDArray[np.generic]:
+def _to_numpy(data: Array, name: str) -> NDArray[np.generic]:
     """Return `data` as an array of whatever dtype it has; it may share the caller's memory."""
     if _is_sparse(data) or (isinstance(data, torch.Tensor) and data.layout != torch.strided):
         raise InputError(f"{name}: expected a dense table, got a sparse one. Make it dense first.")

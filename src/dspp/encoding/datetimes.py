@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float, Int
 
-from dspp.data import arrays
-from dspp.data.columns import CHECKS, Column, is_tuple_of_texts, marked, write
-from dspp.data.messages import Place
+from dspp.encoding.columns import CHECKS, Column, is_tuple_of_texts, marked, write
+from dspp.table import arrays
+from dspp.table.messages import Place
 
 DAY: Final = 86_400_000_000  # microseconds
 

@@ -13,7 +13,7 @@ and one more, "<name> is missing", where training rows lacked values.
 """
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from typing import Any, Final, Self, TypeVar
@@ -22,16 +22,22 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
 
-from dspp.data.columns import LONGEST_TEXT, Boolean, Category, Column, Dropped, Number, is_short_text
-from dspp.data.datetimes import Datetime
-from dspp.data.learning import Learner, count_levels, kind_of, learner_of
-from dspp.data.messages import Place, check_names
+from dspp.encoding.columns import LONGEST_TEXT, Boolean, Category, Column, Dropped, Number, is_short_text
+from dspp.encoding.datetimes import Datetime
+from dspp.encoding.learning import Learner, learner_of
 from dspp.errors import InputError
+from dspp.notes import Note, notes_from_json, notes_to_json
+from dspp.table.arrays import kind_of
+from dspp.table.checks import check_width
+from dspp.table.memory import BLOCK, number_columns
+from dspp.table.messages import Place, check_names
+from dspp.table.table import MemoryTable
 
-__all__ = ["BLOCK", "MAX_COLUMNS", "Category", "TableEncoder", "TableLearner", "reading_types"]
+__all__ = ["BLOCK", "MAX_COLUMNS", "Category", "TableEncoder", "TableLearner", "encode", "learn", "reading_types"]
 
 MAX_COLUMNS: Final = 10_000  # of a table
-BLOCK: Final = 16_384  # rows encoded at once: the piece of the matrix being filled stays in the cache
+
+IN_X: Final = Place("X")  # where rows are that came from Python
 
 Encoder = TypeVar("Encoder", bound="TableEncoder")
 
@@ -49,7 +55,7 @@ class TableEncoder:
     """
 
     columns: tuple[Column, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -57,23 +63,27 @@ class TableEncoder:
             raise InputError(f"got {len(names):,} columns, expected at most {MAX_COLUMNS:,}; choose some of them")
         if len(set(names)) < len(names):
             raise InputError("got two columns of the same name; the encoding is damaged")
-        if len(self.notes) > 2 * MAX_COLUMNS or not all(is_short_text(note, 2 * LONGEST_TEXT) for note in self.notes):
-            raise InputError("expected notes to be strings; the encoding is damaged")
+        if len(self.notes) > 2 * MAX_COLUMNS or not all(
+            is_short_text(str(note), 2 * LONGEST_TEXT) for note in self.notes
+        ):
+            raise InputError("expected notes to be short texts; the encoding is damaged")
 
     @classmethod
-    def fit(cls, table: pa.Table, where: str = "X") -> Self:
+    def fit(cls, table: pa.Table, place: Place = IN_X) -> Self:
         """Learn the encoding of these rows. Give training rows only: others would leak into the model.
 
         Raises:
             InputError: There are no rows, nothing to learn from, or a column that cannot be encoded.
         """
         if table.num_rows == 0:
-            raise InputError(f"{where}: got 0 rows, expected at least 1. Look at the file or filter this came from.")
-        check_names(table.column_names, where)
-        learned = [_learned(table.column(i), Place(where, name)) for i, name in enumerate(table.column_names)]
-        return _encoder(cls, learned, where)
+            raise InputError(
+                f"{place.where}: got 0 rows, expected at least 1. Look at the file or filter this came from."
+            )
+        check_names(table.column_names, place.where)
+        learners = [learn_column(table.column(name), place.of(name)) for name in table.column_names]
+        return _encoder(cls, learners, place.where)
 
-    def marking(self, table: pa.Table, where: str = "X") -> Self:
+    def marking(self, table: pa.Table, place: Place = IN_X) -> Self:
         """Return the encoder that also takes missing values where `table` has some and the training rows had none.
 
         For rows held out of the same table: whether a column has gaps is all that is learned from them.
@@ -83,7 +93,7 @@ class TableEncoder:
         """
         tolerant = type(self)(tuple(column.with_gaps() for column in self.columns), self.notes)
         ends = np.cumsum([len(column.features) for column in tolerant._used])
-        marks = np.any(tolerant.transform(table, where=where)[:, ends - 1] > 0, axis=0).tolist()  # the last feature
+        marks = np.any(tolerant.transform(table, place)[:, ends - 1] > 0, axis=0).tolist()  # the last feature
         gaps = {column.name for column, gap in zip(tolerant._used, marks, strict=True) if gap}
         return type(self)(tuple(c.with_gaps() if c.name in gaps else c for c in self.columns), self.notes)
 
@@ -98,11 +108,6 @@ class TableEncoder:
         return tuple(chain.from_iterable(column.features for column in self._used))
 
     @property
-    def source(self) -> tuple[str, ...]:
-        """For each encoded column the input column it comes from."""
-        return tuple(column.name for column in self._used for _ in column.features)
-
-    @property
     def _used(self) -> tuple[Column, ...]:
         return tuple(column for column in self.columns if not isinstance(column, Dropped))
 
@@ -114,32 +119,27 @@ class TableEncoder:
         """Return the Arrow type that fits each needed column best, for reading files that have no types."""
         return {column.name: column.arrow_type for column in self._used}
 
-    def transform(
-        self, table: pa.Table | pa.RecordBatch, first_row: int = 0, where: str = "X"
-    ) -> Float[np.ndarray, "N F"]:
+    def transform(self, table: pa.Table | pa.RecordBatch, place: Place = IN_X) -> Float[np.ndarray, "N F"]:
         """Return the encoded rows: finite float64, a column for each of `feature_names`.
 
         Args:
             table: The rows, with at least the columns `column_names`.
-            first_row: The number that errors give to the first row.
-            where: What errors call the table.
+            place: Where the rows stand, for errors.
 
         Raises:
             InputError: A column is missing, or a value does not read as what training had in its column.
         """
         out = np.empty((table.num_rows, len(self.feature_names)))
         start = 0
-        for batch in self._select(table, where).to_batches(max_chunksize=BLOCK):
-            self._encode(batch, out[start : start + len(batch)], where, first_row + start)
+        for batch in self._select(table, place.where).to_batches(max_chunksize=BLOCK):
+            done = 0
+            for column, array in zip(self._used, batch.columns, strict=True):
+                width = len(column.features)
+                into = out[start : start + len(batch), done : done + width]
+                column.encode(array, into, place.of(column.name, start))
+                done += width
             start += len(batch)
         return out
-
-    def _encode(self, batch: pa.RecordBatch, out: Float[np.ndarray, "n F"], where: str, first_row: int) -> None:
-        done = 0
-        for column, array in zip(self._used, batch.columns, strict=True):
-            width = len(column.features)
-            column.encode(array, out[:, done : done + width], Place(where, column.name, first_row))
-            done += width
 
     def _select(self, table: pa.Table | pa.RecordBatch, where: str) -> pa.Table:
         """Return the needed columns in the order of training."""
@@ -153,25 +153,11 @@ class TableEncoder:
             raise InputError(f"{where}: column {absent!r} is missing; {hint}")
         return table.select(list(self.column_names))
 
-    def unseen(self, table: pa.Table | pa.RecordBatch, where: str = "X") -> dict[str, list[str]]:
-        """Return up to 5 levels that training did not have, for each category column that has such.
-
-        Columns with a level "(other)" are not listed: what rare levels training had is not kept.
-        """
-        selected = self._select(table, where)
-        found = {}
-        for column in self._used:
-            if isinstance(column, Category) and not column.other:
-                place, known = Place(where, column.name), {None, *column.levels}
-                seen = chain.from_iterable(count_levels(*each) for each in _chunks(selected.column(column.name), place))
-                found[column.name] = [level for level in dict.fromkeys(seen) if level not in known][:5]
-        return {name: levels for name, levels in found.items() if levels}
-
     def to_json(self) -> dict[str, Any]:
         """Return the encoder as plain JSON values."""
         columns = [{"kind": column.kind, **asdict(column)} for column in self.columns]
         plain = [{key: list(v) if isinstance(v, tuple) else v for key, v in column.items()} for column in columns]
-        return {"columns": plain, "notes": list(self.notes)}
+        return {"columns": plain, "notes": notes_to_json(self.notes)}
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
@@ -185,7 +171,7 @@ class TableEncoder:
         columns, notes = values["columns"], values["notes"]
         if not isinstance(columns, list) or not isinstance(notes, list) or len(columns) > MAX_COLUMNS:
             raise InputError(f"a table's encoding must list at most {MAX_COLUMNS:,} columns, and notes; it is damaged")
-        encoder = cls(tuple(_column_from_json(column) for column in columns), tuple(notes))
+        encoder = cls(tuple(_column_from_json(column) for column in columns), notes_from_json(notes))
         if not encoder.feature_names:
             raise InputError("a table's encoding must have at least one column; it is damaged")
         return encoder
@@ -214,14 +200,14 @@ class TableLearner:
     def __init__(self, schema: pa.Schema) -> None:
         self._learners = [learner_of(field.name, field.type, bounded=True) for field in schema]
 
-    def add(self, batch: pa.RecordBatch, where: str, first_row: int = 0) -> None:
+    def add(self, rows: pa.Table, place: Place = IN_X) -> None:
         """See more rows.
 
         Raises:
             InputError: A value cannot be used; the error names it.
         """
         for learner in self._learners:
-            learner.add(batch.column(learner.name), Place(where, learner.name, first_row))
+            _add(learner, rows.column(learner.name), place.of(learner.name))
 
     def encoder(self, where: str) -> TableEncoder:
         """The encoder of what was seen.
@@ -234,29 +220,79 @@ class TableLearner:
 
 def _encoder(kind: type[Encoder], learners: Sequence[Learner], where: str) -> Encoder:
     fitted = [_noted(learner.column(), learner.hint()) for learner in learners]
-    encoder = kind(tuple(column for column, _ in fitted), tuple(note for _, note in fitted if note))
+    encoder = kind(tuple(column for column, _ in fitted), tuple(note for _, note in fitted if note is not None))
     if not encoder.feature_names:
-        raise InputError(f"{where}: no column can be learned from: {'; '.join(encoder.notes):.1000}")
+        raise InputError(f"{where}: no column can be learned from: {'; '.join(map(str, encoder.notes)):.1000}")
     return encoder
 
 
-def _learned(column: pa.ChunkedArray, place: Place) -> Learner:
+def learn_column(column: pa.ChunkedArray, place: Place) -> Learner:
+    """What has learned a whole column."""
     learner = learner_of(place.column, column.type)
-    for chunk, at in _chunks(column, place):
-        learner.add(chunk, at)
+    _add(learner, column, place)
     return learner
 
 
-def _chunks(column: pa.ChunkedArray, place: Place) -> Iterator[tuple[pa.Array, Place]]:
-    row = place.first_row
-    for chunk in column.chunks:
-        yield chunk, Place(place.where, place.column, row)
-        row += len(chunk)
+def _add(learner: Learner, column: pa.ChunkedArray | pa.Array, place: Place) -> None:
+    done = 0
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        learner.add(chunk, place.of(place.column, done))
+        done += len(chunk)
 
 
-def _noted(column: Column, hint: str = "") -> tuple[Column, str]:
-    left_out = f"column {column.name!r} is left out: it {column.how}" if isinstance(column, Dropped) else ""
-    return column, left_out + (hint and f"{'; ' if left_out else f'column {column.name!r}: '}{hint}")
+def _noted(column: Column, hint: str = "") -> tuple[Column, Note | None]:
+    name = f"column {column.name!r}"
+    if isinstance(column, Dropped):
+        return column, Note(f"{name} is left out", f"it {column.how}{hint and f'; {hint}'}")
+    return column, Note(name, hint) if hint else None
+
+
+# ---------------------------------------------------------------- tables
+
+
+def learn(table: MemoryTable, *others: MemoryTable) -> TableEncoder | None:
+    """How a table is to be encoded; None for plain numbers, which are taken as they are.
+
+    Columns may have gaps where the table or `others`, rows held out of it, have some.
+    """
+    if table.arrow is None:
+        return None
+    encoder = TableEncoder.fit(table.arrow, table.place)
+    for other in others:
+        encoder = encoder if other.arrow is None or not len(other) else encoder.marking(other.arrow, other.place)
+    return encoder
+
+
+def encode(table: MemoryTable, encoder: TableEncoder | None) -> Float[np.ndarray, "N D"]:
+    """The rows as numbers, the way `encoder` was taught; a table is copied once, numbers not at all.
+
+    Raises:
+        InputError: A value is not what training had in its column, or is not finite; the error names it.
+    """
+    if encoder is not None:
+        return encoder.transform(_named(table, encoder) if table.arrow is None else table.arrow, table.place)
+    if table.arrow is None:
+        assert table.array is not None
+        return table.array
+    array = number_columns(table.arrow, table.place)
+    finite = np.isfinite(array)
+    if not finite.all():
+        row, k = np.argwhere(~finite)[0]
+        got = "NaN, or no value" if np.isnan(array[row, k]) else f"{array[row, k]}"
+        problem = f"got {got}, expected a finite number; fill it in or remove the row"
+        raise table.place.of(table.names[k]).error(problem, int(row))
+    return array
+
+
+def _named(table: MemoryTable, encoder: TableEncoder) -> pa.Table:
+    """Numbers without names, given the names they had in training."""
+    assert table.array is not None
+    names = [column.name for column in encoder.columns]
+    check_width(table.array, len(names))
+    return pa.table(dict(zip(names, table.array.T, strict=True)))
+
+
+# ---------------------------------------------------------------- JSON
 
 
 def _column_from_json(values: Any) -> Column:

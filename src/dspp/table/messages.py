@@ -1,7 +1,7 @@
 """What errors about tables say: where the trouble is, and which names it is about."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dspp.errors import InputError
@@ -9,22 +9,37 @@ from dspp.errors import InputError
 
 @dataclass(frozen=True)
 class Place:
-    """Where a column stands, for errors: the table or file it is in, its name, and the number of its first row.
+    """Where values stand, for errors.
 
-    In a text file `line_of` gives the line of a row.
+    Attributes:
+        where: What to call the table or file.
+        column: The name of the column.
+        first_row: The number of the first row.
+        line_of: In a text file, the line of a row.
+        labels: What to call each row of the table, by its place in it, where that is not its number.
     """
 
     where: str
-    column: str
+    column: str = ""
     first_row: int = 0
     line_of: Callable[[int], int] | None = None
+    labels: Any = None
+
+    def of(self, column: str, after: int = 0) -> "Place":
+        """The place of a column, `after` so many rows."""
+        return replace(self, column=column, first_row=self.first_row + after)
+
+    def at(self, where: str) -> "Place":
+        """The same rows of another table."""
+        return replace(self, where=where)
 
     def error(self, problem: str, row: int | None = None) -> InputError:
         """Return, not raise, an error that names the column and, if given, the row."""
-        at_row = "" if row is None else f", row {self.first_row + row}"
-        if row is not None and self.line_of is not None:
-            at_row += f" (line {self.line_of(self.first_row + row)})"
-        return InputError(f"{self.where}: column {self.column!r}{at_row}: {problem}")
+        if row is None:
+            return InputError(f"{self.where}: column {self.column!r}: {problem}")
+        label = self.first_row + row if self.labels is None else self.labels[self.first_row + row]
+        line = f" (line {self.line_of(int(str(label)))})" if self.line_of is not None else ""
+        return InputError(f"{self.where}: column {self.column!r}, row {label}{line}: {problem}")
 
 
 def check_names(names: list[Any], where: str) -> None:

@@ -1,0 +1,115 @@
+"""From a prepared table to a fitted model: train, score, recalibrate."""
+
+import math
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+from dspp import training
+from dspp.calibration import Conformal
+from dspp.fitted import Evaluation, Fitted
+from dspp.history import Epoch
+from dspp.notes import Note
+from dspp.prepare import Prepared
+from dspp.settings import Settings, check_number
+from dspp.training.rows import Rows
+
+VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
+PROMISED = 0.9  # coverage that the notes on recalibration speak of: the usual one of `predict_interval`
+
+
+def train(
+    prepared: Prepared,
+    settings: Settings,
+    *,
+    on_epoch: Callable[[Epoch], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    resume: bool = True,
+    reading: Mapping[str, int] | None = None,
+    **more: Any,
+) -> tuple[Fitted, Evaluation | None]:
+    """Train the model of these settings, and predict the validation rows with it.
+
+    Args:
+        prepared: the rows.
+        settings: the model, how to train it, and its checkpoint.
+        on_epoch: called with the record of each epoch; what it raises ends training.
+        should_stop: asked after every step; True interrupts training with its checkpoint kept.
+        resume: with a checkpoint, whether to resume from the one that exists.
+        reading: how rows on disk are read: see `DiskRows`.
+        **more: further options of `training.fit`, such as `snapshot_steps`.
+
+    Returns:
+        The fitted model, and how good it is on the validation rows; None: there are none.
+    """
+    if settings.time_budget is not None:
+        check_number("time_budget", settings.time_budget)
+    spec, config = settings.spec(len(prepared.target_names)), settings.train_config(prepared.num_rows)
+    if len(prepared.validation):
+        more |= {"X_val": prepared.validation.x, "y_val": prepared.validation.y}
+    with prepared.source(spec, config, reading or {}) as rows:
+        result = training.fit(
+            spec,
+            *((rows.x, rows.y) if isinstance(rows, Rows) else (rows,)),
+            config=config,
+            features=settings.module,
+            progress=settings.progress,
+            checkpoint=settings.checkpoint,
+            resume=resume and settings.checkpoint is not None,
+            time_budget=settings.time_budget,
+            on_epoch=on_epoch,
+            should_stop=should_stop,
+            **more,
+        )
+    encoder = prepared.encoder
+    fitted = Fitted(
+        spec=spec,
+        train=config,
+        model=result.model,
+        scale_X=prepared.scale_X,
+        codec=prepared.codec,
+        encoder=encoder,
+        feature_names=None if encoder is None else encoder.feature_names,
+        target_names=prepared.target_names,
+        history=result.history,
+        best_epoch=result.best_epoch,
+        metrics={},
+        notes=(*prepared.notes, *(Note("", note) for note in result.notes)),
+        seconds=result.seconds,
+        versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS},
+        conformal=None,
+        num_rows=prepared.num_rows,
+        params=settings.params(),
+    )
+    if len(prepared.calibration):
+        calibration = Evaluation(fitted, prepared.calibration_table, fitted.of_standardised(prepared.calibration.x))
+        conformal = Conformal.fit(calibration.distribution, calibration.y)
+        notes = (*fitted.notes, *_broken_promises(conformal, fitted.target_names))
+        fitted = replace(fitted, conformal=conformal.scores.reshape(-1, fitted.num_outputs), notes=notes)
+    evaluation = evaluate_validation(fitted, prepared)
+    if evaluation is not None:
+        fitted.metrics.update(evaluation.scores)  # nobody else knows this model yet
+    return fitted, evaluation
+
+
+def evaluate_validation(fitted: Fitted, prepared: Prepared) -> Evaluation | None:
+    """What a model predicts for the validation rows; None: there are none."""
+    if not len(prepared.validation):
+        return None
+    return Evaluation(fitted, prepared.validation_table, fitted.of_standardised(prepared.validation.x))
+
+
+def _broken_promises(conformal: Conformal, names: tuple[str, ...]) -> list[Note]:
+    """What to tell a user of outputs with too few calibration rows: (n+1)c > n for the usual coverage c."""
+    enough, percent = math.ceil(PROMISED / (1 - PROMISED) - 1e-9), f"{100 * PROMISED:.0f} %"
+    return [
+        Note(
+            f"{count} calibration row{'' if count == 1 else 's'} of {name} cannot promise {percent}, which takes "
+            f"{enough}",
+            "such intervals are infinite; give more rows or raise calibration_fraction",
+        )
+        for name, count in zip(names, conformal.counts, strict=True)
+        if count < enough
+    ]

@@ -1,0 +1,260 @@
+"""One type for a table, wherever its rows are: in memory, in a file, in several files, in an Arrow dataset."""
+
+import contextlib
+import csv
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float, Int, Shaped
+
+from dspp.errors import InputError
+from dspp.notes import Note
+from dspp.table.messages import Place, first_line
+
+BATCH_ROWS: Final = 65_536
+
+Types = Mapping[str, pa.DataType]
+
+
+class Table(ABC):
+    """Rows with columns.
+
+    Attributes:
+        where: What errors call it.
+        schema: The names and types of its columns; in a text file, whose columns have no types, all are text.
+        num_rows: How many rows it has, where that is known without reading it.
+        notes: What a user should know, such as which columns are left out.
+    """
+
+    where: str
+    schema: pa.Schema
+    num_rows: int | None
+    notes: tuple[Note, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self.schema.names)
+
+    @abstractmethod
+    def read(self, column_types: Types | None = None) -> "MemoryTable":
+        """Return the whole table.
+
+        Args:
+            column_types: As for `batches`; another column of a text file has the type that all its cells have.
+
+        Raises:
+            InputError: A file is damaged; the error says where, if it can.
+        """
+
+    @abstractmethod
+    def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator["MemoryTable"]:
+        """Yield the rows in order, `rows` at a time, in memory that does not grow.
+
+        Args:
+            rows: The number of rows of a batch; the last one of a file is shorter.
+            column_types: For text files, the types of some columns (`TableEncoder.arrow_types`); the others are text.
+                Tables that have types keep their own.
+
+        Raises:
+            InputError: A file is damaged or has changed, or a cell does not read as the type of its column.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryTable(Table):
+    """Rows in memory: columns of any kind with names, or plain numbers; possibly with the targets of the rows.
+
+    Attributes:
+        arrow: The columns.
+        array: The numbers, where columns have no names.
+        y: The targets, NaN where missing.
+        target_names: Their names.
+        first_row: The number of the first row in the table that this is a part of.
+        labels: What to call each row, where that is not its number.
+        line_of: The line of a row of a text file.
+        source: Of a part of a table in several files, what the file is called in labels.
+    """
+
+    where: str
+    arrow: pa.Table | None = None
+    array: Float[np.ndarray, "N D"] | None = None
+    y: Float[np.ndarray, "N T"] | None = None
+    target_names: tuple[str, ...] = ()
+    first_row: int = 0
+    labels: Sequence[object] | Shaped[np.ndarray, " N"] | None = None
+    line_of: Callable[[int], int] | None = None
+    source: str = ""
+    notes: tuple[Note, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    @property
+    def num_rows(self) -> int:  # type: ignore[override]
+        """How many rows there are."""
+        return len(self)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns; none, where they have no names."""
+        return pa.schema([]) if self.arrow is None else self.arrow.schema
+
+    @property
+    def _content(self) -> Any:
+        content = self.arrow if self.arrow is not None else self.array
+        assert content is not None
+        return content
+
+    @property
+    def place(self) -> Place:
+        """Where the first row stands, for errors."""
+        return Place(self.where, "", self.first_row if self.labels is None else 0, self.line_of, self.labels)
+
+    @property
+    def row_labels(self) -> Sequence[object] | Shaped[np.ndarray, " N"]:
+        """What to call each row: its number, after the file's name where there are several."""
+        if self.labels is not None:
+            return self.labels
+        numbers = range(self.first_row, self.first_row + len(self))
+        return [f"{self.source}, {number}" for number in numbers] if self.source else numbers
+
+    @property
+    def targets(self) -> Float[np.ndarray, "N T"]:
+        """The targets, which must be known."""
+        assert self.y is not None
+        return self.y
+
+    def read(self, column_types: Types | None = None) -> Self:
+        """The table itself."""
+        return self
+
+    def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator[Self]:
+        """Yield `rows` rows at a time."""
+        for start in range(0, len(self), rows):
+            yield self.take(np.arange(start, min(start + rows, len(self))))
+
+    def take(self, index: Int[np.ndarray, " K"]) -> Self:
+        """Some of the rows, which keep their labels."""
+        return replace(
+            self,
+            arrow=None if self.arrow is None else self.arrow.take(pa.array(index)),
+            array=None if self.array is None else self.array[index],
+            y=None if self.y is None else self.y[index],
+            labels=np.array(self.row_labels)[index],
+        )
+
+    def select(self, names: Iterable[str]) -> Self:
+        """Some of the columns."""
+        return replace(self, arrow=self._content.select(list(names)))
+
+    def with_targets(self, y: Float[np.ndarray, "N T"], names: Sequence[str]) -> Self:
+        """The same rows with these targets."""
+        return replace(self, y=y, target_names=tuple(names))
+
+
+def join(parts: Sequence[MemoryTable], where: str, schema: pa.Schema, target_names: Sequence[str]) -> MemoryTable:
+    """The rows of several tables, possibly of none, in the types of `schema`."""
+    tables = [
+        pa.table({field.name: part._content.column(field.name).cast(field.type, safe=False) for field in schema})
+        for part in parts
+    ]
+    arrow = pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
+    y = np.concatenate([np.empty((0, len(target_names))), *(part.targets for part in parts)])
+    labels: list[object] = [label for part in parts for label in part.row_labels]
+    return MemoryTable(where, arrow=arrow, y=y, target_names=tuple(target_names), labels=labels)
+
+
+@dataclass(frozen=True)
+class FileTable(Table):
+    """A table in a file that was there, and looked sound, when it was opened; each reading opens it anew.
+
+    Attributes:
+        path: The file.
+    """
+
+    path: Path
+    schema: pa.Schema
+    num_rows: int | None = None
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def where(self) -> str:  # type: ignore[override]
+        """The path."""
+        return str(self.path)
+
+    @property
+    def line_of(self) -> Callable[[int], int] | None:
+        """The line of a row of a text file."""
+        return None
+
+    def read(self, column_types: Types | None = None) -> MemoryTable:
+        """Return the whole table."""
+        arrow = self._read(column_types or {})
+        return MemoryTable(self.where, arrow=arrow, line_of=self.line_of, notes=self.notes)
+
+    def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator[MemoryTable]:
+        """Yield `rows` rows at a time."""
+        if rows < 1:
+            raise InputError(f"rows: expected at least 1, got {rows}. Try {BATCH_ROWS}.")
+        return self._batches(rows, column_types or {})
+
+    def _batches(self, rows: int, column_types: Types) -> Iterator[MemoryTable]:
+        done = 0
+        for batch in _regroup(self._stream(rows, column_types), rows):
+            arrow = pa.Table.from_batches([batch])
+            yield MemoryTable(self.where, arrow=arrow, first_row=done, line_of=self.line_of)
+            done += len(batch)
+
+    @abstractmethod
+    def _read(self, column_types: Types) -> pa.Table:
+        """The whole table."""
+
+    @abstractmethod
+    def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
+        """Yield batches of any size, near `rows` where the file leaves a choice."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether another process would find the same rows: they are in a file, not in memory."""
+        return True
+
+    def stamp(self) -> list[Any]:
+        """Path, size and time of change, as they are now."""
+        with problems_with(self.path):
+            status = self.path.stat()
+        return [str(self.path), status.st_size, status.st_mtime_ns]
+
+
+@contextlib.contextmanager
+def problems_with(path: Path) -> Iterator[None]:
+    """Turn what a damaged file makes the libraries raise into one line that names it."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError, csv.Error, zlib.error, UnicodeDecodeError) as problem:
+        reason = first_line(problem)
+        raise InputError(f"{path} cannot be read, it may be damaged or of another kind ({reason})") from None
+
+
+def _regroup(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in batches of `rows`."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        while sum(map(len, held)) >= rows:
+            whole = _join_batches(held)
+            yield whole[:rows]
+            held = [whole[rows:]]
+    if sum(map(len, held)):
+        yield _join_batches(held)
+
+
+def _join_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    (batch,) = batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return batch

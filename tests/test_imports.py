@@ -1,0 +1,43 @@
+"""What a process that only predicts imports: nothing that trains, searches, draws or reports."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dspp import PPGPRRegressor
+
+FORBIDDEN = ("training", "prepare", "fitting", "tuning", "plots", "report", "experiments", "optuna", "matplotlib")
+LOAD = """
+import json, sys
+import numpy as np
+import dspp
+dspp.load(sys.argv[1]).predict_interval(np.zeros((3, 2)))
+print(json.dumps(sorted(sys.modules)))
+"""
+PREDICT = """
+import json, sys
+import dspp.cli
+try:
+    dspp.cli.app(["predict", sys.argv[1], sys.argv[2], "--out", sys.argv[3], "--interval", "0.9"])
+except SystemExit as done:
+    assert not done.code
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("program", [LOAD, PREDICT])
+def test_predicting_imports_nothing_that_trains_searches_draws_or_reports(program: str, tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    model = PPGPRRegressor(inducing=4, epochs=1, restarts=1, progress=False).fit(X, X[:, 0])
+    model.save(tmp_path / "m.dspp")
+    (tmp_path / "new.csv").write_text("a,b\n1,2\n3,4\n")
+    command = [sys.executable, "-c", program, *(str(tmp_path / name) for name in ("m.dspp", "new.csv", "p.csv"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = json.loads(done.stdout.splitlines()[-1])
+    assert "dspp.fitted" in modules, "or it did not predict"
+    found = [name for name in modules if name.removeprefix("dspp.").split(".")[0] in FORBIDDEN]
+    assert not found
