@@ -1,4 +1,4 @@
-"""The sizes that are measured, and one step or one prediction of ours and of GPyTorch's at each."""
+"""The measured sizes, and one step or prediction at each, ours and GPyTorch's."""
 
 import warnings
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from dspp.presets import Spec, preset
 
 warnings.filterwarnings("ignore", module="gpytorch|linear_operator")
 NUM_DATA = 4000
-PEER_ROWS = 2000  # that GPyTorch predicts at a time: of 500, 1000, 2000 and 4000 its fastest for the DSPP
+PEER_ROWS = 2000  # per batch of GPyTorch's predictions: of 500, 1000, 2000 and 4000 the fastest for the DSPP
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Case:
         return build(self.spec.model, self.rows()[0])
 
     def peer(self) -> torch.nn.Module:
-        """GPyTorch's, with our parameters and with its own jitter, as its users have it."""
+        """Return GPyTorch's model with our parameters and its own default jitter."""
         return peer_of(self.ours(), self.spec.model, mirror_jitter=False)
 
 

@@ -1,9 +1,9 @@
-"""The size of the package: lines, longest functions, modules that a command imports, types that hold rows.
+"""The size of the package: lines, longest functions, modules imported by commands, types that hold rows.
 
     python -m benchmarks.codebase [SOURCE] [--against REVISION]
 
-SOURCE is the package's folder, src/dspp by default. `--against` puts the same numbers of a revision of this repository
-beside them. These are signs, not limits.
+SOURCE is the package's folder, by default src/dspp. `--against` also shows the numbers of another revision. These
+numbers are indicators, not limits.
 """
 
 import argparse
@@ -24,8 +24,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "dspp"
 LONGEST = 15  # functions listed
 
-# Types that hold rows of the user's data, or say where they are, on the way from a file to a batch. Subclasses that
-# only read another format, iterators and protocols do not count. Names are of all revisions, old and new.
+# Types that hold or locate rows of the user's data on the way from a file to a batch. Subclasses that only read another
+# format, iterators and protocols do not count. The names are from all revisions, old and new.
 ROW_TYPES = {
     "Table": "rows with columns, in memory or on disk",
     "TableFile": "a file of rows, read in batches",
@@ -43,7 +43,7 @@ ROW_TYPES = {
     "DiskRows": "encoded rows on disk, read in batches",
     "Prepared": "rows checked, split, encoded and scaled",
 }
-ROW_FIELDS = {"X", "y", "rows", "table", "X_val", "y_val"}  # a class that stores one of these may belong to the list
+ROW_FIELDS = {"X", "y", "rows", "table", "X_val", "y_val"}  # a class with such a field may belong to the list
 
 FIT = "fit train.csv --target y --out model.dspp --inducing 4 --width 2 --epochs 1 --restarts 1"
 PREDICT = "predict model.dspp train.csv --out predictions.csv"
@@ -62,7 +62,7 @@ print("\\nMODULES " + json.dumps(names))
 
 @dataclass(frozen=True)
 class Function:
-    """A function and its length, signature and docstring included."""
+    """A function and its length, including signature and docstring."""
 
     name: str
     place: str  # file and line, inside the package
@@ -71,13 +71,13 @@ class Function:
 
 @dataclass(frozen=True)
 class Codebase:
-    """What is measured of one source tree."""
+    """The measurements of one source tree."""
 
-    lines: dict[str, int]  # of each folder, and of each module beside them
+    lines: dict[str, int]  # per folder, and per module outside of folders
     functions: list[Function]  # the longest first
-    imports: dict[str, list[str]]  # the package's own modules, by command
-    row_types: list[str]  # places of definitions
-    candidates: list[str]  # other classes that store fields of such names
+    imports: dict[str, list[str]]  # the package's own modules, per command
+    row_types: list[str]  # where they are defined
+    candidates: list[str]  # other classes with such fields
 
     @property
     def total(self) -> int:
@@ -85,7 +85,7 @@ class Codebase:
 
 
 def measure(package: Path, commands: bool = True) -> Codebase:
-    """Measure the package in a folder such as src/dspp; `commands`: run `dspp fit` and `dspp predict` too."""
+    """Measure the package in a folder such as src/dspp; with `commands`, also run `dspp fit` and `dspp predict`."""
     lines: Counter[str] = Counter()
     functions: list[Function] = []
     row_types, candidates = [], []
@@ -103,12 +103,12 @@ def measure(package: Path, commands: bool = True) -> Codebase:
                 elif _fields(node) & ROW_FIELDS:
                     candidates.append(place)
     functions.sort(key=lambda function: (-function.lines, function.place))
-    imports = _imported(package) if commands else {}
+    imports = _list_imports(package) if commands else {}
     return Codebase(dict(sorted(lines.items())), functions, imports, row_types, candidates)
 
 
 def _functions(tree: ast.AST, file: str, prefix: str = "") -> Iterator[Function]:
-    """Every function and method; one inside another counts with the outer one."""
+    """Yield every function and method; nested functions count as part of the outer one."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
             yield from _functions(node, file, f"{prefix}{node.name}.")
@@ -120,14 +120,14 @@ def _functions(tree: ast.AST, file: str, prefix: str = "") -> Iterator[Function]
 
 
 def _fields(node: ast.ClassDef) -> set[str]:
-    """The names of annotated fields and of attributes set on self."""
+    """Return the names of annotated fields and of attributes set on self."""
     annotated = {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
     stored = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
     return annotated | stored
 
 
-def _imported(package: Path) -> dict[str, list[str]]:
-    """The package's modules after a tiny `dspp fit`, and after `dspp predict` in a process of its own."""
+def _list_imports(package: Path) -> dict[str, list[str]]:
+    """Return the modules imported by a tiny `dspp fit`, and by `dspp predict` in its own process."""
     environment = os.environ | {"PYTHONPATH": str(package.parent.resolve()), "OMP_NUM_THREADS": "1"}
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -143,7 +143,7 @@ def _imported(package: Path) -> dict[str, list[str]]:
 
 
 def extract(revision: str, folder: Path) -> Path:
-    """Write the package as it was at a revision into a folder; return where it is."""
+    """Extract the package at a revision into a folder, and return its path."""
     archive = subprocess.run(["git", "archive", revision, "src/dspp"], cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
@@ -154,7 +154,7 @@ def extract(revision: str, folder: Path) -> Path:
 
 
 def report(trees: dict[str, Codebase]) -> str:
-    """Return the numbers of one tree, or of several side by side, as text."""
+    """Format the measurements of one tree, or of several side by side."""
     names = list(trees)
     found = list(trees.values())
     rows = [("total lines", *(f"{tree.total:,}" for tree in found))]
@@ -170,17 +170,17 @@ def report(trees: dict[str, Codebase]) -> str:
         longest = [(f.name, str(f.lines), f.place) for f in tree.functions[:LONGEST]]
         parts.append(_table((f"longest functions, {name}", "lines", "place"), longest))
     for name, tree in trees.items():
-        parts.append(_listed(f"types that hold rows, {name}", tree.row_types))
-        parts.append(_listed(f"not in the list, but with such fields, {name}", tree.candidates))
+        parts.append(_format_places(f"types that hold rows, {name}", tree.row_types))
+        parts.append(_format_places(f"other classes with such fields, {name}", tree.candidates))
     return "\n\n".join(parts)
 
 
-def _listed(title: str, places: Sequence[str]) -> str:
+def _format_places(title: str, places: Sequence[str]) -> str:
     return "\n".join([title, *(f"  {place}" for place in places)])
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need to be, all but the first to the right."""
+    """Format a table with the first column left-aligned and the others right-aligned."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     return "\n".join(
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", nargs="?", type=Path, default=PACKAGE, help="the package's folder")
     parser.add_argument("--against", metavar="REVISION", help="a revision to compare with")
-    parser.add_argument("--no-commands", action="store_true", help="do not run fit and predict to see what they import")
+    parser.add_argument("--no-commands", action="store_true", help="skip running fit and predict to list their imports")
     options = parser.parse_args(arguments)
     trees = {}
     with tempfile.TemporaryDirectory() as folder:

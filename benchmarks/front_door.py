@@ -1,13 +1,13 @@
-"""What the front door costs: an estimator's `fit` beyond the bare loop, `dspp predict` against the bare model.
+"""The overhead of estimators and command line compared with the bare training loop and the bare model.
 
     python -m benchmarks.front_door [--rows 1000000]
 
 Prints a table and, as its last line, JSON:
-  fit_overhead         seconds of DSPPRegressor.fit on a data frame, over those of the training loop within, - 1
-  predict_ratio        rows/s of `dspp predict` from Parquet to Parquet, over those of the bare model on arrays
-  predict_peak_mb      most resident memory of that `dspp predict`
-  import_seconds       `import dspp`, and `from dspp import DSPPRegressor`, each beyond `import torch`
-  help_seconds         `dspp --help`
+  fit_overhead         time of DSPPRegressor.fit on a data frame, relative to the training loop inside it, minus 1
+  predict_ratio        rows/s of `dspp predict` from Parquet to Parquet, relative to the bare model on arrays
+  predict_peak_mb      peak resident memory of that `dspp predict`
+  import_seconds       time of `import dspp` and of `from dspp import DSPPRegressor`, each beyond `import torch`
+  help_seconds         time of `dspp --help`
 """
 
 import argparse
@@ -36,7 +36,7 @@ status = lambda: [line for line in open("/proc/self/status") if line.startswith(
 atexit.register(lambda: print(*status(), file=sys.stderr))
 from dspp.cli import main
 main()
-"""  # the command line, which says at its end how much memory it took
+"""  # runs the command line and reports its peak memory at exit
 
 
 def table(rows: int, seed: int) -> tuple[pa.Table, np.ndarray]:
@@ -53,7 +53,7 @@ def seconds(function: Callable[[], object]) -> float:
 
 
 def fit_overhead(repeats: int = 3) -> float:
-    """What `fit` adds to the training loop inside it, which takes its own time: the median over repeats."""
+    """Return the relative overhead of `fit` over the training loop inside it, as the median of repeats."""
     frame, y = table(5000, seed=0)
     estimator = DSPPRegressor(epochs=10, inducing=100, restarts=1)
     return (
@@ -63,7 +63,7 @@ def fit_overhead(repeats: int = 3) -> float:
 
 
 def predictions(rows: int, folder: Path) -> dict[str, float]:
-    """The command line against the bare model, one after the other, on the same rows."""
+    """Compare the command line with the bare model on the same rows, one after the other."""
     frame, y = table(20_000, seed=0)
     DSPPRegressor(epochs=1, restarts=1).fit(frame, y).save(folder / "model.dspp")
     new, _ = table(rows, seed=1)
@@ -98,7 +98,7 @@ def predictions(rows: int, folder: Path) -> dict[str, float]:
 
 
 def start_up(code: str, repeats: int = 5) -> float:
-    """Median seconds of a fresh interpreter that runs `code`."""
+    """Return the median seconds that a fresh interpreter takes to run `code`."""
     run = lambda: subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)  # noqa: E731
     return statistics.median(seconds(run) for _ in range(repeats))
 

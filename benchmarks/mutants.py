@@ -1,10 +1,10 @@
-"""Whether the tests can fail (promise 9): small faults are put into the numerical core, and the tests must notice.
+"""Checks that the tests can fail (promise 9): they must detect small faults in the numerical core.
 
     python -m benchmarks.mutants [--sample 200] [--seed 0] [--jobs 2]
 
 A mutant is a copy of the package with one expression changed: an operator or comparison swapped, a summand or a minus
-sign dropped, a constant changed, a result negated. It is killed when a test fails, or when the tests do not end. Prints
-the survivors and the share that was killed; ends with 1 where that is below 95 %.
+sign dropped, a constant changed, a result negated. It is killed if a test fails or the tests do not end. Prints the
+survivors and the percentage killed, and exits with code 1 if that is below 95 %.
 """
 
 import argparse
@@ -73,22 +73,22 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What identifies the change, also when lines have moved."""
+        """A name that identifies the change even if lines have moved."""
         return f"{self.file}: {self.text}: {self.before} -> {self.after}"
 
 
 def mutants_of(source: str, file: str) -> Iterator[Mutant]:
-    """Every mutant of a file, in the order of its lines."""
+    """Yield every mutant of a file, in the order of its lines."""
     lines = source.splitlines()
     for node, replacement in _changes(ast.parse(source)):
         before, after = ast.unparse(node), ast.unparse(replacement)
         text = after if isinstance(node, ast.stmt) else f"({after})"
         line = lines[node.lineno - 1].strip()
-        yield Mutant(file, node.lineno, line, before, after, _spliced(source, node, text))
+        yield Mutant(file, node.lineno, line, before, after, _splice(source, node, text))
 
 
 def _changes(node: ast.AST, returns_number: bool = False) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST]]:
-    """Nodes, each with what to put in its place; messages, types, imports, indices and figures stay as they are."""
+    """Yield nodes with their replacements; messages, types, imports, indices and plots are not changed."""
     if isinstance(node, ast.FunctionDef):
         if node.name.startswith("plot_"):
             return
@@ -117,17 +117,17 @@ def _changes(node: ast.AST, returns_number: bool = False) -> Iterator[tuple[ast.
 
 def _replacements(node: ast.AST, returns_number: bool) -> Iterator[ast.AST]:
     if isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in SWAPS:
-        yield _changed(node, op=SWAPS[type(node.op)]())
+        yield _change(node, op=SWAPS[type(node.op)]())
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        yield node.left  # such as the jitter dropped
+        yield node.left  # drops the jitter, for example
     if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
-        yield _changed(node, ops=[SWAPS[type(node.ops[0])](), *node.ops[1:]])
+        yield _change(node, ops=[SWAPS[type(node.ops[0])](), *node.ops[1:]])
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         yield node.operand
     if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
         yield ast.Constant(_other(node.value))
     if isinstance(node, ast.Return) and node.value is not None and returns_number:
-        yield _changed(node, value=ast.UnaryOp(ast.USub(), node.value))
+        yield _change(node, value=ast.UnaryOp(ast.USub(), node.value))
 
 
 def _other(value: bool | int | float) -> bool | int | float:
@@ -136,15 +136,15 @@ def _other(value: bool | int | float) -> bool | int | float:
     return value + 1 if isinstance(value, int) or value == 0.0 else 1.5 * value
 
 
-def _changed(node: ast.AST, **fields: object) -> ast.AST:
+def _change(node: ast.AST, **fields: object) -> ast.AST:
     other = copy.copy(node)
     for name, value in fields.items():
         setattr(other, name, value)
     return other
 
 
-def _spliced(source: str, node: ast.expr | ast.stmt, text: str) -> str:
-    """The source with the text in place of the node; columns of syntax trees count bytes."""
+def _splice(source: str, node: ast.expr | ast.stmt, text: str) -> str:
+    """Return the source with `text` in place of the node; column offsets of syntax trees count bytes."""
     lines = source.encode().splitlines(keepends=True)
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
@@ -155,7 +155,7 @@ def _spliced(source: str, node: ast.expr | ast.stmt, text: str) -> str:
 
 
 def core_mutants(package: Path = PACKAGE) -> list[Mutant]:
-    """Every mutant of the numerical core."""
+    """Return every mutant of the numerical core."""
     found = []
     for part in CORE:
         path = package / part
@@ -168,7 +168,7 @@ def core_mutants(package: Path = PACKAGE) -> list[Mutant]:
 
 
 def passes(changed: dict[str, str], tests: Sequence[str]) -> bool:
-    """Whether the tests pass with the package in which these files are changed; False too where they do not end."""
+    """Whether the tests pass with these files changed; False also if they do not end."""
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "dspp"
         shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -187,35 +187,37 @@ def passes(changed: dict[str, str], tests: Sequence[str]) -> bool:
         return done.returncode == 0
 
 
-def ordered_tests(file: str) -> list[str]:
-    """The tests, those that are the likeliest to notice a change of this file first."""
+def order_tests(file: str) -> list[str]:
+    """Return the tests, starting with those most likely to detect a change in this file."""
     first = FIRST.get(Path(file).parts[0], "tests/predictive")
-    there = [test for test in TESTS if (ROOT / test).exists()]
-    return sorted(there, key=lambda test: test != first)
+    existing = [test for test in TESTS if (ROOT / test).exists()]
+    return sorted(existing, key=lambda test: test != first)
 
 
 def check_setup() -> None:
-    """The tests must pass as things are, and must read the copy: a package that cannot be imported must fail."""
-    if not passes({}, ordered_tests("gp")):
-        raise SystemExit("the tests fail without a mutant; mend them first")
+    """Check that the tests pass without a mutant, and that they import the copy: a broken copy must fail."""
+    if not passes({}, order_tests("gp")):
+        raise SystemExit("the tests fail without a mutant; fix them first")
     if passes({"errors.py": "raise RuntimeError\n"}, ["tests/test_objectives.py"]):
-        raise SystemExit("the tests do not read the copy of the package; is another one installed before it?")
+        raise SystemExit(
+            "the tests do not import the copy of the package; remove an installation that comes first on the path"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sample", type=int, default=200, help="mutants to try, chosen at random")
-    parser.add_argument("--seed", type=int, default=0, help="of that choice")
-    parser.add_argument("--jobs", type=int, default=2, help="mutants tried at the same time")
+    parser.add_argument("--sample", type=int, default=200, help="number of mutants to try, chosen at random")
+    parser.add_argument("--seed", type=int, default=0, help="seed of that choice")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants to try at the same time")
     options = parser.parse_args(arguments)
     known = core_mutants()
     mutants = [mutant for mutant in known if mutant.name not in EQUIVALENT]
-    print(f"{len(known)} mutants of the core, {len(known) - len(mutants)} known to compute the same", flush=True)
+    print(f"{len(known)} mutants of the core, {len(known) - len(mutants)} known to be equivalent", flush=True)
     check_setup()
     chosen = random.Random(options.seed).sample(mutants, min(options.sample, len(mutants)))
     survivors = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        outcomes = pool.map(lambda mutant: passes({mutant.file: mutant.source}, ordered_tests(mutant.file)), chosen)
+        outcomes = pool.map(lambda mutant: passes({mutant.file: mutant.source}, order_tests(mutant.file)), chosen)
         for count, (mutant, survived) in enumerate(zip(chosen, outcomes, strict=True), start=1):
             if survived:
                 survivors.append(mutant)

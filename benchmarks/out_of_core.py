@@ -1,14 +1,14 @@
-"""One epoch on a table that does not fit into the address space, and the price of reading it from the disk.
+"""One epoch on a table that does not fit into the address space, and the cost of reading it from disk.
 
     python -m benchmarks.out_of_core [--rows 10000000] [--part 2000000] [--repeats 3] [--folder DIR]
 
-The table has 20 columns and a target in float32: 84 bytes a row, 840 MB for 10,000,000 rows. Three processes:
+The table has 20 columns and a target in float32: 84 bytes per row, 840 MB for 10,000,000 rows. Three processes run:
 
-1. `disk` fits a light model for one epoch, its address space limited to what it has after its imports and LIMIT_MB
-   more. That is less than the table alone, of which a fit in memory needs several copies: Arrow's, the encoded and the
-   standardised rows in float64 (twice as large each) and the tensors, 5 GB in all for 10,000,000 rows.
-2. `whole` tries, under the same limit, no more than to read the table into memory.
-3. `part` trains on as many rows as fit, from the disk and from memory in turn: the same rows, model and batches.
+1. `disk` fits a small model for one epoch with its address space limited to LIMIT_MB beyond its imports. That is less
+   than the table alone, of which a fit in memory needs several copies: Arrow's, the encoded and the standardised rows
+   in float64 (twice as large each) and the tensors, 5 GB in total for 10,000,000 rows.
+2. `whole` only tries to read the table into memory under the same limit.
+3. `part` trains on as many rows as fit, alternately from disk and from memory, with the same rows, model and batches.
 
 Prints a table and, as its last line, JSON. The files go to a temporary folder and are removed.
 """
@@ -33,7 +33,7 @@ MODEL = {"inducing": 50, "batch_size": 5000, "epochs": 1, "restarts": 1, "progre
 
 
 def make(folder: Path, rows: int) -> None:
-    """Write the table, a file at a time."""
+    """Write the table, one file at a time."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -53,7 +53,7 @@ def status(field: str) -> int:
 
 
 def limit() -> int:
-    """Limit the address space; the limit in MB."""
+    """Limit the address space, and return the limit in MB."""
     allowed = status("VmSize") + LIMIT_MB
     resource.setrlimit(resource.RLIMIT_AS, (allowed << 20, allowed << 20))
     return allowed
@@ -132,7 +132,7 @@ def part(folder: Path, part: int, repeats: int) -> dict[str, object]:
             for _ in range(repeats)
         ]
     on_disk, in_memory = np.median(speeds, axis=0)
-    ratio = np.median([a / b for a, b in speeds])  # turn by turn: slow spells of the machine hit both
+    ratio = np.median([a / b for a, b in speeds])  # per turn, since slow spells of the machine affect both
     return {
         "part_rows": len(memory),
         "part_disk_rows_s": round(on_disk),
@@ -145,7 +145,7 @@ STAGES = {"disk": disk, "whole": whole, "part": part}
 
 
 def child(stage: str, folder: Path, options: argparse.Namespace) -> dict[str, object]:
-    """Run a stage in a process of its own."""
+    """Run a stage in its own process."""
     # One thread, and allocators that do not reserve address space they do not use.
     small = {"OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
     command = [sys.executable, "-m", "benchmarks.out_of_core", "--stage", stage, "--folder", str(folder)]
@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--part", type=int, default=2_000_000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where the temporary folder goes")
+    parser.add_argument("--folder", type=Path, help="where to create the temporary folder")
     parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.stage:
@@ -173,11 +173,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder, needed = Path(name), int(2.2 * options.rows * ROW_BYTES)  # the table and the cache
         if shutil.disk_usage(folder).free < needed:
-            parser.error(f"{folder} needs {needed:,} bytes free; give another --folder, or fewer --rows")
+            parser.error(f"{folder}: expected {needed:,} bytes of free space; choose another --folder or fewer --rows")
         (folder / "table").mkdir()
         make(folder / "table", options.rows)
         table_mb = options.rows * ROW_BYTES / 1e6
-        print(f"table  {table_mb:,.0f} MB in memory as Arrow has it, {COPIES * table_mb:,.0f} MB for a fit in memory")
+        print(f"table  {table_mb:,.0f} MB in memory as an Arrow table, {COPIES * table_mb:,.0f} MB for a fit in memory")
         results = {"rows": options.rows, "table_mb": round(table_mb)}
         for stage in STAGES:
             results |= child(stage, folder, options)

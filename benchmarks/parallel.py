@@ -1,13 +1,13 @@
-"""How much faster two processes train one model than one, each with one thread: data-parallel training under torchrun.
+"""The speedup of data-parallel training under torchrun: two processes compared with one, one thread each.
 
     python -m benchmarks.parallel [--processes 2] [--batch 4000] [--rounds 5]
 
-The same global batch, a 2-layer DSPP (M = 300, S = 10, W = 3, D = 8). What does not shrink with more processes:
-the factorisations of K_ZZ, which every process repeats (M³, whatever the batch), and the exchange of gradients. What is
-not ours: cores that run at once share memory and caches. So each round has three turns: one process alone with the
-whole batch; the team; and as many processes that know nothing of each other, each with its part of the batch, whose
-slowest gives the ceiling this machine has at that moment. A figure is the median step of a turn, a ratio the median
-over rounds. Last line: JSON.
+All runs use a 2-layer DSPP (M = 300, S = 10, W = 3, D = 8) and the same global batch. Two costs do not shrink with more
+processes: the factorisations of K_ZZ, which every process repeats (M³ for any batch), and the exchange of gradients.
+Cores that run at the same time also share memory and caches. So each round has three turns: one process with the whole
+batch; cooperating processes; and as many independent processes, each with its part of the batch, whose slowest one
+gives the ceiling of this machine at that moment. Each figure is the median step of a turn, each ratio the median over
+rounds. The last line is JSON.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from dspp.presets import preset
 from dspp.training import fit
 from dspp.training.processes import join_launched
 
-EPOCHS, STEPS = 5, 5  # the first epoch of a turn is left out
+EPOCHS, STEPS = 5, 5  # the first epoch of a turn is not counted
 
 
 def worker(batch: int) -> None:
-    """Train for a while and, in the first process, print the median milliseconds of a step."""
+    """Train for a few epochs and print, in the first process, the median milliseconds per step."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(STEPS * batch, 8))
@@ -42,7 +42,7 @@ def worker(batch: int) -> None:
 
 
 def milliseconds(batch: int, processes: int = 1, copies: int = 1) -> float:
-    """A step of a team of so many processes, and the slowest of so many such teams at once."""
+    """Return the time per step of cooperating processes; with copies, that of the slowest independent run."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []
     command = [sys.executable, *launcher, "-m", "benchmarks.parallel", "--worker", "--batch", str(batch)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -69,12 +69,12 @@ def main() -> None:
         return
     count, rounds = options.processes, []
     for number in range(options.rounds):
-        alone, team = milliseconds(options.batch), milliseconds(options.batch, count)
+        alone, joint = milliseconds(options.batch), milliseconds(options.batch, count)
         apart = milliseconds(options.batch // count, copies=count)
-        rounds.append((alone, team, apart))
+        rounds.append((alone, joint, apart))
         print(
-            f"round {number + 1}: {alone:.0f} ms a step alone, {team:.0f} ms in {count} processes, "
-            f"{apart:.0f} ms if they were strangers",
+            f"round {number + 1}: {alone:.0f} ms per step in one process, {joint:.0f} ms in {count} processes, "
+            f"{apart:.0f} ms in {count} independent processes",
             flush=True,
         )
     ratio, ceiling = (statistics.median(turn[0] / turn[i] for turn in rounds) for i in (1, 2))

@@ -1,7 +1,7 @@
-"""GPyTorch models of the same shape as ours, and a way to give both the same parameters.
+"""GPyTorch models of the same shape as ours, with the same parameters.
 
-Used by the benchmarks and by the parity tests. GPyTorch adds its jitter to k(x, x) as to K_ZZ, which is how we read it
-too (a nugget); ours is relative to the output scale, so the mirror multiplies by it.
+Used by the benchmarks and by the parity tests. GPyTorch adds its jitter to both k(x, x) and K_ZZ, as we do (a nugget);
+ours is relative to the output scale, so the copy multiplies by it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _PriorMixin:
 
 
 class PeerGP(_PriorMixin, ApproximateGP):
-    """One layer: SVGP or PPGPR; with `mean_points` orthogonally decoupled."""
+    """One layer: SVGP or PPGPR; orthogonally decoupled if `mean_points` are given."""
 
     def __init__(self, points: Tensor, kernel: str, full: bool, jitter: float | None = None, mean_points=None):
         strategy = _strategy(self, points, full, jitter)
@@ -124,7 +124,7 @@ class PeerDGP(DeepGP):
 
 
 def peer_of(model: Model, config: ModelConfig, mirror_jitter: bool = True) -> torch.nn.Module:
-    """The GPyTorch model with the parameters of ours, in its dtype; with our jitter, or with its own."""
+    """Return the GPyTorch model with our parameters and dtype, and with our jitter or its own."""
     dtype = model.likelihood.raw_noise.dtype
     points = [layer.inducing_points.detach()[0] for layer in model.gp_layers]
     scales = [layer.kernel.outputscale.detach() for layer in model.gp_layers]
@@ -148,7 +148,7 @@ def peer_of(model: Model, config: ModelConfig, mirror_jitter: bool = True) -> to
 
 @torch.no_grad()
 def copy_parameters(model: Model, peer: torch.nn.Module) -> None:
-    """Give the peer our parameters."""
+    """Copy our parameters to the peer."""
     stack = getattr(peer, "stack", [peer])
     for ours, theirs in zip(model.gp_layers, stack, strict=True):
         _copy_layer(ours, theirs)

@@ -1,9 +1,9 @@
-"""Prediction with cached solves of ours against GPyTorch's eval mode: the same parameters, dtype, two threads.
+"""Our predictions with cached solves compared with GPyTorch's eval mode: same parameters and dtype, two threads.
 
     python -m benchmarks.predict [--rows 4000] [--repeats 9]
 
-Both predict a table of so many rows, GPyTorch in batches of cases.PEER_ROWS. Prints a table and, as its last line,
-JSON. All components are computed: none of these weights is negligible.
+Both predict a table of the given rows, GPyTorch in batches of cases.PEER_ROWS. Prints a table and, as its last line,
+JSON. All components are computed, since none of the weights is negligible.
 """
 
 import argparse

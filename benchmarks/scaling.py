@@ -1,10 +1,10 @@
-"""How the time of a 2-layer DSPP step grows with N, S, W and M, beside the paper's complexity section.
+"""How the time of a 2-layer DSPP step scales with N, S, W and M, compared with the paper's complexity.
 
     python -m benchmarks.scaling
 
-Each size is doubled while the others stay; the exponent is the slope of a straight line through log time against log
-size. Prints a table and, as its last line, JSON. The paper: O(W M³ + (S + B) W M²) for a batch of B rows; counting the
-products of a step, the hidden layer does W B columns and the top layer S B, so O(W M³ + (W + S) B M²).
+Each size is doubled while the others are fixed; the exponent is the slope of a line through log time against log size.
+Prints a table and, as its last line, JSON. The paper states O(W M³ + (S + B) W M²) for a batch of B rows. Counting the
+products of a step, the hidden layer has W B columns and the top layer S B, which gives O(W M³ + (W + S) B M²).
 """
 
 import json

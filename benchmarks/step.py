@@ -1,8 +1,8 @@
-"""A training step (forward, backward, Adam) of ours against GPyTorch's: the same model, sizes, dtype, two threads.
+"""Our training step (forward, backward, Adam) compared with GPyTorch's: same model, sizes and dtype, two threads.
 
     python -m benchmarks.step [--profile] [--repeats 9]
 
-Prints a table and, as its last line, JSON. `--profile` prints the share of matrix products in our step instead.
+Prints a table and, as its last line, JSON. `--profile` instead prints how much of our step is matrix products.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def measure(case: Case, repeats: int) -> dict[str, object]:
 
 
 def show_profile() -> None:
-    """Where the time of our step goes, at the paper's size."""
+    """Print where the time of our step goes, at the paper's size."""
     step = our_step(CASES[0])
     step()
     with profile(activities=[ProfilerActivity.CPU]) as record:
@@ -50,7 +50,7 @@ def show_profile() -> None:
     rows = sorted(record.key_averages(), key=lambda row: -row.self_cpu_time_total)
     total = sum(row.self_cpu_time_total for row in rows)
     for row in rows[:15]:
-        print(f"{row.key:40} {row.self_cpu_time_total / 1e4:7.2f} ms a step  {row.self_cpu_time_total / total:6.1%}")
+        print(f"{row.key:40} {row.self_cpu_time_total / 1e4:7.2f} ms per step  {row.self_cpu_time_total / total:6.1%}")
     share = sum(row.self_cpu_time_total for row in rows if row.key in PRODUCTS) / total
     print(json.dumps({"matrix_products": round(share, 3)}))
 

@@ -3,20 +3,20 @@
     python -m benchmarks.time_to_nll bike protein kin40k [--recipe default] [--threads 2] [--limit 1200] [--times 12]
     python -m benchmarks.time_to_nll kin40k --set width=8 --set epochs=20
 
-Ours is the recipe of the protocol `quick` for each data set (experiments/protocols/quick.toml), where `--set` changes
-it, or, by `--recipe`, the library's default, made for longer training: `preset("dspp")` under `TrainConfig()`, trial
-starts included. A schedule that ends without getting there is followed by one with twice the epochs, and the time of
-both counts. GPyTorch's is the recipe of its own notebook,
+Ours is the recipe of the protocol `quick` for each data set (experiments/protocols/quick.toml), with the changes of
+`--set`; `--recipe default` uses the library's defaults instead, which are meant for longer training: `preset("dspp")`
+with `TrainConfig()`, trial starts included. If a schedule ends without reaching the target, one with twice the epochs
+follows, and the time of both counts. GPyTorch's is the recipe of its own notebook,
 examples/05_Deep_Gaussian_Processes/Deep_Sigma_Point_Processes.ipynb (read at commit 2080e738): batches of 1000, Adam at
-0.01, a tenth of it from each of epochs 20, 150 and 300 on, 400 epochs, 300 inducing points (those of the hidden layer
-by SciPy's k-means and 0.01 of noise for each GP, the others Normal), 3 hidden GPs with a linear mean, 8 sites, beta
+0.01, reduced to a tenth at each of epochs 20, 150 and 300, 400 epochs, 300 inducing points (in the hidden layer from
+SciPy's k-means with 0.01 of noise for each GP, in the top layer Normal), 3 hidden GPs with a linear mean, 8 sites, beta
 0.05, Matern-5/2, noise floor 1e-4. The notebook maps inputs to [-1, 1] by the range of all rows; here both see the same
 rows, standardised by the training part.
 
-The clock runs from the first k-means on and stands still while validation rows are scored, at the end of each epoch.
-The trial starts of ours are scored too, where nothing can be seen from outside: that stays on our clock. What has not
-got there at `--limit` seconds or at the end of its schedule counts as "more than", and its ratio as "at least". Whoever
-only wants to know whether we are ten times faster saves time with `--times`.
+The clock starts with the first k-means and is paused while validation rows are scored at the end of each epoch. Our
+trial starts are scored too, but this cannot be separated from outside and stays on our clock. A run that has not
+reached the target at `--limit` seconds or at the end of its schedule counts as "more than", and its ratio as "at
+least". To find out only whether ours is ten times faster, use `--times` to save time.
 
 Prints a table and, as its last line, JSON.
 """
@@ -53,10 +53,10 @@ from experiments.fitting import model_spec, train_config
 from experiments.protocol import read_protocol
 from experiments.units import Unit
 
-PAPER_NLL = {"bike": -1.763, "protein": 0.382, "kin40k": -2.016}  # DSPP-QR3-2L, where results.csv is not at hand
+PAPER_NLL = {"bike": -1.763, "protein": 0.382, "kin40k": -2.016}  # DSPP-QR3-2L, used if results.csv is not available
 HEADLINE = "DSPP-QR3-2L"
 MARGIN = 0.1
-PEER_ROWS = 1000  # scored at a time, as in the notebook
+PEER_ROWS = 1000  # per batch of scoring, as in the notebook
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Timing:
 
 
 class Stopwatch:
-    """Seconds on a clock since it was made, without those that were left out."""
+    """Counts the seconds since its creation, without pauses."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock, self._begin, self._left_out = clock, clock(), 0.0
@@ -106,7 +106,7 @@ class Stopwatch:
         self._left_out += self.clock() - since
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         since = self.clock()
         try:
             yield
@@ -115,7 +115,7 @@ class Stopwatch:
 
 
 class _Reached(Exception):  # noqa: N818 - no error
-    """The target is reached: the way out of training."""
+    """Raised to leave training once the target is reached."""
 
 
 def time_ours(
@@ -128,7 +128,7 @@ def time_ours(
     clock: Callable[[], float] = time.perf_counter,
     score: Callable[[Model, TrainingRows], float] | None = None,
 ) -> Timing:
-    """Train until the target or the limit; see `dspp.training.fit` for `score`."""
+    """Train until the target or the limit is reached; see `dspp.training.fit` for `score`."""
     config, spec = config or TrainConfig(), spec or preset("dspp")
     watch, best, last_step = Stopwatch(clock), math.inf, 0.0
 
@@ -139,7 +139,7 @@ def time_ours(
 
     def after_epoch(epoch: Epoch) -> None:
         nonlocal best
-        watch.leave_out(last_step)  # between the last step and here the validation rows were scored
+        watch.leave_out(last_step)  # since the last step, validation rows were scored
         best = min(best, epoch.val_nll)
         if best <= target:
             raise _Reached
@@ -174,9 +174,9 @@ def time_gpytorch(
 
 
 def notebook_model(X: Tensor, recipe: Notebook) -> PeerDSPP:
-    """The notebook's model at its start."""
+    """Return the notebook's model with its initial parameters."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an empty cluster: its point stays where it began
+        warnings.simplefilter("ignore")  # an empty cluster keeps its initial point
         start = X[torch.randperm(len(X))[: recipe.inducing]].numpy()
         points = torch.from_numpy(kmeans2(X.numpy(), start, minit="matrix")[0]).float()
     model = PeerDSPP([points, torch.randn(recipe.inducing, recipe.width)], recipe.width, recipe.sites, "matern52")
@@ -205,7 +205,7 @@ def _train_peer(
             if watch.seconds >= limit:
                 return Timing(watch.seconds, False, best, "cut off")
         end_epoch()
-        with watch.paused():
+        with watch.pause():
             score = peer_nll(model, *val)
         if math.isfinite(score) and (best is None or score < best):
             best = score
@@ -217,7 +217,7 @@ def _train_peer(
 def _peer_training(
     model: PeerDSPP, recipe: Notebook, num_rows: int
 ) -> tuple[Callable[[Tensor, Tensor], None], Callable[[], None]]:
-    """A step on one batch, and what the schedule does after each epoch."""
+    """Return a function for a step on one batch, and one for the end of an epoch."""
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, list(recipe.milestones), gamma=recipe.decay)
     objective = gpytorch.mlls.DeepPredictiveLogLikelihood(model.likelihood, model, num_data=num_rows, beta=recipe.beta)
@@ -233,7 +233,7 @@ def _peer_training(
 
 @torch.no_grad()
 def peer_nll(model: PeerDSPP, X: Tensor, y: Tensor) -> float:
-    """Of the mixture: -log Σ_s ω_s N(y | μ_s, v_s + σ²), the mean over rows; `quad_weights` are logarithms."""
+    """Return the NLL of the mixture, the mean of -log Σ_s ω_s N(y | μ_s, v_s + σ²); `quad_weights` are logarithms."""
     model.eval()
     total = 0.0
     for x, target in zip(X.split(PEER_ROWS), y.split(PEER_ROWS), strict=True):
@@ -244,7 +244,7 @@ def peer_nll(model: PeerDSPP, X: Tensor, y: Tensor) -> float:
 
 
 def rows_of(name: str, folder: Path) -> Rows:
-    """The training and validation rows of the first split; the test rows are not looked at."""
+    """Return the training and validation rows of the first split; test rows are not used."""
     X, y = load(folder, name)
     train, _, val = split(len(X), (15, 3, 2), seed=0)
     sx, sy = Standardizer.fit(X[train]), Standardizer.fit(y[train])
@@ -259,7 +259,7 @@ def target_of(name: str, folder: Path) -> float:
 
 
 def quick_recipe(name: str, changes: Mapping[str, Any]) -> tuple[TrainConfig, Spec]:
-    """What the protocol `quick` does with a DSPP on this data set, with some settings changed."""
+    """Return the settings of `quick` for a DSPP on this data set, with some of them changed."""
     (setting,) = read_protocol("quick").settings("univariate", name, HEADLINE)
     for unknown in sorted(changes.keys() - setting.keys()):
         raise InputError(f"the protocol 'quick' has no setting {unknown!r}; choose from: {', '.join(sorted(setting))}")
@@ -283,7 +283,7 @@ def measure(
 
 
 def as_row(name: str, target: float, ours: Timing, theirs: Timing) -> dict[str, object]:
-    """One row of the JSON; without a time of ours there is no ratio."""
+    """Return one row of the JSON; there is no ratio if ours did not reach the target."""
     return {
         "dataset": name,
         "target": round(target, 4),
@@ -316,21 +316,26 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datasets", nargs="+")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--recipe", choices=["quick", "default"], default="quick", help="ours")
+    parser.add_argument("--recipe", choices=["quick", "default"], default="quick", help="our recipe")
     parser.add_argument(
-        "--set", type=_change, action="append", default=[], metavar="NAME=VALUE", help="in quick's recipe"
+        "--set",
+        type=_change,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change a setting of the quick recipe",
     )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--limit", type=float, default=1200.0, help="seconds of training, of each")
-    parser.add_argument("--times", type=float, default=math.inf, help="cut GPyTorch off at so many times our seconds")
-    parser.add_argument("--json", action="store_true", help="the JSON alone")
+    parser.add_argument("--limit", type=float, default=1200.0, help="seconds of training for each")
+    parser.add_argument("--times", type=float, default=math.inf, help="stop GPyTorch at this multiple of our time")
+    parser.add_argument("--json", action="store_true", help="print only the JSON")
     options = parser.parse_args(arguments)
     if options.set and options.recipe != "quick":
-        parser.error("--set changes the recipe 'quick'")
+        parser.error("--set applies only to --recipe quick; remove one of them")
     before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
     try:
-        rows = list(_measured(options))
+        rows = list(_measure_all(options))
     finally:
         torch.set_num_threads(before)
     ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
@@ -339,12 +344,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _change(text: str) -> tuple[str, Any]:
-    """NAME=VALUE, the value as JSON."""
+    """Parse NAME=VALUE, with the value as JSON."""
     name, _, value = text.partition("=")
     return name, json.loads(value)
 
 
-def _measured(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+def _measure_all(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     if not options.json:
         print(f"{'':16} {'target':>7} {'dspp s':>9} {'best':>8} {'gpytorch s':>11} {'best':>8} {'ratio':>7}")
     for name in options.datasets:

@@ -1,4 +1,4 @@
-"""Measuring: alternate timings in one process, peak memory in a process of its own."""
+"""Measures alternate timings in one process, and peak memory in a fresh process."""
 
 import multiprocessing
 import statistics
@@ -13,9 +13,9 @@ from experiments.memory import rise_mb
 def alternate(
     first: Callable[[], object], second: Callable[[], object], repeats: int, warm_up: int = 2
 ) -> tuple[float, float, float]:
-    """Median milliseconds of two functions called in turn, and the median over turns of second / first.
+    """Return the median milliseconds of two functions called alternately, and the median ratio second / first.
 
-    The machine has slow spells of seconds, which hit both calls of a turn alike: the ratio is taken turn by turn.
+    The machine has slow spells of seconds that affect both calls of a turn, so the ratio is computed per turn.
     """
     times: tuple[list[float], list[float]] = ([], [])
     for i in range(warm_up + repeats):
@@ -29,13 +29,13 @@ def alternate(
 
 
 def peak_mb(make: Callable[[Case], Callable[[], object]], case: Case) -> float:
-    """How far the resident memory of a fresh process rises above a built model while it runs three times."""
+    """Return the rise of a fresh process's resident memory above the built model during three runs."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_peak_mb, (make, case))
 
 
 def _peak_mb(make: Callable[[Case], Callable[[], object]], case: Case) -> float:
     small = make(replace(case, N=64, M=16, S=3))
-    small()  # reads the code from disk, which is memory too
+    small()  # loads code from disk, which also counts as memory
     function = make(case)
     return rise_mb(lambda: [function() for _ in range(3)])

@@ -1,11 +1,11 @@
-"""A 2-layer DSPP (QR3, S=10, M=300) on UCI data sets, beside the paper's row.
+"""A 2-layer DSPP (QR3, S=10, M=300) on UCI data sets, compared with the paper.
 
     python -m benchmarks.uci bike kin40k --data ../shared/data
 
 The paper's settings (appendix A.2): train, test and validation rows 15:3:2, Adam at 0.01 with a rate that falls,
-batches of 1000, 400 epochs, the best of 3 short restarts by training NLL. It does not say when the rate falls;
-`--milestones` does here. beta_reg and W were chosen on validation data from {0.01, 0.05, 0.2, 1} and {3, 5}; here they
-are given. NLL in standardised units, noise floor 1e-4.
+batches of 1000, 400 epochs, the best of 3 short restarts by training NLL. The paper does not say when the rate falls;
+here `--milestones` does. It chose beta_reg and W on validation data from {0.01, 0.05, 0.2, 1} and {3, 5}; here they are
+options. NLL is in standardised units, with a noise floor of 1e-4.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("datasets", nargs="+")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--recipe", choices=("paper", "quick"), default="paper")
-    parser.add_argument("--out", type=Path, help="append one JSON line a run to this file")
+    parser.add_argument("--out", type=Path, help="append one JSON line per run to this file")
     for name, kind in (("epochs", int), ("batch_size", int), ("learning_rate", float), ("schedule", str)):
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
     parser.add_argument("--milestones", type=lambda s: tuple(float(v) for v in s.split(",")))

@@ -1,1 +1,1 @@
-"""The experiments of the paper, by name: protocols as data, resumable runs, tables and figures beside the paper's."""
+"""The paper's experiments by name: protocols as data, resumable runs, and a report that compares with the paper."""

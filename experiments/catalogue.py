@@ -1,4 +1,4 @@
-"""Every experiment of the paper by name: which methods on which data sets; and every method: which model it is."""
+"""Every experiment of the paper by name, with its methods and data sets; and every method with its model."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,19 +9,19 @@ from experiments.data import QUADRATURE, ROBOTICS, UNIVARIATE
 from experiments.data.sources import SOURCES
 from experiments.peers import PEERS
 
-ROWS = {name: source.rows for name, source in SOURCES.items()}  # for what is shown before a data set is loaded
+ROWS = {name: source.rows for name, source in SOURCES.items()}  # known before a data set is loaded
 DEEP_FOUR = ("kin40k", "protein", "keggdirected", "slice")
 
 
 @dataclass(frozen=True)
 class Method:
-    """A model of the paper: a preset of `dspp` and what is always the same about it."""
+    """A model of the paper: a preset of `dspp` and its fixed settings."""
 
     preset: str
     settings: dict[str, Any] = field(default_factory=dict)
 
     def spec(self, setting: dict[str, Any]) -> Spec:
-        """The model and its objective at one setting."""
+        """Return the model and its objective at one setting."""
         return preset(self.preset, **{**self.settings, **setting})
 
 
@@ -112,7 +112,7 @@ EXPERIMENTS = _all(
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment `name`, or an error that lists them."""
+    """Return the experiment `name`, or raise an error that lists them all."""
     if name not in EXPERIMENTS:
         raise InputError(f"no experiment {name!r}; choose from: {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[name]

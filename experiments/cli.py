@@ -24,52 +24,58 @@ from experiments.units import Unit, list_units
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 RESULTS = REPOSITORY / "results"
 GRID_HELP = (
-    "NAME=V1,V2: the values to choose from; one fixes it. Any setting of dspp.config, or split_by=groups to hold out "
-    "whole trajectories where a data set has them."
+    "NAME=V1,V2: the values to choose from; a single value fixes the setting. NAME is any setting of dspp.config, or "
+    "split_by=groups to hold out whole trajectories if a data set has them."
 )
 
 Names = Annotated[list[str], typer.Argument(help="Experiments, or 'all'.")]
-DataFolder = Annotated[Path | None, typer.Option("--data", help="Where the data sets are looked for first.")]
-ResultsFolder = Annotated[Path, typer.Option("--results", help="Where results are kept.")]
+DataFolder = Annotated[Path | None, typer.Option("--data", help="Folder to search first for data sets.")]
+ResultsFolder = Annotated[Path, typer.Option("--results", help="Folder of the results.")]
 
 
 @app.command("run")
 def run_command(
     names: Names,
-    protocol: Annotated[str, typer.Option(help="'paper', 'quick', or the path of a .toml file.")] = "quick",
-    splits: Annotated[int | None, typer.Option(min=1, help="Splits of the rows, instead of the protocol's.")] = None,
-    data_sets: Annotated[str | None, typer.Option("--datasets", help="Only these, with commas.")] = None,
-    methods: Annotated[str | None, typer.Option(help="Only these, with commas.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Instead of the protocol's.")] = None,
+    protocol: Annotated[str, typer.Option(help="'paper', 'quick' or the path of a .toml file.")] = "quick",
+    splits: Annotated[int | None, typer.Option(min=1, help="Number of splits, instead of the protocol's.")] = None,
+    data_sets: Annotated[
+        str | None, typer.Option("--datasets", help="Only these data sets, separated by commas.")
+    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these methods, separated by commas.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Number of epochs, instead of the protocol's.")] = None,
     grid: Annotated[list[str], typer.Option(help=GRID_HELP)] = [],  # noqa: B006
     data: DataFolder = None,
     results: ResultsFolder = RESULTS,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Units at once, of one thread each; as many as there are cores.")
+        int | None,
+        typer.Option(min=1, help="Fits to run at the same time, with one thread each; by default one per core."),
     ] = None,
     engine: Annotated[
         str,
         typer.Option(
-            help="local, or ray (pip install 'dspp\\[ray]'): its machines need this repository and the data folder at "
-            "the same paths as here."
+            help="local, or ray (pip install 'dspp\\[ray]'), whose machines need this repository and the data folder "
+            "at the same paths as this one."
         ),
     ] = "local",
     address: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a Ray cluster, or auto; else Ray runs on this machine.")
+        str | None, typer.Option(help="HOST:PORT of a Ray cluster, or auto; by default Ray runs on this machine.")
     ] = None,
-    max_rows: Annotated[float, typer.Option(help="Leave out data sets with more rows.")] = float("inf"),
-    download: Annotated[bool, typer.Option(help="Fetch data sets that are not on this machine.")] = True,
-    dry_run: Annotated[bool, typer.Option(help="Only list what would be run.")] = False,
+    max_rows: Annotated[float, typer.Option(help="Skip data sets with more rows.")] = float("inf"),
+    download: Annotated[bool, typer.Option(help="Download missing data sets.")] = True,
+    dry_run: Annotated[bool, typer.Option(help="Only list the fits that would be run.")] = False,
 ) -> None:
-    """Run experiments; what is in the results already is not run again. Stop it any time and call it again."""
+    """Run experiments; fits that already have results are skipped. Interrupt at any time and run again to resume."""
     console = Console(stderr=True)
     chosen = list(EXPERIMENTS.values()) if names == ["all"] else [experiment(name) for name in names]
-    rules = _flags(read_protocol(protocol), epochs, grid)
-    only = (_chosen("datasets", _list(data_sets), chosen), _chosen("methods", _list(methods), chosen))
+    rules = _apply_options(read_protocol(protocol), epochs, grid)
+    only = (
+        _check_names("datasets", _split_names(data_sets), chosen),
+        _check_names("methods", _split_names(methods), chosen),
+    )
     wanted = [u for e in chosen for u in list_units(e, rules, *only, splits)]
-    units = _with_data([u for u in wanted if ROWS.get(u.dataset, 0) <= max_rows], data, download, console)
+    units = _keep_available([u for u in wanted if ROWS.get(u.dataset, 0) <= max_rows], data, download, console)
     todo = plan(units, results, settle=not dry_run)
-    console.print(f"{len(units)} units, {todo.done} done before, {len(todo.fits)} fits to run")
+    console.print(f"{len(units)} units, {todo.done} already done, {len(todo.fits)} fits to run")
     if dry_run:
         for unit in todo.fits:
             print(f"{unit.label}: {json.dumps(unit.setting)}")
@@ -78,7 +84,7 @@ def run_command(
     try:
         failed = _run_with_bar(todo, results, data, jobs, console, engine, address)
     except (KeyboardInterrupt, SystemExit):
-        console.print("stopped; what is done is kept, and the same command goes on from there")
+        console.print("stopped; finished fits are kept, and the same command resumes")
         raise
     for outcome in failed:
         console.print(f"failed: {outcome.unit.label}: {outcome.problem}", style="red", highlight=False, markup=False)
@@ -90,10 +96,10 @@ def run_command(
 def report_command(
     results: ResultsFolder = RESULTS,
     paper: Annotated[Path | None, typer.Option(help="Folder with the paper's results.csv and summary.csv.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where the report goes; RESULTS/report if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write to; by default RESULTS/report.")] = None,
 ) -> None:
-    """Write tables and figures, ours beside the paper's."""
-    from experiments.report import find_paper, write_report  # matplotlib and pages are not needed to run
+    """Write tables and figures that compare our results with the paper's."""
+    from experiments.report import find_paper, write_report  # running needs no matplotlib
 
     print(write_report(results, find_paper(paper), out))
 
@@ -103,7 +109,7 @@ def merge_command(
     folders: Annotated[list[Path], typer.Argument(help="Results folders of other machines or runs.")],
     results: ResultsFolder = RESULTS,
 ) -> None:
-    """Add the results of other folders; a fit that is there already is not added twice."""
+    """Add the results of other folders; a fit that already has results is not added again."""
     for folder in folders:
         if not any(folder.glob("*.jsonl")):
             raise InputError(f"{folder} has no results (*.jsonl); give a folder that `experiments run` has written to")
@@ -115,41 +121,41 @@ def merge_command(
 
 @app.command("list")
 def list_command() -> None:
-    """Show every experiment: its methods and data sets."""
-    table = Table("name", "what", "methods", "data sets")
+    """List every experiment with its methods and data sets."""
+    table = Table("name", "title", "methods", "data sets")
     for e in EXPERIMENTS.values():
         table.add_row(e.name, f"{e.title} (paper: {e.section})", ", ".join(e.methods), ", ".join(e.datasets))
     Console().print(table)
 
 
-def _list(text: str | None) -> list[str] | None:
+def _split_names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _flags(protocol: Protocol, epochs: int | None, grid: list[str]) -> Protocol:
-    """The protocol with what the command line says instead."""
+def _apply_options(protocol: Protocol, epochs: int | None, grid: list[str]) -> Protocol:
+    """Return the protocol with the options of the command line."""
     if epochs is not None:
         protocol = protocol.with_rule(Rule(set={"epochs": epochs}))
-    given = dict(_grid(entry) for entry in grid)
+    given = dict(_parse_grid(entry) for entry in grid)
     return protocol.with_rule(Rule(grid=given)) if given else protocol
 
 
-def _grid(entry: str) -> tuple[str, list[Any]]:
+def _parse_grid(entry: str) -> tuple[str, list[Any]]:
     name, _, text = entry.partition("=")
     if name not in SETTINGS or not text:
         raise InputError(f"--grid {entry}: expected NAME=V1,V2 with one of: {', '.join(sorted(SETTINGS))}")
-    return name, [_value(part) for part in text.split(",")]
+    return name, [_parse_value(part) for part in text.split(",")]
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
 
 
-def _chosen(kind: str, given: list[str] | None, experiments: list[Experiment]) -> list[str] | None:
-    """The names given, all of which some experiment must have."""
+def _check_names(kind: str, given: list[str] | None, experiments: list[Experiment]) -> list[str] | None:
+    """Return the given names; raise an error if no experiment has one of them."""
     known = list(dict.fromkeys(name for e in experiments for name in getattr(e, kind)))
     for name in given or []:
         if name not in known:
@@ -158,20 +164,20 @@ def _chosen(kind: str, given: list[str] | None, experiments: list[Experiment]) -
     return given
 
 
-def _with_data(units: list[Unit], folder: Path | None, download: bool, console: Console) -> list[Unit]:
-    """The units whose data are there, or can be had; a line for each data set that is not."""
+def _keep_available(units: list[Unit], folder: Path | None, download: bool, console: Console) -> list[Unit]:
+    """Return the units whose data are available or can be downloaded; print a line for each data set that is not."""
     usable = {"simulated"}
     for name in dict.fromkeys(u.dataset for u in units if u.dataset not in usable):
         try:
             datasets.load(name, folder, download=download)
             usable.add(name)
         except InputError as problem:
-            console.print(f"left out: {problem}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"skipped: {problem}", highlight=False, markup=False, soft_wrap=True)
     return [u for u in units if u.dataset in usable]
 
 
 def _cost(unit: Unit) -> float:
-    """A rough size of the work, for the time left."""
+    """Estimate the relative cost of a unit, for the remaining time."""
     return ROWS.get(unit.dataset, 10_000) * float(unit.setting.get("epochs", 5))
 
 
@@ -200,18 +206,18 @@ def _run_with_bar(
 
 
 def _result(outcome: Outcome) -> str:
-    """What came of a fit, in a word or two."""
+    """Summarise the result of a fit in a few words."""
     if outcome.record is None:
         return "failed"
     metrics = outcome.record["metrics"]
     if "nll" in metrics:
         return f"NLL {metrics['nll']:.3f}"
     sizes = ", ".join(f"{name} {outcome.unit.setting[name]}" for name in SIZES)
-    return f"{metrics['step_ms']:.0f} ms, {metrics['peak_mb']:.0f} MB a step at {sizes}"
+    return f"{metrics['step_ms']:.0f} ms, {metrics['peak_mb']:.0f} MB per step at {sizes}"
 
 
 def main() -> None:
-    """Run a command; a problem is one line and exit code 2."""
+    """Run a command; an error prints one line and exits with code 2."""
     try:
         app()
     except DsppError as problem:

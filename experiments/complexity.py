@@ -1,4 +1,4 @@
-"""The time and the memory of a training step against N, M, S and W (appendix B): each is varied on its own."""
+"""Time and memory of a training step as N, M, S and W vary one at a time (appendix B)."""
 
 import json
 import os
@@ -17,19 +17,19 @@ from experiments.catalogue import METHODS
 from experiments.memory import rise_mb
 from experiments.protocol import Setting
 
-SIZES = ("batch_size", "inducing", "sites", "width")  # the settings that are read
+SIZES = ("batch_size", "inducing", "sites", "width")  # the settings that matter here
 INPUTS = 8
 REPOSITORY = Path(__file__).resolve().parents[1]
-FEWEST_STEPS, SECONDS = 5, 1.5  # for each figure
+FEWEST_STEPS, SECONDS = 5, 1.5  # per measurement
 
 
 def measure(method: str, setting: Setting) -> dict[str, float]:
-    """The time of a step and how far memory rises in it, on one thread of a fresh process.
+    """Measure the time of a step and the rise in memory, on one thread of a fresh process.
 
-    The time is that of the fastest step: what else a machine does only adds to it.
+    The time is that of the fastest step, since other load on the machine only adds to it.
 
     Raises:
-        NumericalError: That process has failed.
+        NumericalError: The process failed.
     """
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "experiments.complexity", method, json.dumps(setting)]
@@ -52,7 +52,7 @@ def _measure(method: str, setting: Setting) -> dict[str, float]:
             times.append(time.perf_counter() - begin)
 
     risen = rise_mb(steps)
-    return {"step_ms": round(min(times[1:]) * 1e3, 2), "peak_mb": round(risen, 1)}  # the first allocates
+    return {"step_ms": round(min(times[1:]) * 1e3, 2), "peak_mb": round(risen, 1)}  # the first step allocates
 
 
 def _make_step(method: str, setting: Setting) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""One unit, run: cut the data, train, score the test rows, make the record."""
+"""Runs one unit: splits the data, trains, scores the test rows and returns the record."""
 
 import os
 import time
@@ -24,19 +24,19 @@ from experiments.protocol import MODEL, OBJECTIVE, TRAIN, Setting
 from experiments.units import Unit
 
 Record = dict[str, Any]
-# Of the test rows, of the validation rows; seconds; details.
+# Predictions for the test and for the validation rows; seconds; details.
 Fitted = tuple[Predictive, Predictive, float, dict[str, Any]]
 
 
 def run_unit(unit: Unit, data_folder: Path | None, work: Path, provenance: Mapping[str, Any], parent: int) -> Record:
-    """Run one unit to the end, or go on with it from its checkpoint in `work`.
+    """Run one unit to the end, resuming from its checkpoint in `work` if there is one.
 
     Args:
-        unit: what to run.
-        data_folder: where data sets are looked for first.
-        work: the folder of checkpoints.
-        provenance: the versions and the commit to note in the record.
-        parent: the process that waits for the record. A unit is given up when that process is gone.
+        unit: What to run.
+        data_folder: Folder to search first for data sets.
+        work: The folder of checkpoints.
+        provenance: The versions and the commit to store in the record.
+        parent: The process that waits for the record. The unit is abandoned when that process is gone.
     """
     if unit.experiment == "complexity":
         begin = time.monotonic()
@@ -46,7 +46,7 @@ def run_unit(unit: Unit, data_folder: Path | None, work: Path, provenance: Mappi
     if unit.method in PEERS:
         test, val, seconds, details = _fit_trees(unit, parts)
     else:
-        test, val, seconds, details = _fit_model(unit, parts, work, _orphaned(parent))
+        test, val, seconds, details = _fit_model(unit, parts, work, _make_orphan_check(parent))
     facts = {
         "validation_nll": evaluate(val, parts.y_val)["nll"],
         "rows": len(parts.X),
@@ -81,7 +81,7 @@ def _record(
 
 
 def scores(test: Predictive, parts: Parts) -> dict[str, float | None]:
-    """Every score of the test rows, and the NLL of those whose inputs were not among the training rows."""
+    """Return every score on the test rows, and the NLL on those whose inputs are not among the training rows."""
     new = np.flatnonzero(~parts.seen).tolist()
     nll_new = evaluate(test.rows(new), parts.y_test[new])["nll"] if len(new) else None
     return {**evaluate(test, parts.y_test), "seen_share": float(parts.seen.mean()), "nll_new": nll_new}
@@ -105,12 +105,12 @@ def _fit_model(unit: Unit, parts: Parts, work: Path, stop: Callable[[], bool]) -
 
 
 def model_spec(unit: Unit) -> Spec:
-    """The model and the objective of a unit."""
+    """Return the model and the objective of a unit."""
     return METHODS[unit.method].spec(_pick(unit.setting, MODEL | OBJECTIVE))
 
 
 def train_config(unit: Unit) -> TrainConfig:
-    """How a unit is trained: its split is its seed too."""
+    """Return the training settings of a unit; its split is also its seed."""
     return TrainConfig(**_pick(unit.setting, TRAIN), seed=unit.split, threads=1)
 
 
@@ -127,7 +127,7 @@ def _details(result: FitResult) -> dict[str, Any]:
 
 
 def _weights(model: Model) -> list[float] | None:
-    """The quadrature weights, largest first; none where the rule has none to learn."""
+    """Return the quadrature weights, largest first; None if the rule learns no weights."""
     if model.rule is None or not any("log_weights" in name for name, _ in model.rule.named_parameters()):
         return None
     weights = model.rule.log_weights().detach().exp().sort(descending=True).values
@@ -145,11 +145,11 @@ def _fit_trees(unit: Unit, parts: Parts) -> Fitted:
 
 
 def _pick(setting: Setting, names: set[str]) -> Setting:
-    """The settings among `names`; lists become the tuples that a configuration has in their place."""
+    """Return the settings among `names`, with lists turned into tuples as in a configuration."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in setting.items() if k in names}
 
 
-def _orphaned(parent: int) -> Callable[[], bool]:
-    """Whether the process that waits for the record has gone; never true where it was not this one's parent."""
+def _make_orphan_check(parent: int) -> Callable[[], bool]:
+    """Return a check whether the waiting process has gone; never true if it is not the parent of this process."""
     child = os.getppid() == parent
     return lambda: child and os.getppid() != parent

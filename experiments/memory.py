@@ -1,4 +1,4 @@
-"""How much memory a computation takes."""
+"""Measures the memory of a computation."""
 
 import ctypes
 import gc
@@ -9,15 +9,15 @@ from dspp.gp import workspace
 
 
 def rise_mb(run: Callable[[], object]) -> float:
-    """How far the resident memory of this process rises while `run` runs.
+    """Return by how much the resident memory of this process rises while `run` runs.
 
-    What is free before is given back first, also buffers kept for a next step: `run` must not find its memory there.
+    Free memory is released first, including buffers kept for the next step, so that `run` cannot reuse it.
     """
     gc.collect()
     workspace.release()
     ctypes.CDLL(None).malloc_trim(0)
     before = _status_kb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     run()
     return (_status_kb("VmHWM") - before) / 1024
 

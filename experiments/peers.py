@@ -1,17 +1,17 @@
-"""What a user would pick instead of a GP: boosted trees that predict a Normal, under the same floor on its variance.
+"""Peers that a user might choose instead of a GP: boosted trees that predict a Normal, with the same variance floor.
 
 NGBoost boosts the mean and the log standard deviation of a Normal along the natural gradient of the log score. CatBoost
-does so along the plain gradient (`RMSEWithUncertainty`). LightGBM has no such loss, so there are two models: one of the
-mean, by squared error; one of the log variance s, by the Gaussian negative log likelihood (s + r²/exp s)/2 of 5-fold
-out-of-fold residuals r, with the Fisher information 1/2 as its curvature. These residuals are of models that saw fewer
-rows, so the variance is multiplied by one number, the mean of r²/v on the validation rows, where that helps there.
-Validation NLL of what was tried for the variance, always with that number: this loss -3.210 on bike and .652 on
-protein, LightGBM's own `gamma` loss of r² -3.174 and .630, squared error of log(r² + floor) -3.170 and .641. The first
-has the lowest sum.
+uses the plain gradient (`RMSEWithUncertainty`). LightGBM has no such loss, so two models are trained: one for the mean,
+by squared error, and one for the log variance s, by the Gaussian negative log-likelihood (s + r²/exp s)/2 of 5-fold
+out-of-fold residuals r, with the Fisher information 1/2 as its curvature. Since these residuals come from models that
+saw fewer rows, the variance is multiplied by a factor, the mean of r²/v on the validation rows, if that helps there.
+Validation NLL of the losses tried for the variance, all with that factor: this loss -3.210 on bike and .652 on protein,
+LightGBM's own `gamma` loss of r² -3.174 and .630, squared error of log(r² + floor) -3.170 and .641. The first has the
+lowest sum.
 
-The number of rounds is chosen on the validation rows, by the very NLL that is reported, with the floor (CatBoost's of
-every tenth round up to its last; it can stop early only by its own NLL, which has no floor); that of LightGBM's mean by
-squared error. One thread, the same numbers for the same seed, nothing written or printed.
+The number of rounds is chosen on the validation rows by the reported NLL, with the floor. For CatBoost this is done at
+every tenth round up to the last, since it can stop early only by its own NLL, which has no floor; for LightGBM's mean
+by squared error. Everything runs on one thread, gives the same numbers for the same seed, and writes or prints nothing.
 """
 
 import importlib
@@ -30,22 +30,22 @@ from dspp.predictive import NormalMixture
 Array = NDArray[np.float64]
 Moments = Callable[[Array], tuple[Array, Array]]  # the mean and the variance of each row
 
-FOLDS = 5  # of the residuals that LightGBM's variance is learned from
-VARIANCE_LEAVES = 31  # at most, of a tree of LightGBM's variance
-CATBOOST_STRIDE = 10  # rounds from one validation of CatBoost to the next
-NGBOOST_ROWS = 50_000  # a tree of NGBoost sees at most so many rows, or half of them
-FOREIGN = {"noise_floor", "split_by"}  # settings of a run that are not the trees' own
+FOLDS = 5  # for the residuals from which LightGBM's variance is learned
+VARIANCE_LEAVES = 31  # at most, per tree of LightGBM's variance
+CATBOOST_STRIDE = 10  # rounds between validations of CatBoost
+NGBOOST_ROWS = 50_000  # rows per tree of NGBoost: at most this many, or half of all rows
+FOREIGN = {"noise_floor", "split_by"}  # settings of a run that do not concern the trees
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How trees are boosted, and which module does it."""
+    """Settings of boosting, and the module that does it."""
 
     module: str
     rounds: int  # at most
     rate: float
-    leaves: int  # a tree, at most
-    patience: int | None  # rounds without a better validation NLL before boosting ends; None: it goes on to the last
+    leaves: int  # per tree, at most
+    patience: int | None  # rounds without a better validation NLL before boosting stops; None: never
 
 
 RECIPES: dict[str, Recipe] = {
@@ -58,7 +58,7 @@ PEERS: tuple[str, ...] = tuple(RECIPES)
 
 @dataclass(frozen=True)
 class Rows:
-    """Standardised rows to learn from and rows to choose the number of rounds by."""
+    """Standardised training rows, and validation rows for the number of rounds."""
 
     X: Array
     y: Array
@@ -68,15 +68,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class Peer:
-    """Boosted trees that have been fitted."""
+    """Fitted boosted trees."""
 
     details: dict[str, Any]  # rounds used and settings
     floor: float
     moments: Moments
 
     def predict(self, X: NDArray[Any]) -> NormalMixture:
-        """One Normal a row; all of its variance is noise, since trees do not tell the two apart."""
-        mean, var = self.moments(_owned(X))
+        """Return one Normal per row; all of its variance is noise, since trees do not separate the two."""
+        mean, var = self.moments(_copy(X))
         centre, noise = torch.from_numpy(mean), torch.from_numpy(np.maximum(var, self.floor))
         return NormalMixture(torch.zeros(1, dtype=torch.float64), centre[None], torch.zeros_like(centre)[None], noise)
 
@@ -95,27 +95,27 @@ def fit_peer(
     """Fit one of `PEERS` to standardised rows of one output.
 
     Args:
-        name: one of `PEERS`.
-        X: training rows (N, D).
-        y: their targets (N,).
-        X_val: validation rows, for the number of rounds.
-        y_val: their targets.
-        floor: the variance never goes below it, as the noise variance of the GPs does not.
-        seed: of all that is drawn.
-        setting: any of `rounds`, `rate`, `leaves` (or `depth`) in place of the defaults.
+        name: One of `PEERS`.
+        X: Training rows (N, D).
+        y: Their targets (N,).
+        X_val: Validation rows, for the number of rounds.
+        y_val: Their targets.
+        floor: Lower bound of the variance, as for the noise variance of the GPs.
+        seed: Seed of all random numbers.
+        setting: Any of `rounds`, `rate`, `leaves` (or `depth`), in place of the defaults.
 
     Raises:
-        InputError: there is no such peer or setting, its library is not installed, or the rows cannot be used.
-        NumericalError: no round had a finite validation NLL.
+        InputError: There is no such peer or setting, its library is not installed, or the rows cannot be used.
+        NumericalError: No round had a finite validation NLL.
     """
     if name not in FITTERS:
-        raise InputError(f"no boosted trees {name!r}; choose from: {', '.join(PEERS)}")
+        raise InputError(f"no peer {name!r}; choose from: {', '.join(PEERS)}")
     if not (math.isfinite(floor) and floor > 0):
-        raise InputError(f"floor: got {floor!r}, expected a variance > 0, such as 1e-4")
+        raise InputError(f"floor: expected a variance > 0, such as 1e-4, got {floor!r}")
     recipe = _recipe(name, setting)
-    rows = Rows(_owned(X), _owned(y), _owned(X_val), _owned(y_val))
+    rows = Rows(_copy(X), _copy(y), _copy(X_val), _copy(y_val))
     if rows.y.ndim != 1 or len(rows.y) < FOLDS:
-        raise InputError(f"{name} got y of shape {rows.y.shape}, expected one output and at least {FOLDS} rows")
+        raise InputError(f"{name}: expected one output and at least {FOLDS} rows, got y of shape {rows.y.shape}")
     used, moments = FITTERS[name](_library(name, recipe.module), rows, recipe, floor, seed)
     return Peer({**used, "rate": recipe.rate, "leaves": recipe.leaves}, floor, moments)
 
@@ -124,11 +124,11 @@ def _library(name: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as problem:
-        raise InputError(f"{name} is not installed here ({problem}); `make experiments` installs it") from None
+        raise InputError(f"{name} is not installed ({problem}); `make experiments` installs it") from None
 
 
 def _recipe(name: str, setting: Mapping[str, Any]) -> Recipe:
-    """The defaults with what was asked for in their place."""
+    """Return the defaults, overridden by the given settings."""
     asked = {key: value for key, value in setting.items() if key not in FOREIGN}
     if "depth" in asked:
         asked["leaves"] = 2 ** int(asked.pop("depth"))
@@ -137,17 +137,17 @@ def _recipe(name: str, setting: Mapping[str, Any]) -> Recipe:
         raise InputError(f"{name} has no setting {unknown!r}; choose from: rounds, rate, leaves")
     values = {**vars(RECIPES[name]), **{key: kinds[key](value) for key, value in asked.items()}}
     if values["rounds"] < 1 or not values["rate"] > 0 or values["leaves"] < 2:
-        raise InputError(f"{name} got {asked}, expected rounds >= 1, rate > 0 and leaves >= 2")
+        raise InputError(f"{name}: expected rounds >= 1, rate > 0 and leaves >= 2, got {asked}")
     return Recipe(**values)
 
 
-def _owned(values: NDArray[Any]) -> Array:
-    """A copy, since CatBoost makes the arrays that it is given read-only."""
+def _copy(values: NDArray[Any]) -> Array:
+    """Return a copy, since CatBoost makes its input arrays read-only."""
     return np.array(values, dtype=np.float64, order="C")
 
 
 def _nll(mean: Array, var: Array, y: Array, floor: float) -> float:
-    """The mean of -log N(y | mean, var), the variance floored."""
+    """Return the mean of -log N(y | mean, var) with the variance floored."""
     v = np.maximum(var, floor)
     return float(np.mean(0.5 * np.log(2 * np.pi * v) + 0.5 * np.square(y - mean) / v))
 
@@ -171,7 +171,7 @@ def _fit_ngboost(library: Any, rows: Rows, recipe: Recipe, floor: float, seed: i
         verbose=False,
         random_state=seed,
     )
-    with np.errstate(all="ignore"):  # its line search tries steps that overflow, and takes them back
+    with np.errstate(all="ignore"):  # its line search tries steps that overflow, and undoes them
         model.fit(
             rows.X,
             rows.y,
@@ -224,7 +224,7 @@ def _fit_lightgbm(library: Any, rows: Rows, recipe: Recipe, floor: float, seed: 
     start = math.log(float(np.mean(np.square(residual))) + floor)
 
     def gradient(s: Array, _: Any) -> tuple[Array, Array]:
-        """Of (s + r²/exp s)/2, and its expected curvature."""
+        """Return the gradient of (s + r²/exp s)/2 and its expected curvature."""
         return 0.5 - 0.5 * np.square(residual) * np.exp(-start - s), np.full_like(s, 0.5)
 
     def score(s: Array, _: Any) -> tuple[str, float, bool]:
@@ -241,7 +241,7 @@ def _fit_lightgbm(library: Any, rows: Rows, recipe: Recipe, floor: float, seed: 
 
 
 class _LightGBM:
-    """Boosts with LightGBM, the same way each time."""
+    """Boosts with LightGBM, with the same settings each time."""
 
     def __init__(self, library: Any, rows: Rows, recipe: Recipe, seed: int) -> None:
         self.library, self.rows, self.recipe, self.seed = library, rows, recipe, seed
@@ -253,32 +253,32 @@ class _LightGBM:
             "feature_fraction": 0.9,
             "seed": seed,
             "deterministic": True,
-            "force_row_wise": True,  # or it times both ways, and the faster may differ from run to run
+            "force_row_wise": True,  # otherwise it times both layouts, and the faster may differ between runs
             "num_threads": 1,
             "verbose": -1,
         }
 
     def __call__(self, X: Array, y: Array, loss: dict[str, Any], y_val: Array, **options: Any) -> Any:
-        """Boost until the validation rows say to stop."""
+        """Boost until the validation score stops improving."""
         train = self.library.Dataset(X, y, params={"verbose": -1})
         options["valid_sets"] = [self.library.Dataset(self.rows.X_val, y_val, reference=train)]
         options["callbacks"] = [self.library.early_stopping(self.recipe.patience, verbose=False)]
         return self.library.train({**self.params, **loss}, train, self.recipe.rounds, **options)
 
     def out_of_fold_residuals(self, rounds: int) -> Array:
-        """Of each training row, from a model of the mean that did not see it."""
+        """Return the residual of each training row, from a model of the mean that did not see it."""
         X, y = self.rows.X, self.rows.y
         fold = np.random.default_rng(self.seed).permutation(len(y)) % FOLDS
         residual = np.empty_like(y)
-        for held in (fold == k for k in range(FOLDS)):
-            train = self.library.Dataset(X[~held], y[~held], params={"verbose": -1})
+        for out in (fold == k for k in range(FOLDS)):
+            train = self.library.Dataset(X[~out], y[~out], params={"verbose": -1})
             model = self.library.train({**self.params, "objective": "l2"}, train, rounds)
-            residual[held] = y[held] - model.predict(X[held])
+            residual[out] = y[out] - model.predict(X[out])
         return residual
 
 
 def _factor(var: Array, residual: Array, floor: float) -> float:
-    """What to multiply the variance by: the best without a floor, where it is no worse with one."""
+    """Return the factor for the variance: the best one without a floor, if it also helps with the floor."""
     best, zero = float(np.mean(np.square(residual) / np.maximum(var, floor))), np.zeros_like(residual)
     return best if _nll(zero, best * var, residual, floor) < _nll(zero, var, residual, floor) else 1.0
 

@@ -1,12 +1,12 @@
-"""Protocols as data: a TOML file of rules, each of which sets something for the units it matches.
+"""Protocols as data: a TOML file of rules, each of which configures the units that it matches.
 
-A rule may name `experiments`, `datasets` and `methods` (patterns such as "DSPP-*"); it applies where all that it names
-match. Rules are read from the top, and a later one wins. A rule can give
+A rule may name `experiments`, `datasets` and `methods` (patterns such as "DSPP-*") and applies where all of them match.
+Rules are read from top to bottom, and later ones take precedence. A rule can give
 
 - `splits`: how many splits of the rows to run,
-- `set`: settings of the model, the objective or the training, by the names of `dspp.config`,
-- `grid`: lists of settings; every combination is run, and the validation rows choose,
-- `sweep`: lists of settings; each is varied on its own around what is set, and every run is a result.
+- `set`: settings of the model, the objective or training, by their names in `dspp.config`,
+- `grid`: lists of settings; every combination is run, and validation NLL selects one,
+- `sweep`: lists of settings; each is varied on its own around the fixed settings, and every run is a result.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from dspp.errors import InputError
 FOLDER = Path(__file__).parent / "protocols"
 MODEL = {f.name for f in fields(ModelConfig)}
 OBJECTIVE = {f.name for f in fields(ObjectiveConfig)} - {"name"}
-TRAIN = {f.name for f in fields(TrainConfig)} - {"seed", "threads"}  # the runner gives these
+TRAIN = {f.name for f in fields(TrainConfig)} - {"seed", "threads"}  # set by the runner
 PEER = {"rounds", "rate", "leaves", "depth"}  # of the boosted trees
 OTHER = {"split_by"}  # "rows": any row anywhere; "groups": whole trajectories
 SETTINGS = MODEL | OBJECTIVE | TRAIN | PEER | OTHER
@@ -36,7 +36,7 @@ Setting = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """What a protocol says of the units that match."""
+    """What a protocol sets for the units that match."""
 
     experiments: tuple[str, ...] = ("*",)
     datasets: tuple[str, ...] = ("*",)
@@ -47,7 +47,7 @@ class Rule:
     sweep: Mapping[str, Sequence[Any]] | None = None
 
     def applies(self, experiment: str, dataset: str, method: str) -> bool:
-        """Whether a unit is among those this rule is about."""
+        """Whether the rule matches a unit."""
         named = zip((experiment, dataset, method), (self.experiments, self.datasets, self.methods), strict=True)
         return all(any(fnmatchcase(value, pattern) for pattern in patterns) for value, patterns in named)
 
@@ -61,12 +61,12 @@ class Protocol:
     parts: tuple[int, ...] = (15, 3, 2)  # rows for training, test, validation
 
     def splits(self, experiment: str, dataset: str, method: str) -> int:
-        """How many splits of the rows are run."""
+        """Return how many splits of the rows to run."""
         given = [r.splits for r in self._rules(experiment, dataset, method) if r.splits is not None]
         return given[-1] if given else 1
 
     def settings(self, experiment: str, dataset: str, method: str) -> list[Setting]:
-        """Every setting to run, each once."""
+        """Return every setting to run, each once."""
         fixed: Setting = {}
         grid: dict[str, list[Any]] = {}
         sweep: dict[str, list[Any]] = {}
@@ -80,10 +80,10 @@ class Protocol:
             sweep.update({name: list(values) for name, values in (rule.sweep or {}).items()})
         combined = [{**fixed, **dict(zip(grid, values, strict=True))} for values in itertools.product(*grid.values())]
         swept = [{**one, name: value} for one in combined for name, values in sweep.items() for value in values]
-        return _distinct(swept or combined)
+        return _drop_duplicates(swept or combined)
 
     def with_rule(self, rule: Rule) -> "Protocol":
-        """The same with one more rule, which wins over the others."""
+        """Return the protocol with one more rule, which takes precedence over the others."""
         return Protocol(self.name, (*self.rules, rule), self.parts)
 
     def _rules(self, experiment: str, dataset: str, method: str) -> list[Rule]:
@@ -91,10 +91,10 @@ class Protocol:
 
 
 def read_protocol(name: str) -> Protocol:
-    """A protocol of ours by name (paper, quick), or one of yours by the path of its TOML file.
+    """Read a protocol by name (paper, quick) or by the path of a TOML file.
 
     Raises:
-        InputError: There is none, or it has an entry that nothing reads.
+        InputError: There is no such protocol, or it has an unknown entry.
     """
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.is_file():
@@ -130,7 +130,7 @@ def _rule(entry: dict[str, Any], place: str) -> Rule:
 
 
 def canonical(setting: Setting) -> str:
-    """A text that is equal for equal settings: 1 and 1.0 are the same number."""
+    """Return a text that is equal for equal settings; 1 and 1.0 are the same number."""
     return json.dumps({name: _plain(value) for name, value in setting.items()}, sort_keys=True)
 
 
@@ -140,16 +140,16 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _distinct(settings: list[Setting]) -> list[Setting]:
+def _drop_duplicates(settings: list[Setting]) -> list[Setting]:
     return list({canonical(setting): setting for setting in settings}.values())
 
 
 def _expect(right: object, place: str, name: str, entry: Mapping[str, Any], expected: str) -> None:
     if not right:
-        raise InputError(f"{place}: got {name} = {entry[name]!r}, expected {expected}")
+        raise InputError(f"{place}: expected {name} to be {expected}, got {entry[name]!r}")
 
 
 def _only(entry: Mapping[str, Any], known: set[str], place: str) -> None:
     for name in entry:
         if name not in known:
-            raise InputError(f"{place}: nothing reads {name!r}; choose from: {', '.join(sorted(known))}")
+            raise InputError(f"{place}: unknown entry {name!r}; choose from: {', '.join(sorted(known))}")

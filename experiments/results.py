@@ -1,4 +1,4 @@
-"""The results file of an experiment: a line a unit. Written whole or not at all, so that no kill loses or tears one."""
+"""The results file of an experiment, one line per unit; written atomically, so that a kill never damages it."""
 
 import json
 import math
@@ -24,7 +24,7 @@ Record = dict[str, Any]
 
 
 def read(path: Path) -> list[Record]:
-    """The records of a file; none when it is not there. A line that is no record is left out."""
+    """Return the records of a file, none if it does not exist; lines that are not records are left out."""
     if not path.is_file():
         return []
     records = []
@@ -39,22 +39,22 @@ def read(path: Path) -> list[Record]:
 
 
 def add(path: Path, record: Record) -> None:
-    """Add one record, and mark anew which settings the validation rows choose.
+    """Add one record, and update which settings are selected by validation NLL.
 
-    A fit that is there already is not added twice, whoever made it.
+    A fit that already has a record is not added again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.parent / f".{path.stem}.lock"):
         records = read(path)
         if fit_key(record) in {fit_key(r) for r in records}:
             return
-        marked = select([*records, record])
-        lines = "".join(json.dumps({k: r[k] for k in KEYS if k in r}) + "\n" for r in marked)
+        selected = select([*records, record])
+        lines = "".join(json.dumps({k: r[k] for k in KEYS if k in r}) + "\n" for r in selected)
         storage.write_bytes(path, lines.encode(), CheckpointError)
 
 
 def select(records: list[Record]) -> list[Record]:
-    """The same records, `selected` where no other setting of the same method on the same rows validates better."""
+    """Return the records, `selected` if no other setting of the same method on the same rows validates better."""
     rivals: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
     for record in records:
         rivals[_group(record)].append(record)
@@ -63,9 +63,9 @@ def select(records: list[Record]) -> list[Record]:
 
 
 def _group(record: Record) -> tuple[Any, ...]:
-    if record["experiment"] in ("weights", "complexity"):  # each setting is a result of its own
+    if record["experiment"] in ("weights", "complexity"):  # every setting is a result
         return (fit_key(record),)
-    rows = record["setting"].get("split_by", "rows")  # other rows: no rivals
+    rows = record["setting"].get("split_by", "rows")  # not comparable across different rows
     return (*(record[name] for name in ("dataset", "split", "method", "protocol")), rows)
 
 
@@ -75,13 +75,13 @@ def _validation(record: Record) -> float:
 
 
 def provenance() -> dict[str, Any]:
-    """Which versions and which commit a record comes from."""
+    """Return the versions and the commit that a record comes from."""
     packages = {name: metadata.version(name) for name in ("dspp", "torch", "numpy")}
     return {"versions": {**packages, "python": platform.python_version()}, "commit": _commit()}
 
 
 def _commit() -> str | None:
-    """The commit, with a + when the code that makes the numbers has been changed since; None outside git."""
+    """Return the commit, with a + if the code that computes the numbers has changed since; None outside git."""
     head = _git("rev-parse", "HEAD")
     changed = _git("status", "--porcelain", "--", "src", "experiments")
     return None if head is None else head + ("+" if changed else "")

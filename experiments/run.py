@@ -1,4 +1,4 @@
-"""Running units on a pool of processes: what is there already is not run again, and every result is kept at once."""
+"""Runs units on a pool of processes; existing results are not computed again, and every new one is stored at once."""
 
 import os
 from collections import defaultdict
@@ -16,7 +16,7 @@ from experiments.units import Unit, fit_key
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one fit: a record, or why there is none."""
+    """The outcome of one fit: a record, or the reason why there is none."""
 
     unit: Unit
     record: Record | None
@@ -25,27 +25,27 @@ class Outcome:
 
 @dataclass
 class Plan:
-    """What there is to do."""
+    """The fits to run."""
 
-    wanted: dict[str, list[Unit]]  # by fit: the units, one an experiment, that it answers
-    done: int  # units that were there already
+    wanted: dict[str, list[Unit]]  # by fit: the units that it serves, one per experiment
+    done: int  # units that already have results
 
     @property
     def fits(self) -> list[Unit]:
-        """One unit of each fit still to run."""
+        """Return one unit of each fit still to run."""
         return [units[0] for units in self.wanted.values()]
 
 
 def plan(units: Sequence[Unit], folder: Path, settle: bool = True) -> Plan:
-    """Which fits are missing. One that another experiment has made is copied, not repeated.
+    """Return the fits that are missing. A fit that another experiment already has is copied, not repeated.
 
     Args:
-        units: what is wanted.
-        folder: the results.
-        settle: copy such results, and remove checkpoints of finished fits that a killed command left; else only look.
+        units: The units to run.
+        folder: The results folder.
+        settle: Whether to copy such results and to remove leftover checkpoints of finished fits.
     """
-    known = _known(folder)
-    there = {
+    known = _read_all(folder)
+    existing = {
         name: {fit_key(r) for r in results.read(folder / f"{name}.jsonl")} for name in {u.experiment for u in units}
     }
     wanted: dict[str, list[Unit]] = defaultdict(list)
@@ -55,7 +55,7 @@ def plan(units: Sequence[Unit], folder: Path, settle: bool = True) -> Plan:
         if key in known:
             done += 1
             if settle:
-                if key not in there[unit.experiment]:
+                if key not in existing[unit.experiment]:
                     results.add(folder / f"{unit.experiment}.jsonl", {**known[key], "experiment": unit.experiment})
                 _clear(folder, key)
         else:
@@ -72,12 +72,12 @@ def run(
     engine: str = "local",
     address: str | None = None,
 ) -> list[Outcome]:
-    """Run what is missing and keep each result as it comes; return what failed.
+    """Run the missing fits and store each result as it arrives; return the failures.
 
-    On Ray a unit of a lost node is run again on another, from its checkpoint if both see the folder of results.
+    On Ray, a unit of a lost node is run again on another, from its checkpoint if both share the results folder.
     """
     work = _work(folder).resolve()
-    parent = os.getpid() if engine == "local" else 0  # Ray ends the workers of a command that is gone; 0 is no parent
+    parent = os.getpid() if engine == "local" else 0  # Ray itself ends orphaned workers; 0 is never a parent
     shared = (data_folder and data_folder.resolve(), work, results.provenance(), parent)
     failed = []
     missing = _missing(todo, folder, report)
@@ -85,40 +85,40 @@ def run(
         if outcome.record is None:
             failed.append(outcome)
         else:
-            _keep(outcome.record, todo.wanted[outcome.unit.fit_key], folder)
-            _clear(folder, outcome.unit.fit_key)  # a kill before this line: the next `plan` does it
+            _store(outcome.record, todo.wanted[outcome.unit.fit_key], folder)
+            _clear(folder, outcome.unit.fit_key)  # after a kill before this line, the next `plan` does it
         report(outcome)
     return failed
 
 
 def _missing(todo: Plan, folder: Path, report: Callable[[Outcome], None]) -> Iterator[Unit]:
-    """The fits to run, each asked for when a worker is free; what another command has made meanwhile is taken over."""
+    """Yield the fits to run as workers become free; results that another command has stored meanwhile are reused."""
     for unit in todo.fits:
-        made = _known(folder).get(unit.fit_key)
-        if made is None:
+        stored = _read_all(folder).get(unit.fit_key)
+        if stored is None:
             yield unit
         else:
-            _keep(made, todo.wanted[unit.fit_key], folder)
-            report(Outcome(unit, made))
+            _store(stored, todo.wanted[unit.fit_key], folder)
+            report(Outcome(unit, stored))
 
 
 def attempt(unit: Unit, data_folder: Path | None, work: Path, *arguments: Any) -> Outcome:
-    """Run one unit; a problem of its own does not end the others."""
+    """Run one unit; its failure does not end the others."""
     try:
-        work.mkdir(parents=True, exist_ok=True)  # maybe on another machine
+        work.mkdir(parents=True, exist_ok=True)  # may run on another machine
         return Outcome(unit, run_unit(unit, data_folder, work, *arguments))
     except DsppError as problem:
         return Outcome(unit, None, str(problem))
-    except Exception as problem:  # of a library that is not ours, say; hours of other fits must not end with it
+    except Exception as problem:  # from another library, say; it must not end hours of other fits
         return Outcome(unit, None, f"{type(problem).__name__}: {problem}")
 
 
-def _keep(record: Record, units: Sequence[Unit], folder: Path) -> None:
+def _store(record: Record, units: Sequence[Unit], folder: Path) -> None:
     for unit in units:
         results.add(folder / f"{unit.experiment}.jsonl", {**record, "experiment": unit.experiment})
 
 
-def _known(folder: Path) -> dict[str, Record]:
+def _read_all(folder: Path) -> dict[str, Record]:
     return {fit_key(r): r for path in sorted(folder.glob("*.jsonl")) for r in results.read(path)}
 
 

@@ -14,7 +14,7 @@ from experiments.protocol import OTHER, PEER, Protocol, Setting, canonical
 
 @dataclass(frozen=True)
 class Unit:
-    """What one line of a results file is about."""
+    """What one line of a results file describes."""
 
     experiment: str
     dataset: str
@@ -26,17 +26,17 @@ class Unit:
 
     @property
     def fit_key(self) -> str:
-        """Equal for units that are the same fit, whichever experiment asks for it."""
+        """A key that is equal for units of the same fit, whichever experiment needs it."""
         return fit_key({**vars(self)})
 
     @property
     def label(self) -> str:
-        """For the progress bar."""
+        """A label for the progress bar."""
         return f"{self.method} on {self.dataset}, split {self.split}"
 
 
 def fit_key(record: dict[str, Any]) -> str:
-    """Names the fit of a unit or a record: data set, split, method, protocol and setting."""
+    """Return the key of a fit: a hash of data set, split, method, protocol and setting."""
     named = [record[name] for name in ("dataset", "split", "method", "protocol")]
     return hashlib.sha256(json.dumps([*named, canonical(record["setting"])]).encode()).hexdigest()[:24]
 
@@ -48,20 +48,20 @@ def list_units(
     methods: Sequence[str] | None = None,
     splits: int | None = None,
 ) -> list[Unit]:
-    """Every unit of an experiment, the first split of every data set before the second of any.
+    """Return every unit of an experiment, the first split of every data set before the second of any.
 
     Args:
-        experiment: which one.
-        protocol: its settings.
-        datasets: only these, in this order; None: all.
-        methods: only these, in this order; None: all.
-        splits: how many, instead of what the protocol says.
+        experiment: The experiment.
+        protocol: Its settings.
+        datasets: Only these, in this order; by default all.
+        methods: Only these, in this order; by default all.
+        splits: Number of splits, instead of the protocol's.
     """
     name = experiment.name
     units = [
-        Unit(name, dataset, split, method, protocol.name, protocol.parts, _own(name, method, setting))
-        for dataset in _common(datasets, experiment.datasets)
-        for method in _common(methods, experiment.methods)
+        Unit(name, dataset, split, method, protocol.name, protocol.parts, _keep_used(name, method, setting))
+        for dataset in _restrict(datasets, experiment.datasets)
+        for method in _restrict(methods, experiment.methods)
         for split in range(splits or protocol.splits(name, dataset, method))
         for setting in protocol.settings(name, dataset, method)
     ]
@@ -69,12 +69,12 @@ def list_units(
     return sorted(distinct.values(), key=lambda unit: unit.split)
 
 
-def _common(given: Sequence[str] | None, known: Sequence[str]) -> Sequence[str]:
+def _restrict(given: Sequence[str] | None, known: Sequence[str]) -> Sequence[str]:
     return known if given is None else [name for name in given if name in known]
 
 
-def _own(experiment: str, method: str, setting: Setting) -> Setting:
-    """The part of a setting that is read, so that records say nothing that had no effect."""
+def _keep_used(experiment: str, method: str, setting: Setting) -> Setting:
+    """Keep the settings that have an effect, so that records list no others."""
     if experiment == "complexity":
         return {name: setting[name] for name in complexity.SIZES}
     trees = method in PEERS

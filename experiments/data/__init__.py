@@ -1,8 +1,9 @@
-"""The data sets of the paper: finding, checking, downloading and loading them.
+"""Find, check, download and load the paper's data sets.
 
-A set is a file NAME.npz with the arrays X, y (or Y, several outputs) and, of robots, traj. It is looked for in the
-folder given (`--data`), in $DSPP_DATA, in ../shared/data beside the repository and in the cache ($DSPP_CACHE, or else
-~/.cache/dspp/data), in this order, and hashed before numpy opens it. `python -m experiments.data` lists all sets.
+A data set is a file NAME.npz with the arrays X, y (or Y for several outputs) and, for robots, traj. These places are
+searched in order: the given folder (`--data`), $DSPP_DATA, ../shared/data next to the repository, and the cache
+($DSPP_CACHE, by default ~/.cache/dspp/data). Files are hashed before numpy opens them. `python -m experiments.data`
+lists all data sets.
 """
 
 import io
@@ -15,12 +16,12 @@ import numpy as np
 
 from dspp.errors import InputError
 from experiments.data.download import STALL_SECONDS, DataMissing, fetch
-from experiments.data.files import checked_bytes
+from experiments.data.files import read_verified
 from experiments.data.sources import QUADRATURE, ROBOTICS, SOURCES, UNIVARIATE, Source, how_to_get
 
 __all__ = ["QUADRATURE", "ROBOTICS", "UNIVARIATE", "DataMissing", "DataSet", "find", "load", "places"]
 
-CACHE = "the cache"  # what reports call that place
+CACHE = "the cache"  # its name in reports
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class DataSet:
     name: str
     X: np.ndarray  # (N, D)
     y: np.ndarray  # (N,) or (N, T)
-    groups: np.ndarray | None  # (N,) the trajectory of each row, where there is one
+    groups: np.ndarray | None  # (N,) the trajectory of each row, if there are any
     sha256: str  # of the file it was read from
-    origin: str  # where it came from, one phrase
+    origin: str  # where it came from, in one phrase
 
 
 def load(
@@ -43,18 +44,18 @@ def load(
     url: str | None = None,
     timeout: float = STALL_SECONDS,
 ) -> DataSet:
-    """One data set, its file verified before it is opened.
+    """Load one data set; its file is verified before it is opened.
 
     Args:
-        name: Of the set: one of `UNIVARIATE` or `ROBOTICS`, or of a file NAME.npz of your own.
-        folder: Where to look first.
-        download: Whether a public set that is nowhere may be fetched into the cache.
-        url: The mirror to fetch it from; else $DSPP_DATA_URL, else the public repository.
-        timeout: Seconds a server may keep still.
+        name: Name of the data set: one of `UNIVARIATE` or `ROBOTICS`, or that of your own file NAME.npz.
+        folder: Folder to search first.
+        download: Whether to download a missing public data set into the cache.
+        url: Mirror to download from; by default $DSPP_DATA_URL or else the public repository.
+        timeout: Seconds that a server may stay silent.
 
     Raises:
-        DataMissing: It is not on this machine and was not downloaded.
-        InputError: Its file is not what a checksum says, or does not hold a table of finite numbers.
+        DataMissing: The data set is not on this machine and was not downloaded.
+        InputError: The file does not match its checksum, or is not a table of finite numbers.
     """
     found = find(name, folder)
     if found is None and download and name in SOURCES and SOURCES[name].blobs:
@@ -63,7 +64,7 @@ def load(
         raise DataMissing(_missing(name, folder))
     label, path = found
     source = SOURCES.get(name)
-    content, sha256 = checked_bytes(path, source.sha256 if source else None)
+    content, sha256 = read_verified(path, source.sha256 if source else None)
     X, y, groups = _arrays(path, content)
     if source:
         _check_width(path, X, y, source)
@@ -71,9 +72,9 @@ def load(
 
 
 def find(name: str, folder: Path | None = None) -> tuple[str, Path] | None:
-    """The place where a set is, as a report would call it, and its file; None if it is nowhere."""
+    """Return the name of the place where a data set is, and its file; None if it was not found."""
     if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
-        raise InputError(f"{name!r} is no name of a data set; choose from: {', '.join(SOURCES)}")
+        raise InputError(f"{name!r} is not a name of a data set; choose from: {', '.join(SOURCES)}")
     for label, place in places(folder).items():
         if (path := place / f"{name}.npz").is_file():
             return label, path
@@ -81,22 +82,22 @@ def find(name: str, folder: Path | None = None) -> tuple[str, Path] | None:
 
 
 def places(folder: Path | None = None) -> dict[str, Path]:
-    """The folders that are searched, in this order, by what reports call them.
+    """Return the folders to search, in order, by their name in reports.
 
     Raises:
-        InputError: `folder` or $DSPP_DATA is no folder: looking elsewhere without a word would hide a slip.
+        InputError: `folder` or $DSPP_DATA is not a folder; silently searching elsewhere would hide a mistake.
     """
     asked = {"--data": folder, "$DSPP_DATA": os.environ.get("DSPP_DATA") or None}
     chosen = {label: Path(place).expanduser() for label, place in asked.items() if place is not None}
     for label, place in chosen.items():
         if not place.is_dir():
-            raise InputError(f"{label}: {place} is no folder; check the path")
+            raise InputError(f"{label}: {place} is not a folder; check the path")
     shared = Path(__file__).resolve().parents[3] / "shared" / "data"
     return {**chosen, "../shared/data": shared, CACHE: cache_folder()}
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept."""
+    """Return the folder where downloads are kept."""
     if own := os.environ.get("DSPP_CACHE"):
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dspp" / "data"
@@ -112,18 +113,18 @@ def _origin(source: Source | None, sha256: str, label: str) -> str:
         return source.origin
     if source and source.blobs and label == CACHE:
         return source.public_origin
-    return f"a file of {label} that SHA256SUMS there vouches for"
+    return f"a file in {label}, verified by SHA256SUMS there"
 
 
 def _arrays(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """X, y and traj of an .npz file, checked; nothing else in it is read."""
-    from dspp.table.checks import check_Xy  # waits for torch, which a list of the sets need not
+    """Return the checked X, y and traj of an .npz file; nothing else in it is read."""
+    from dspp.table.checks import check_Xy  # imports torch, which listing data sets does not need
 
     members = _members(path, content)
     targets = [key for key in ("y", "Y") if key in members]
     if "X" not in members or len(targets) != 1:
         got = ", ".join(members) or "none of these"
-        raise InputError(f"{path}: expected the arrays X and either y or Y, got {got}; save it anew with these names")
+        raise InputError(f"{path}: expected the arrays X and either y or Y, got {got}; save it again with these names")
     try:
         X, y = check_Xy(members["X"], members[targets[0]])
     except InputError as problem:
@@ -135,9 +136,9 @@ def _members(path: Path, content: bytes) -> dict[str, np.ndarray]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return {key: file[key] for key in ("X", "y", "Y", "traj") if key in file}
-    except Exception as problem:  # whatever numpy and zipfile make of a file that is none of theirs
+    except Exception as problem:  # whatever numpy and zipfile raise on a file of another format
         reason = (str(problem).splitlines() or [type(problem).__name__])[0]
-        raise InputError(f"{path}: is no .npz file of plain arrays ({reason:.150}); get it anew") from None
+        raise InputError(f"{path}: expected an .npz file of plain arrays ({reason:.150}); download it again") from None
 
 
 def _groups(path: Path, traj: np.ndarray | None, rows: int) -> np.ndarray | None:
@@ -149,10 +150,10 @@ def _groups(path: Path, traj: np.ndarray | None, rows: int) -> np.ndarray | None
 
 
 def _check_width(path: Path, X: np.ndarray, y: np.ndarray, source: Source) -> None:
-    """A set that is known has its columns; its rows may be others, as of houseelectric or of a simulator run anew."""
+    """Check the columns of a known data set; its rows may differ (houseelectric, or a simulator that was run again)."""
     outputs = (source.outputs,) if source.outputs > 1 else ()
     if X.shape[1] != source.inputs or y.shape[1:] != outputs:
         raise InputError(
             f"{path}: expected {source.inputs} inputs and {source.outputs} output(s), got X of shape {X.shape} "
-            f"and y of shape {y.shape}; give another name to another set"
+            f"and y of shape {y.shape}; use another name for another data set"
         )

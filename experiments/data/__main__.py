@@ -1,4 +1,4 @@
-"""`python -m experiments.data`: what data sets there are, where they were found, how to get the others."""
+"""`python -m experiments.data`: lists the data sets, where they were found, and how to get the others."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,10 +14,12 @@ from experiments.data.sources import SOURCES, how_to_get
 
 
 def main(
-    data: Annotated[Path | None, typer.Option(help="Folder to look in first.")] = None,
-    download: Annotated[list[str] | None, typer.Option(help="Fetch this set into the cache first; repeatable.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder to search first.")] = None,
+    download: Annotated[
+        list[str] | None, typer.Option(help="Download this data set into the cache first; repeatable.")
+    ] = None,
 ) -> None:
-    """List the data sets of the experiments: shape, where each was found or how to get it."""
+    """List the data sets of the experiments: shape, and where each was found or how to get it."""
     try:
         for name in download or ():
             load(name, data, download=True)
@@ -28,9 +30,9 @@ def main(
 
 
 def table(folder: Path | None = None) -> Table:
-    """One row a data set."""
+    """Return a table with one row per data set."""
     searched = Text("\n".join(f"{label}: {place}" for label, place in places(folder).items()))  # Text: no markup in it
-    result = Table("set", "rows × inputs → outputs", "where, or how to get it", caption=searched)
+    result = Table("data set", "rows × inputs → outputs", "where, or how to get it", caption=searched)
     for name, source in SOURCES.items():
         found = find(name, folder)
         shape = f"{source.rows} × {source.inputs} → {source.outputs}"

@@ -1,7 +1,7 @@
-"""Files that are checked before they are opened and written whole or not at all, with `SHA256SUMS` to vouch for them.
+"""Reads data files after checking them against `SHA256SUMS`, and writes them atomically.
 
-The lines of `SHA256SUMS` are those of sha256sum, `HEX  NAME.npz`; where a name stands twice, the last line counts, so
-that `sha256sum NAME.npz >> SHA256SUMS` always helps.
+The lines of `SHA256SUMS` are those of sha256sum, `HEX  NAME.npz`. If a name occurs twice, the last line counts, so
+`sha256sum NAME.npz >> SHA256SUMS` always works.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)")
 
 
-def checked_bytes(path: Path, known: str | None = None) -> tuple[bytes, str]:
-    """The content of a file and its sha256, once its folder's `SHA256SUMS`, or else `known`, has vouched for it.
+def read_verified(path: Path, known: str | None = None) -> tuple[bytes, str]:
+    """Return the content of a file and its sha256, verified against its folder's `SHA256SUMS` or else `known`.
 
     Raises:
-        InputError: It cannot be read, has another checksum, or there is none to hold it against.
+        InputError: The file cannot be read, has another checksum, or there is no checksum to compare with.
     """
     try:
         content = path.read_bytes()  # read once: what was hashed is what is parsed
@@ -37,34 +37,36 @@ def checked_bytes(path: Path, known: str | None = None) -> tuple[bytes, str]:
     expected = line or known
     trust = f"`cd {shlex.quote(str(path.parent))} && sha256sum {path.name} >> {SUMS}`"
     if expected is None:
-        raise InputError(f"{path}: no checksum vouches for it (found sha256 {found}); if you trust it: {trust}")
+        raise InputError(f"{path}: no checksum to verify it with (its sha256 is {found}); if you trust it, run {trust}")
     if found != expected:
-        who = f"{SUMS} beside it" if line else "the table of known files"
+        where = f"{SUMS} in its folder" if line else "the table of known files"
         raise InputError(
-            f"{path}: sha256 {found[:12]}, but {who} says {expected[:12]}; the file was changed or damaged, "
-            f"get it anew or, if you trust it: {trust}"
+            f"{path}: expected sha256 {expected[:12]} from {where}, got {found[:12]}: the file was changed or damaged; "
+            f"download it again or, if you trust it, run {trust}"
         )
     return content, found
 
 
 def read_sums(folder: Path) -> dict[str, str]:
-    """File name -> sha256, from the folder's `SHA256SUMS`; empty if it has none."""
+    """Return sha256 by file name from the folder's `SHA256SUMS`; empty if it has none."""
     try:
         text = (folder / SUMS).read_text(errors="replace")
     except FileNotFoundError:
         return {}
     except OSError as problem:
-        raise InputError(f"{folder / SUMS}: cannot be read ({problem.strerror or problem})") from None
+        raise InputError(
+            f"{folder / SUMS}: cannot be read ({problem.strerror or problem}); check its permissions"
+        ) from None
     matches = (_LINE.fullmatch(line.rstrip()) for line in text.splitlines())
     return {match[2]: match[1].lower() for match in matches if match}
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make the folder and be the only process that writes to it; the lock dies with the process that holds it.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Create the folder if needed, and lock it against other processes; the lock ends with its process.
 
     Raises:
-        InputError: The folder cannot be written to, here or by what is done inside.
+        InputError: The folder cannot be written to, here or in the body of the `with` statement.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,11 +77,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def store(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write `path` and its line of `SHA256SUMS`, each in one step; the caller holds the lock of the folder.
+    """Write `path` and its line in `SHA256SUMS`, each atomically; the caller holds the lock of the folder.
 
-    The line comes first: a process that dies in between leaves a line too many, never a file that nobody vouches for.
+    The line is written first: a process that dies in between leaves an extra line, never a file without a checksum.
     """
-    members: dict[str, Any] = dict(arrays)  # numpy has a keyword of another type
+    members: dict[str, Any] = dict(arrays)  # savez_compressed has a keyword of another type
     for written in (path, path.parent / SUMS):
         remove_unfinished(written)
     with open_atomic(path) as file:

@@ -1,10 +1,10 @@
-"""The three MuJoCo sets made anew: a simulated robot under smooth random actions, one row a step.
+"""Recreates the three MuJoCo data sets: a simulated robot under smooth random actions, one row per step.
 
     pip install gymnasium mujoco imageio packaging
     python -m experiments.data.mujoco mujoco_reacher --rows 30000 --out FILE
 
-X is observation and action, Y the change that one step brings, traj the episode. Another version of the simulator, or
-another seed, gives other rows: the file gets its own line in SHA256SUMS beside it.
+X is observation and action, Y the change after one step, traj the episode. Another version of the simulator or another
+seed gives other rows, so the file gets its own line in SHA256SUMS in its folder.
 """
 
 import contextlib
@@ -20,43 +20,43 @@ import typer
 
 from dspp.errors import InputError
 from experiments.data import cache_folder
-from experiments.data.files import locked, store
+from experiments.data.files import lock_folder, store
 from experiments.data.sources import SOURCES
 
-MEMORY = (0.5, 0.95)  # φ of an episode is drawn from here: from nearly white to slow actions
-SCALE = (0.1, 0.55)  # and so is s, the standard deviation of its actions, whose bounds are ±1
+MEMORY = (0.5, 0.95)  # range of φ, drawn per episode: from nearly white to slow actions
+SCALE = (0.1, 0.55)  # range of s, the standard deviation of its actions, which are clipped to ±1
 
 
 @dataclass(frozen=True)
 class Robot:
-    """One environment of gymnasium."""
+    """A gymnasium environment."""
 
     environment: str
-    steps: int  # of an episode
-    targets: tuple[int, ...]  # the entries of the observation whose change is to be predicted
+    steps: int  # per episode
+    targets: tuple[int, ...]  # entries of the observation whose change is predicted
 
 
 ROBOTS = {
-    "mujoco_reacher": Robot("Reacher-v5", 100, (0, 1, 2, 3, 6, 7, 8, 9)),  # 4 and 5: the goal, which stays
+    "mujoco_reacher": Robot("Reacher-v5", 100, (0, 1, 2, 3, 6, 7, 8, 9)),  # 4 and 5 are the goal, which is fixed
     "mujoco_swimmer": Robot("Swimmer-v5", 200, tuple(range(8))),
     "mujoco_halfcheetah": Robot("HalfCheetah-v5", 200, tuple(range(8, 17))),  # the velocities
 }
 
 
 class Environment(Protocol):
-    """What is used of a gymnasium environment."""
+    """The part of a gymnasium environment that is used here."""
 
     action_space: Any
 
     def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, Any]:
-        """Start an episode; the first observation."""
+        """Start an episode; return the first observation."""
 
     def step(self, action: np.ndarray) -> tuple[Any, ...]:
-        """Act; the next observation comes first."""
+        """Take an action; the next observation is returned first."""
 
 
 def smooth_actions(rng: np.random.Generator, steps: int, size: int) -> np.ndarray:
-    """Actions of one episode, in [-1, 1]: an Ornstein-Uhlenbeck process a ← φ a + s √(1 − φ²) ε, stationary at once."""
+    """Draw the actions of an episode in [-1, 1]: a stationary Ornstein-Uhlenbeck process a ← φ a + s √(1 − φ²) ε."""
     memory, scale = rng.uniform(*MEMORY), rng.uniform(*SCALE)
     noise = scale * rng.standard_normal((steps, size))  # (steps, A)
     noise[1:] *= np.sqrt(1 - memory**2)
@@ -66,7 +66,7 @@ def smooth_actions(rng: np.random.Generator, steps: int, size: int) -> np.ndarra
 
 
 def simulate(environment: Environment, robot: Robot, rows: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """X, Y and traj of so many steps; the last episode may be cut short."""
+    """Simulate the given number of steps and return X, Y and traj; the last episode may be cut short."""
     rng = np.random.default_rng(seed)
     size = int(environment.action_space.shape[0])
     X: list[np.ndarray] = []
@@ -84,8 +84,8 @@ def simulate(environment: Environment, robot: Robot, rows: int, seed: int = 0) -
 
 
 def open_environment(robot: Robot) -> Any:
-    """The environment, or one clear line if the simulator is not installed."""
-    os.environ.setdefault("MUJOCO_GL", "disable")  # no pictures, so no graphics driver
+    """Open the environment, or raise a clear error if the simulator is not installed."""
+    os.environ.setdefault("MUJOCO_GL", "disable")  # no rendering, so no graphics driver
     try:
         importlib.import_module("mujoco")
         gymnasium = importlib.import_module("gymnasium")
@@ -93,41 +93,39 @@ def open_environment(robot: Robot) -> Any:
         raise InputError(
             f"the simulator is not installed ({problem}); pip install gymnasium mujoco imageio packaging"
         ) from None
-    return gymnasium.make(robot.environment, max_episode_steps=robot.steps + 1)  # no cut before ours
+    return gymnasium.make(robot.environment, max_episode_steps=robot.steps + 1)  # does not end before our own limit
 
 
 def make(name: str, rows: int | None = None, out: Path | None = None, seed: int = 0) -> Path:
-    """Simulate a set and write it, by default as long as the original and into the cache; return its file.
+    """Simulate a data set and write it, by default with the original's rows and into the cache; return its file.
 
     Raises:
-        InputError: There is no such set, or no simulator, or the file cannot be written.
+        InputError: There is no such data set or no simulator, or the file cannot be written.
     """
     if name not in ROBOTS:
-        raise InputError(f"no simulated set {name!r}; choose from: {', '.join(ROBOTS)}")
+        raise InputError(f"no simulated data set {name!r}; choose from: {', '.join(ROBOTS)}")
     rows = SOURCES[name].rows if rows is None else rows
     path = (cache_folder() / f"{name}.npz" if out is None else Path(out)).absolute()
     if rows < 1 or path.suffix != ".npz":
-        raise InputError(f"got --rows {rows} and --out {path}; expected at least one row and a file FILE.npz")
+        raise InputError(f"expected --rows of 1 or more and --out FILE.npz, got {rows} and {path}")
     with (
         tempfile.TemporaryDirectory() as aside,
         contextlib.chdir(aside),  # where MuJoCo leaves its MUJOCO_LOG.TXT
         contextlib.closing(open_environment(ROBOTS[name])) as environment,
     ):
         arrays = simulate(environment, ROBOTS[name], rows, seed)
-    with locked(path.parent):
+    with lock_folder(path.parent):
         store(path, arrays)
     return path
 
 
 def main(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(ROBOTS)}.")],
-    rows: Annotated[
-        int | None, typer.Option(help="Steps to simulate; as many as the original has, if not given.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="File NAME.npz to write; in the cache, if not given.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the random actions and starts.")] = 0,
+    rows: Annotated[int | None, typer.Option(help="Steps to simulate; by default as many as the original has.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File NAME.npz to write; by default in the cache.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random actions and starts.")] = 0,
 ) -> None:
-    """Make one of the MuJoCo data sets anew."""
+    """Recreate one of the MuJoCo data sets."""
     try:
         typer.echo(f"wrote {make(name, rows, out, seed)}")
     except InputError as problem:

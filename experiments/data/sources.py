@@ -1,4 +1,4 @@
-"""What is known of each data set: its shape, where it comes from, the checksums that its files must have."""
+"""What is known about each data set: its shape, its origin and the checksums of its files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,15 +25,15 @@ _MUJOCO = "gymnasium 1.4.0 and mujoco 4.0.0, random actions"
 
 @dataclass(frozen=True)
 class Source:
-    """One data set: `rows` are those of the file with the checksum `sha256`, or else of the public file."""
+    """A data set; `rows` counts those of the file with the checksum `sha256`, or else of the public file."""
 
     rows: int
     inputs: int
     outputs: int = 1
     origin: str = _UCI  # of the file with the checksum `sha256`, for reports
-    sha256: str | None = None  # of NAME.npz as it is handed round; one that was downloaded or made has another
+    sha256: str | None = None  # of the shared NAME.npz; a downloaded or simulated one differs
     blobs: Mapping[str, str] = field(default_factory=dict)  # public file -> its git blob id, in the order of the rows
-    public_rows: int | None = None  # of the public file, where it has other rows than `rows`
+    public_rows: int | None = None  # of the public file, if different from `rows`
     public_origin: str = _UCI  # of the public file
 
 
@@ -74,7 +74,7 @@ SOURCES: dict[str, Source] = {
     "3droad": _uci(434874, 3, "5dd7bcf3ee14eb8de41ddea4059d1424bb0b5d81"),
     "song": Source(
         *(515345, 90),
-        blobs={  # cut in two, as GitHub takes no file beyond 100 MB
+        blobs={  # split in two, as GitHub accepts no file beyond 100 MB
             "data.csv.gz": "5910ee3acb64aeb87570a4523fd6ad6fd7bf1f18",
             "data1.csv.gz": "9fe898cc92b9d3fd1e8690a027de05befea13428",
         },
@@ -120,11 +120,13 @@ SOURCES: dict[str, Source] = {
 
 
 def how_to_get(name: str) -> str:
-    """One phrase: what a user does who does not have this set."""
+    """Say in one phrase how to get this data set."""
     if name not in SOURCES:
-        return f"no set of that name is known: put {name}.npz (arrays X and y or Y) into a folder, or check the name"
+        return (
+            f"no data set of that name is known: put {name}.npz (arrays X and y or Y) into a folder, or check the name"
+        )
     if SOURCES[name].blobs:
-        return f"`python -m experiments.data --download {name}` fetches it from {REPOSITORY}"
+        return f"`python -m experiments.data --download {name}` downloads it from {REPOSITORY}"
     if name.startswith("mujoco_"):
-        return f"`python -m experiments.data.mujoco {name}` makes it anew"
+        return f"`python -m experiments.data.mujoco {name}` simulates it"
     return f"there is no public download: put {name}.npz (arrays X and Y) into a folder"

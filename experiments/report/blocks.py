@@ -1,4 +1,4 @@
-"""What a report is made of, before it becomes Markdown or HTML: tables, pictures, and the parts that hold them."""
+"""The building blocks of a report, before they become Markdown or HTML: tables, pictures and the parts around them."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ MINUS = "−"
 
 
 def fixed(value: float | None, decimals: int = 3, sign: bool = False) -> str:
-    """Return a number with so many decimals and a true minus; a dash for what is not there."""
+    """Format a number with the given decimals and a true minus sign; None becomes a dash."""
     if value is None:
         return DASH
     text = f"{abs(value):.{decimals}f}"
@@ -18,11 +18,11 @@ def fixed(value: float | None, decimals: int = 3, sign: bool = False) -> str:
 
 
 def with_error(mean: float | None, error: float | None, decimals: int = 3) -> str:
-    """Return "mean ± s.e.", or the mean alone where one split cannot have an error."""
+    """Format "mean ± s.e.", or the mean alone if there is no error, as with a single split."""
     return fixed(mean, decimals) + ("" if error is None or mean is None else f" ± {error:.{decimals}f}")
 
 
-def listed(names: list[str]) -> str:
+def join_names(names: list[str]) -> str:
     """Return "a", "a and b", "a, b and c"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "none"
 
@@ -34,30 +34,30 @@ def plural(num: int, thing: str) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell of a table: ours, and below it the paper's."""
+    """A cell of a table: our value, and below it the paper's."""
 
     text: str
     bold: bool = False
-    second: str = ""  # "": no second line
+    second: str = ""  # empty: no second line
     second_bold: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells ready to print, with the line below that says where they come from."""
+    """Cells ready to print, with a caption that says where they come from."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     caption: str
-    apart: frozenset[int] = frozenset()  # columns that are set apart: methods that are not the paper's
+    apart: frozenset[int] = frozenset()  # columns to separate visually: methods that are not the paper's
 
 
 @dataclass(frozen=True)
 class Picture:
     """A figure: inline for the page, and as files."""
 
-    name: str  # of the files, without ending
+    name: str  # of the files, without suffix
     title: str
     caption: str
     inline: Markup
@@ -68,7 +68,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Block:
-    """A few sentences with their tables and figures; folded ones open at a click."""
+    """A few sentences with their tables and figures; a folded block opens on click."""
 
     title: str
     lines: tuple[str, ...] = ()

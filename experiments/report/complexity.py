@@ -1,4 +1,4 @@
-"""How the time and memory of a training step grow with N, M, S and W, beside the growth that the paper states."""
+"""How time and memory of a training step scale with N, M, S and W, compared with the paper's formulas."""
 
 import json
 import math
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dspp.plots import CONTRAST, FONT_SIZE, INK, MAIN
-from experiments.report.blocks import DASH, Block, Entry, Part, Section, Table, fixed, listed, plural
+from experiments.report.blocks import DASH, Block, Entry, Part, Section, Table, fixed, join_names, plural
 from experiments.report.drawing import heading, panels, picture
-from experiments.report.layout import HEADLINE, Layout, ordered, protocols_in_order
+from experiments.report.layout import HEADLINE, Layout, order_names, protocols_in_order
 from experiments.report.records import Record, source_of, summary
 from experiments.report.tables import plain
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 SYMBOLS = {"N": "batch_size", "M": "inducing", "S": "sites", "W": "width"}
 NAMES = {"N": "batch N (rows)", "M": "inducing points M", "S": "sites S", "W": "width W"}
-MEASURES = {"step_ms": "time of a step (ms)", "peak_mb": "peak memory (MB)"}
-LOOKS = ((MAIN, "o", MAIN), (CONTRAST, "s", "none"))  # colour, mark, its inside: both stay seen where they meet
-LEAST_SPAN = 5.0  # of a vertical axis, top over bottom
+MEASURES = {"step_ms": "time per step (ms)", "peak_mb": "peak memory (MB)"}
+LOOKS = ((MAIN, "o", MAIN), (CONTRAST, "s", "none"))  # colour, marker, its fill: both stay visible where they overlap
+LEAST_SPAN = 5.0  # least ratio of top to bottom of a vertical axis
 Size = tuple[float, ...]  # N, M, S, W
 
-# The paper's appendix on complexity; B there is our N.
+# From the paper's appendix on complexity; its B is our N.
 FORMULAS: dict[str, tuple[str, Callable[[float, float, float, float], float]]] = {
     "step_ms": ("O(W M³ + (S + B) W M²)", lambda n, m, s, w: w * m**3 + (s + n) * w * m**2),
     "peak_mb": ("O(W M² + (S + W) M B)", lambda n, m, s, w: w * m**2 + (s + w) * m * n),
@@ -36,7 +36,7 @@ FORMULAS: dict[str, tuple[str, Callable[[float, float, float, float], float]]] =
 
 @dataclass(frozen=True)
 class Sweep:
-    """One measure of one method while one size grows and the others stay."""
+    """One measure of one method while one size grows and the others are fixed."""
 
     method: str
     symbol: str
@@ -45,15 +45,15 @@ class Sweep:
     values: tuple[float, ...]
 
     def along(self) -> list[float]:
-        """Return the size that grows."""
+        """Return the values of the size that grows."""
         return [size[list(SYMBOLS).index(self.symbol)] for size in self.sizes]
 
     def exponent(self) -> float | None:
-        """Return the slope of the least-squares line through the logs."""
+        """Return the slope of the least-squares line in log-log coordinates."""
         return _slope(self.along(), self.values)
 
-    def stated(self) -> float | None:
-        """Return the slope that the paper's formula, all its constants 1, has over the same sizes."""
+    def paper_exponent(self) -> float | None:
+        """Return the slope of the paper's formula, with all constants 1, over the same sizes."""
         formula = FORMULAS[self.measure][1]
         return _slope(self.along(), [formula(*size) for size in self.sizes])
 
@@ -65,7 +65,7 @@ def _slope(x: Sequence[float], y: Sequence[float]) -> float | None:
 
 
 def complexity_section(records: Sequence[Record], layout: Layout) -> Section | None:
-    """Return the growth of time and memory, one part a protocol; None where nothing was measured."""
+    """Return how time and memory scale, one part per protocol; None if nothing was measured."""
     runs = [r for r in records if r.experiment == layout.name and r.selected and _size(r) is not None]
     parts: list[Part] = []
     rows: list[tuple[str, ...]] = []
@@ -82,8 +82,8 @@ def _size(record: Record) -> Size | None:
     return tuple(map(float, found)) if all(isinstance(v, int | float) and v > 0 for v in found) else None
 
 
-def _measured(records: Sequence[Record], method: str, measure: str) -> dict[Size, float]:
-    """Mean value by size."""
+def _mean_by_size(records: Sequence[Record], method: str, measure: str) -> dict[Size, float]:
+    """Return the mean value for each size."""
     found: dict[Size, list[float]] = {}
     for record in records:
         value, size = record.metric(measure), _size(record)
@@ -93,10 +93,10 @@ def _measured(records: Sequence[Record], method: str, measure: str) -> dict[Size
 
 
 def sweep(records: Sequence[Record], method: str, symbol: str, measure: str) -> Sweep:
-    """Return the longest row of measurements in which only one size changes."""
+    """Return the longest series of measurements in which only one size changes."""
     place = list(SYMBOLS).index(symbol)
     groups: dict[Size, dict[Size, float]] = {}
-    for size, value in _measured(records, method, measure).items():
+    for size, value in _mean_by_size(records, method, measure).items():
         groups.setdefault(size[:place] + size[place + 1 :], {})[size] = value
     longest = max(groups.values(), key=len, default={})
     return Sweep(method, symbol, measure, tuple(longest), tuple(longest.values()))
@@ -104,12 +104,12 @@ def sweep(records: Sequence[Record], method: str, symbol: str, measure: str) -> 
 
 def _part(records: Sequence[Record], protocol: str, layout: Layout) -> Part:
     found = {record.method for record in records}
-    methods = [method for method in ordered(layout.methods, found) if method in found]
+    methods = [method for method in order_names(layout.methods, found) if method in found]
     sweeps = [sweep(records, m, symbol, measure) for measure in MEASURES for symbol in SYMBOLS for m in methods]
     source = f"{source_of(protocol, records)}."
     formulas = "; ".join(f"{MEASURES[key]}: {formula}" for key, (formula, _) in FORMULAS.items())
-    caption = f"{source} Lines: fits of a power. The paper states, B being our N: {formulas}."
-    shown = picture(f"{layout.name}-{protocol}", "Growth of time and memory", caption, partial(_draw, sweeps, methods))
+    caption = f"{source} Lines: power-law fits. The paper's formulas, where B is our N: {formulas}."
+    shown = picture(f"{layout.name}-{protocol}", "Scaling of time and memory", caption, partial(_draw, sweeps, methods))
     growth = Block("", tables=(_exponents(sweeps, caption),), pictures=(shown,))
     raw = Block("All measurements", tables=(_raw(records, methods, source),), folded=True)
     return Part(protocol, tuple(_verdict(records, sweeps, methods)), (growth, raw))
@@ -119,16 +119,18 @@ def _verdict(records: Sequence[Record], sweeps: Sequence[Sweep], methods: Sequen
     sentences = []
     for method in methods:
         mine = [s for s in sweeps if s.method == method and s.measure == "step_ms"]
-        powers = [f"{s.symbol}^{fixed(s.exponent(), 2)} ({fixed(s.stated(), 2)})" for s in mine if len(s.sizes) > 1]
+        powers = [
+            f"{s.symbol}^{fixed(s.exponent(), 2)} ({fixed(s.paper_exponent(), 2)})" for s in mine if len(s.sizes) > 1
+        ]
         if powers:
-            text = f"The time of a step of {method} grows like {listed(powers)}"
-            sentences.append(f"{text}; in brackets what the paper's formula gives over the same sizes.")
-    base = _measured(records, HEADLINE, "step_ms")
+            text = f"The time per step of {method} grows like {join_names(powers)}"
+            sentences.append(f"{text}; in brackets, the exponents of the paper's formula over the same sizes.")
+    base = _mean_by_size(records, HEADLINE, "step_ms")
     for other in (method for method in methods if method != HEADLINE):
-        theirs = _measured(records, other, "step_ms")
+        theirs = _mean_by_size(records, other, "step_ms")
         ratios = [base[size] / theirs[size] for size in base if size in theirs]
         if ratios:
-            at = f"at equal sizes (median of {len(ratios)}; the paper: the same complexity)"
+            at = f"at equal sizes (median of {len(ratios)}; the paper states the same complexity)"
             sentences.append(f"A step of {HEADLINE} takes {median(ratios):.2f} times as long as one of {other} {at}.")
     return sentences
 
@@ -139,16 +141,16 @@ def _exponents(sweeps: Sequence[Sweep], caption: str) -> Table:
         along = s.along()
         between = f"{min(along):g} to {max(along):g}" if along else DASH
         texts = [MEASURES[s.measure], s.symbol, s.method, between, str(len(along))]
-        rows.append(tuple(map(Entry, (*texts, fixed(s.exponent(), 2), fixed(s.stated(), 2)))))
-    header = ("measure", "against", "method", "from – to", "points", "exponent", "paper's formula")
-    note = "Paper's formula: its exponent over the same sizes with all constants 1."
-    return Table("Exponents of growth", header, tuple(rows), f"{caption} {note}")
+        rows.append(tuple(map(Entry, (*texts, fixed(s.exponent(), 2), fixed(s.paper_exponent(), 2)))))
+    header = ("measure", "size", "method", "range", "points", "exponent", "paper's formula")
+    note = "Paper's formula: its exponent over the same sizes, with all constants 1."
+    return Table("Scaling exponents", header, tuple(rows), f"{caption} {note}")
 
 
 def _raw(records: Sequence[Record], methods: Sequence[str], source: str) -> Table:
     rows = []
     for method in methods:
-        time, memory = (_measured(records, method, measure) for measure in MEASURES)
+        time, memory = (_mean_by_size(records, method, measure) for measure in MEASURES)
         for size in sorted({*time, *memory}):
             numbers = (fixed(time.get(size), 1), fixed(memory.get(size), 1))
             rows.append(tuple(Entry(text) for text in (method, *(f"{v:g}" for v in size), *numbers)))
@@ -160,11 +162,11 @@ def _csv(records: Sequence[Record], protocol: str) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for measure in MEASURES:
         for method in sorted({record.method for record in records}):
-            for size in _measured(records, method, measure):
+            for size in _mean_by_size(records, method, measure):
                 where = "simulated " + " ".join(f"{s}={v:g}" for s, v in zip(SYMBOLS, size, strict=True))
                 runs = [r for r in records if r.method == method and _size(r) == size]
                 cell = summary(v for r in runs if (v := r.metric(measure)) is not None)
-                assert cell is not None  # `_measured` has it
+                assert cell is not None  # `_mean_by_size` has it
                 ours = (plain(cell.mean), plain(cell.error), str(cell.splits))
                 rows.append((protocol, measure, where, method, *ours, "", "", ""))
     return rows
@@ -191,9 +193,9 @@ def _draw(sweeps: Sequence[Sweep], methods: Sequence[str]) -> "Axes":
 
 
 def _powers(sweeps: Sequence[Sweep]) -> str:
-    """The exponents in the order of the legend, then the paper's."""
+    """Return the exponents in the order of the legend, then the paper's."""
     fitted = [fixed(s.exponent(), 2) for s in sweeps if s.exponent() is not None]
-    stated = next((s.stated() for s in sweeps if s.stated() is not None), None)
+    stated = next((s.paper_exponent() for s in sweeps if s.paper_exponent() is not None), None)
     return f"exponent {', '.join(fitted)}\npaper's formula {fixed(stated, 2)}" if fitted else "not measured"
 
 
@@ -207,7 +209,7 @@ def _draw_sweep(ax: "Axes", s: Sweep, place: int) -> None:
 
 
 def _log_axes(ax: "Axes", x: Sequence[float]) -> None:
-    """Logarithmic both ways, ticks where the measurements are, plain numbers."""
+    """Make both axes logarithmic, with ticks at the measurements and plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     if not x:
@@ -221,6 +223,6 @@ def _log_axes(ax: "Axes", x: Sequence[float]) -> None:
         axis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()
     low, high = ax.get_ylim()
-    if high < LEAST_SPAN * low:  # else noise looks like growth
+    if high < LEAST_SPAN * low:  # otherwise noise looks like growth
         middle = math.sqrt(low * high)
         ax.set_ylim(middle / math.sqrt(LEAST_SPAN), middle * math.sqrt(LEAST_SPAN))

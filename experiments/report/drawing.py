@@ -1,4 +1,4 @@
-"""One figure as PNG, as SVG and inline for the page: the same bytes every time, whatever the user's settings are."""
+"""One figure as PNG, as SVG and inline for the page: always the same bytes, whatever the user's settings are."""
 
 import io
 import re
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 150
-_SMALL, _CHARACTERS = 6, 19  # points, and so many letters an inch
+_SMALL, _CHARACTERS = 6, 19  # font size in points; characters per inch
 _FONT = "'DejaVu Sans', Verdana, Arial, sans-serif"
 
 
 def picture(name: str, title: str, caption: str, draw: Drawing) -> Picture:
-    """Draw a figure once and keep it in the three forms.
+    """Draw a figure once and return it in all three forms.
 
     Args:
-        name: Of its files, and the beginning of its ids on the page.
+        name: Name of its files, and prefix of its ids on the page.
         title: Its heading.
         caption: How to read it and where it comes from.
         draw: Draws into a new Figure and returns one of its Axes.
@@ -40,14 +40,14 @@ def picture(name: str, title: str, caption: str, draw: Drawing) -> Picture:
         assert figure is not None  # `draw` made it
         inline = inline_svg(lambda: ax, name, f"{title}. {caption}")
         lines = textwrap.wrap(f"{title}. {caption}", int(figure.get_figwidth() * _CHARACTERS))
-        said = "\n".join(lines).replace("$", r"\$")  # the file has no page around it
-        figure.supxlabel(said, x=0.01, ha="left", fontsize=_SMALL, color=MUTED)
+        note = "\n".join(lines).replace("$", r"\$")  # the file has no page around it
+        figure.supxlabel(note, x=0.01, ha="left", fontsize=_SMALL, color=MUTED)
         figure.savefig(png, format="png", dpi=DPI, facecolor="white", metadata={"Software": None})
     return Picture(name, title, caption, inline, _standalone(inline), png.getvalue(), figure.get_figwidth())
 
 
 def _standalone(inline: Markup) -> bytes:
-    """The inline SVG as a file: a white page below it, and colours in place of the page's names for them."""
+    """Return the inline SVG as a file: on white, with colours in place of the page's variables."""
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', inline)
     assert box is not None  # `inline_svg` writes it
     size = f'xmlns="http://www.w3.org/2000/svg" width="{box[1]}pt" height="{box[2]}pt" font-family="{_FONT}"'
@@ -59,7 +59,7 @@ def _standalone(inline: Markup) -> bytes:
 
 
 def panels(rows: int, columns: int, width: float, height: float) -> tuple["Figure", list["Axes"]]:
-    """Return a new Figure of that size in inches, and its Axes in the house style, row by row."""
+    """Return a new Figure of the given size in inches, and its styled Axes, row by row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -74,5 +74,5 @@ def panels(rows: int, columns: int, width: float, height: float) -> tuple["Figur
 
 
 def heading(ax: "Axes", text: str) -> None:
-    """Name a panel; dollars in the name are dollars."""
+    """Set the title of a panel; dollar signs are not read as maths."""
     ax.set_title(text, loc="left", fontsize=FONT_SIZE, color=INK, fontweight="bold", parse_math=False)

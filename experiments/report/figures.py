@@ -1,4 +1,4 @@
-"""The figures that every comparison has: dot plots with error bars, and critical-difference diagrams."""
+"""The figures of every comparison: dot plots with error bars, and critical-difference diagrams."""
 
 import math
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMNS = 4  # panels side by side
-MARKS = ("o", "D")  # one a variant
+MARKS = ("o", "D")  # one per variant
 SIZES = (5.5, 4.6)
 OURS, PAPERS, PEER = "ours", "the paper's", "peers (ours)"
-SHAPE = "shape"  # of the legend: says what a mark means, whatever its colour
+SHAPE = "shape"  # a legend entry that explains a marker, whatever its colour
 
 
 def dot_plot(grid: Grid, paper: Paper, layout: Layout) -> Picture:
-    """Return a panel a data set, a row a method: ours filled, the paper's hollow, standard errors as bars."""
+    """Return a plot with a panel per data set and a row per method: ours filled, the paper's hollow, errors as bars."""
     goal = "left is better" if grid.metric.target is None else f"the line marks {grid.metric.target:g}"
     kinds = f" Circles: {layout.variants[0]}; diamonds: {layout.variants[1]}." if layout.variants else ""
     apart = f" Orange: peers ({', '.join(grid.present(PEERS))})." if grid.present(PEERS) else ""
@@ -127,7 +127,7 @@ def _legend(ax: "Axes", kinds: set[str], layout: Layout) -> None:
 
 
 def critical_differences(found: Sequence[tuple[Grid, Ranking]], layout: Layout) -> Picture | None:
-    """Return a diagram of average ranks for each metric that has a critical difference; None without any."""
+    """Return a diagram of average ranks for each metric that has a critical difference; None if no metric has one."""
     drawn = [(grid, ranking) for grid, ranking in found if ranking.critical is not None]
     if not drawn:
         return None
@@ -157,7 +157,7 @@ def _draw_ranks(drawn: Sequence[tuple[Grid, Ranking]]) -> "Axes":
 
 
 def _scale(ax: "Axes", ranking: Ranking) -> None:
-    """A scale of ranks, above it the critical difference as a ruler, below it bars over what is alike."""
+    """Draw a scale of ranks, the critical difference as a ruler above it, and bars over similar methods below."""
     num, critical = len(ranking.methods), ranking.critical or 0.0
     small: dict[str, Any] = {"fontsize": FONT_SIZE, "color": MUTED}
     ax.plot([1, num], [0, 0], color=INK, linewidth=1.2)
@@ -173,7 +173,7 @@ def _scale(ax: "Axes", ranking: Ranking) -> None:
 
 
 def _hang(ax: "Axes", ranking: Ranking) -> None:
-    """The methods, hanging from the scale: the better half to the left, the others to the right."""
+    """Draw the methods below the scale: the better half on the left, the others on the right."""
     num, bars = len(ranking.methods), len(cliques(ranking))
     for i, (rank, method) in enumerate(sorted(zip(ranking.ranks, ranking.methods, strict=True))):
         left = i < math.ceil(num / 2)

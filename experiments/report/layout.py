@@ -1,4 +1,4 @@
-"""What a reader expects to find where: experiments, their data sets and methods in the paper's order, and metrics."""
+"""The layout of the report: experiments with their data sets and methods in the paper's order, and metrics."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ LARGE = UNIVARIATE[len(SMALL) :]
 
 @dataclass(frozen=True)
 class Metric:
-    """One score of a test part. Lower is better, unless there is a target: then nearer is better."""
+    """A score on the test rows. Lower is better or, if there is a target, nearer to it."""
 
     key: str  # in the records
     name: str  # as the paper spells it
@@ -24,21 +24,21 @@ class Metric:
     target: float | None = None
 
     def loss(self, value: float) -> float:
-        """What ranks compare: the value, or its distance from the target."""
+        """Return what ranks compare: the value, or its distance from the target."""
         return value if self.target is None else abs(value - self.target)
 
 
-def _scored(key: str, unit: str, name: str = "") -> Metric:
+def _metric(key: str, unit: str, name: str = "") -> Metric:
     known = metrics.METRICS[key]
     return Metric(key, name or known.title, unit, known.target)
 
 
 METRICS = (
-    _scored("nll", "nats, standardised y"),
-    _scored("crps", "standardised y"),
-    _scored("rmse", "standardised y"),
-    _scored("mrmse", "standardised y", name="MRMSE"),
-    _scored("coverage90", "share of test rows"),
+    _metric("nll", "nats, standardised y"),
+    _metric("crps", "standardised y"),
+    _metric("rmse", "standardised y"),
+    _metric("mrmse", "standardised y", name="MRMSE"),
+    _metric("coverage90", "share of test rows"),
     Metric("nll_new", "NLL of new inputs", "nats, standardised y; test rows whose inputs do not occur in training"),
 )
 NLL = METRICS[0]
@@ -46,7 +46,7 @@ NLL = METRICS[0]
 
 @dataclass(frozen=True)
 class Layout:
-    """One experiment: what it asks, what is compared, and where the paper's figures for it are."""
+    """One experiment: its question, what is compared, and where the paper's figures for it are."""
 
     name: str
     title: str
@@ -81,7 +81,7 @@ EXPERIMENTS = (
     Layout(
         "quadrature",
         "Quadrature rules",
-        "The eight smallest UCI sets: which rule carries uncertainty across a layer best?",
+        "The eight smallest UCI sets: which rule carries uncertainty through a layer best?",
         SMALL,
         ("DSPP-QR1-2L", "DSPP-QR2-2L", HEADLINE, "DSPP-GH-2L"),
         label="QR3",
@@ -92,21 +92,21 @@ EXPERIMENTS = (
     Layout(
         "multivariate",
         "Multivariate regression",
-        "Robotics data with several outputs. NLL is divided by the number of outputs T. RMSE is over all rows and "
-        "outputs (the paper's appears to be √T times as large); MRMSE is the mean of the outputs' RMSEs.",
+        "Robotics data with several outputs. The NLL is divided by the number of outputs T. The RMSE is over all rows "
+        "and outputs (the paper's appears to be √T times as large); the MRMSE is the mean of the outputs' RMSEs.",
         ROBOTICS,
         ("SVGP", "PPGPR", "DGP-2L", "gamma-DGP-2L", HEADLINE),
         paper_ranks="average_rank_multivariate_5",
-        without_paper="These data sets are substitutes for the paper's five, which are not public in a stable place: "
-        "the paper's cells are not comparable, so only its average ranks stand beside ours. Rows are split at random: "
-        "neighbours in time fall into different parts, and a model may interpolate; `--grid split_by=groups` holds out "
-        "whole trajectories instead. `quick` has 20 hidden GPs here, outside the paper's search (3 and 5): chosen on "
-        "validation rows, for the DSPP, after it had lost to PPGPR with 5 (docs/decisions.md).",
+        without_paper="These data sets are substitutes for the paper's five, which are not public in a stable place. "
+        "The paper's cells are not comparable, so only its average ranks are shown. Rows are split at random, so "
+        "neighbours in time fall into different parts and a model may interpolate; `--grid split_by=groups` holds out "
+        "whole trajectories instead. `quick` has 20 hidden GPs here, outside the paper's search (3 and 5). They were "
+        "chosen on validation rows, for the DSPP, after it had lost to PPGPR with 5 (docs/decisions.md).",
     ),
     Layout(
         "multilayer",
         "More layers",
-        "Four UCI sets: what does a third layer give?",
+        "Four UCI sets: how much does a third layer help?",
         FOUR,
         ("PPGPR", "DGP-2L", "DGP-3L", HEADLINE, "DSPP-QR3-3L"),
         label="DSPP (2 or 3 layers)",
@@ -124,37 +124,37 @@ EXPERIMENTS = (
     Layout(
         "dkl",
         "Deep kernel learning",
-        "Four UCI sets: what does a neural network in front give?",
+        "Four UCI sets: how much does a neural network in front help?",
         FOUR,
         ("SVGP", "NN+SVGP", "PPGPR", "NN+PPGPR", "DGP-2L", "NN+DGP-2L", HEADLINE, f"NN+{HEADLINE}"),
         label="DSPP (with or without a network)",
         headlines=(HEADLINE, f"NN+{HEADLINE}"),
         paper_cells="dkl",
-        steps=tuple((m, f"NN+{m}", f"A network before {m}") for m in ("SVGP", "PPGPR", "DGP-2L", HEADLINE)),
+        steps=tuple((m, f"NN+{m}", f"A neural network in front of {m}") for m in ("SVGP", "PPGPR", "DGP-2L", HEADLINE)),
         rows={f"NN+{m}": (m, 1) for m in ("SVGP", "PPGPR", "DGP-2L", HEADLINE)},
         variants=("without a network", "with a network"),
     ),
     Layout(
         "biased",
         "Biased Monte Carlo",
-        "BPDGP: Monte Carlo samples under the predictive objective, in place of learned quadrature.",
+        "BPDGP uses Monte Carlo samples with the predictive objective, in place of learned quadrature.",
         SMALL,
         ("SVGP", "PPGPR", "BPDGP-2L", HEADLINE),
         nats_over=("BPDGP-2L", "PPGPR"),
-        without_paper="The paper shows this comparison as a figure only, without numbers: its text says that DSPP "
-        "tends to be better than BPDGP on NLL and RMSE, and that BPDGP has a worse RMSE than SVGP and PPGPR.",
+        without_paper="The paper shows this comparison only as a figure, without numbers. Its text says that DSPP "
+        "tends to be better than BPDGP in NLL and RMSE, and that BPDGP has a worse RMSE than SVGP and PPGPR.",
     ),
     Layout(
         "weights",
         "Quadrature weights",
-        "Do the learned weights of QR3 collapse onto one site? The paper: 96 DSPPs, no degenerate weights.",
+        "Do the learned weights of QR3 collapse onto one site? The paper found no degenerate weights in 96 DSPPs.",
         SMALL,
         (HEADLINE,),
     ),
     Layout(
         "complexity",
         "Time and memory",
-        "How a training step grows with the batch N, inducing points M, sites S and width W.",
+        "How a training step scales with the batch size N, inducing points M, sites S and width W.",
         ("simulated",),
         (HEADLINE, "DGP-2L"),
     ),
@@ -163,12 +163,12 @@ _BY_NAME = {layout.name: layout for layout in EXPERIMENTS}
 
 
 def layout_of(name: str) -> Layout:
-    """Return the layout of an experiment; one that is not the paper's gets a plain one."""
+    """Return the layout of an experiment; an experiment that is not in the paper gets a plain one."""
     return _BY_NAME.get(name) or Layout(name, name, "Not an experiment of the paper.")
 
 
-def ordered(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
-    """Return the known names in their order, then all others by alphabet."""
+def order_names(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
+    """Return the known names in their order, then all others alphabetically."""
     first = tuple(known)
     return first + tuple(sorted(set(found) - set(first)))
 
@@ -176,4 +176,4 @@ def ordered(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
 def protocols_in_order(found: Iterable[str]) -> list[str]:
     """Return the protocols that occur: paper, quick, then others."""
     present = set(found)
-    return [name for name in ordered(PROTOCOLS, present) if name in present]
+    return [name for name in order_names(PROTOCOLS, present) if name in present]

@@ -1,4 +1,4 @@
-"""The report on disk: one page, Markdown, CSV and figures; the same records give the same bytes."""
+"""Writes the report: one page, Markdown, CSV and figures; the same records give the same bytes."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from dspp import storage
 from dspp.errors import InputError, ModelFileError
 from dspp.report.page import templates
 from experiments.report import markdown
-from experiments.report.blocks import Section, Table, listed, plural
+from experiments.report.blocks import Section, Table, join_names, plural
 from experiments.report.layout import EXPERIMENTS
 from experiments.report.paper import Paper, read_paper
 from experiments.report.records import Loaded, read_records
@@ -22,19 +22,19 @@ from experiments.report.tables import CSV_HEADER
 
 FOLDER = Path(__file__).parent
 HOUSE_STYLE = Path(dspp.report.__file__).parent / "page.css"
-MADE = "files.txt"  # what the last report wrote, so that the next can clear away what it does not write again
+MADE = "files.txt"  # lists what the last report wrote, so that the next one can remove stale files
 
 
 def write_report(results: Path, paper: Path | None, out: Path | None = None) -> Path:
-    """Write the report on all records of a folder, and return its page.
+    """Write the report on all records of a folder, and return the path of its page.
 
     Args:
         results: The folder with the *.jsonl of the experiments.
-        paper: The folder with the paper's results.csv and summary.csv; None: dashes in their place.
-        out: Where to write; None: the folder `report` in `results`.
+        paper: The folder with the paper's results.csv and summary.csv; None shows dashes instead.
+        out: Where to write; by default the folder `report` in `results`.
 
     Raises:
-        InputError: A folder is not there, or a file of the paper's is not what it should be.
+        InputError: A folder does not exist, or a file of the paper's is not as expected.
     """
     loaded, figures_of_paper = read_records(results), read_paper(paper)
     files = report_files(loaded, figures_of_paper)
@@ -42,12 +42,12 @@ def write_report(results: Path, paper: Path | None, out: Path | None = None) -> 
     try:
         _write(files, out)
     except OSError as problem:  # ModelFileError is one too
-        raise InputError(f"cannot write the report to {out}: {problem}") from None
+        raise InputError(f"cannot write the report to {out}: {problem}; choose another folder with --out") from None
     return out / "index.html"
 
 
 def report_files(loaded: Loaded, paper: Paper) -> dict[str, bytes]:
-    """Return all files of the report by their path in its folder."""
+    """Return the content of all files of the report by their path in its folder."""
     found, table = sections(loaded.records, paper), headline(loaded.records, paper)
     notes = _notes(loaded, paper, found)
     files = {
@@ -76,28 +76,28 @@ def render(found: Sequence[Section], table: Table, notes: Sequence[str]) -> str:
 
 
 def _code(text: str) -> Markup:
-    """The text, escaped, with what stands between backticks as code."""
+    """Escape text and turn what is between backticks into code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _notes(loaded: Loaded, paper: Paper, found: Sequence[Section]) -> list[str]:
-    """What a reader must know before the numbers."""
+    """Return what a reader must know before the numbers."""
     notes = [
-        "`paper` is the paper's protocol and `quick` one that fits a small machine; no table mixes them. Only runs "
-        "that the validation part selected count, and each fit keeps its epoch with the lowest validation NLL (the "
-        "paper does not say that it did). All scores are of the test part, in standardised units."
+        "`paper` is the paper's protocol and `quick` a short one for a small machine; no table mixes the two. Only "
+        "runs selected on the validation rows count, and each fit keeps the epoch with the lowest validation NLL (the "
+        "paper does not say whether it did). All scores are on the test rows, in standardised units."
     ]
     if not paper.cells:
-        notes.append("The paper's figures were not given to this report: dashes stand in their place.")
+        notes.append("The paper's figures were not available, so dashes are shown instead.")
     if not loaded.records:
-        notes.append("There are no records yet: `python -m experiments run NAME` makes them.")
+        notes.append("There are no records yet; `python -m experiments run NAME` creates them.")
     missing = [layout.name for layout in EXPERIMENTS if layout.name not in {section.name for section in found}]
     if missing and loaded.records:
-        notes.append(f"Not run: {listed(missing)}.")
+        notes.append(f"Not run: {join_names(missing)}.")
     if loaded.left_out:
         files = [f"{name} ({num})" for name, num in loaded.left_out.items()]
         total = plural(sum(loaded.left_out.values()), "line")
-        notes.append(f"Left out: {total} that could not be read as records: {listed(files)}.")
+        notes.append(f"Left out: {total} that could not be read as records: {join_names(files)}.")
     return notes
 
 
@@ -110,7 +110,7 @@ def _csv(section: Section) -> str:
 
 
 def _write(files: Mapping[str, bytes], out: Path) -> None:
-    """Write what changed, and remove what an earlier report wrote and this one does not."""
+    """Write the files that changed, and remove those that only an earlier report wrote."""
     listing = out / MADE
     before = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
     (out / "figures").mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ def _write(files: Mapping[str, bytes], out: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a line of the listing names a file that a report can have written: nothing outside its folder."""
+    """Whether a line of the listing names a file that a report may have written: nothing outside its folder."""
     path = Path(name)
     folders = path.parent in (Path(), Path("figures"))
     return folders and not path.is_absolute() and path.suffix in (".md", ".csv", ".png", ".svg")

@@ -1,4 +1,4 @@
-"""The paper's own figures: cells of its tables and its average ranks, or dashes where they are not to be had."""
+"""The paper's own figures: cells of its tables and its average ranks; dashes where they are missing."""
 
 import csv
 import math
@@ -16,7 +16,7 @@ BESIDE = Path(__file__).resolve().parents[3] / "shared" / "paper"
 
 @dataclass(frozen=True)
 class PaperCell:
-    """A mean of the paper's, and the standard error beside it."""
+    """A mean of the paper's and its standard error."""
 
     mean: float
     error: float
@@ -30,33 +30,33 @@ class Paper:
     ranks: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
 
     def cell(self, layout: Layout, metric: Metric, dataset: str, method: str) -> PaperCell | None:
-        """Return the cell that may stand beside ours, or None."""
+        """Return the cell that is comparable with ours, or None."""
         return self.cells.get((layout.paper_cells or "", metric.name, dataset, method))
 
     def rank(self, layout: Layout, metric: Metric, method: str) -> float | None:
-        """Return the average rank that the paper prints, or None."""
+        """Return the average rank given in the paper, or None."""
         return self.ranks.get((layout.paper_ranks or "", metric.name, method))
 
 
 def find_paper(given: Path | None = None) -> Path | None:
-    """Return the folder of the paper's figures: the given one, `$DSPP_PAPER`, the one beside the repository, or None.
+    """Return the folder of the paper's figures: the given one, `$DSPP_PAPER`, the one next to the repository, or None.
 
     Raises:
-        InputError: A folder was named, and it has no results.csv.
+        InputError: A folder was given that has no results.csv.
     """
     named = given or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     if named is None:
         return BESIDE if (BESIDE / "results.csv").is_file() else None
     if not (named / "results.csv").is_file():
-        raise InputError(f"paper: {named} has no results.csv; give the folder that holds the paper's tables, or none")
+        raise InputError(f"paper: expected a folder with results.csv, got {named}; check the path, or give no folder")
     return named
 
 
 def read_paper(folder: Path | None) -> Paper:
-    """Read results.csv and summary.csv; what is not there gives dashes.
+    """Read results.csv and summary.csv; missing files give dashes.
 
     Raises:
-        InputError: A file is there but is not the paper's table.
+        InputError: A file exists but is not the paper's table.
     """
     if folder is None:
         return Paper()
@@ -84,7 +84,7 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
         rows = list(reader)
     missing = [name for name in columns if name not in (reader.fieldnames or ())]
     if missing or any(row[name] is None for row in rows for name in columns):
-        raise InputError(f"{path}: expected the columns {', '.join(columns)} in every row; is it the paper's table?")
+        raise InputError(f"{path}: expected the columns {', '.join(columns)} in every row; restore the file")
     return rows
 
 
@@ -94,5 +94,5 @@ def _number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"the paper's tables: got {text!r}, expected a number; restore the file")
+        raise InputError(f"the paper's tables: expected a number, got {text!r}; restore the file")
     return value

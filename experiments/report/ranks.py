@@ -20,12 +20,12 @@ class Ranking:
 
     methods: tuple[str, ...]
     pairs: tuple[tuple[str, int], ...]
-    ranks: tuple[float, ...]  # averages, one a method; none where there are no pairs
-    friedman: tuple[float, float] | None  # chi squared and p, from 3 methods and 2 pairs on
+    ranks: tuple[float, ...]  # averages, one per method; empty if there are no pairs
+    friedman: tuple[float, float] | None  # chi squared and p; needs at least 3 methods and 2 pairs
     critical: float | None  # Nemenyi's critical difference of average ranks
 
     def rank(self, method: str) -> float | None:
-        """Return the average rank of a method, or None where it has none."""
+        """Return the average rank of a method, or None if it has none."""
         return dict(zip(self.methods, self.ranks, strict=True)).get(method) if self.pairs else None
 
     def order(self) -> list[str]:
@@ -38,7 +38,7 @@ class Ranking:
 
 
 def ranking(grid: Grid, methods: Sequence[str]) -> Ranking:
-    """Rank those of the methods that were run at all; ties share the mean of their ranks."""
+    """Rank the methods that were run; ties share the mean of their ranks."""
     present = grid.present(methods)
     pairs, rows = grid.losses(present)
     if not pairs:
@@ -56,7 +56,7 @@ def ranking(grid: Grid, methods: Sequence[str]) -> Ranking:
 
 
 def friedman(losses: Array) -> tuple[float, float] | None:
-    """Return chi squared and p of "all methods are alike"; None where every pair is one big tie."""
+    """Return chi squared and p of "all methods are alike"; None if every pair is a tie of all methods."""
     if (losses == losses[:, :1]).all():
         return None
     result = stats.friedmanchisquare(*losses.T)
@@ -76,7 +76,7 @@ class SignedRank:
     pairs: int
     wins: int  # of the first method
     losses: int
-    pvalue: float | None  # two-sided; None: so few pairs that no outcome could reach the level
+    pvalue: float | None  # two-sided; None if there are too few pairs to reach the level
 
     def __str__(self) -> str:
         if not self.pairs:
@@ -87,7 +87,7 @@ class SignedRank:
 
 
 def signed_rank(grid: Grid, first: str, other: str) -> SignedRank:
-    """Test whether the losses of two methods differ, exactly, ties and all."""
+    """Test exactly whether the losses of two methods differ, with ties handled."""
     _, rows = grid.losses((first, other))
     differences = np.array([a - b for a, b in rows], dtype=np.float64)
     wins, losses = int((differences < 0).sum()), int((differences > 0).sum())
@@ -95,10 +95,10 @@ def signed_rank(grid: Grid, first: str, other: str) -> SignedRank:
 
 
 def exact_pvalue(differences: Array) -> float | None:
-    """Return the two-sided p of Wilcoxon's statistic under all sign changes; None where none could be below ALPHA.
+    """Return the two-sided p of Wilcoxon's statistic under all sign changes; None if it could not be below ALPHA.
 
-    Zeros are dropped, as Wilcoxon did. Mean ranks are halves at worst, so that twice the ranks are whole numbers and
-    the distribution of their sum is a product of polynomials (1 + x^r) / 2: exact with ties too.
+    Zeros are dropped, as Wilcoxon did. Mean ranks are multiples of a half, so doubled ranks are whole numbers and the
+    distribution of their sum is a product of polynomials (1 + x^r) / 2, exact also with ties.
     """
     nonzero = differences[differences != 0]
     if 2.0 ** (1 - len(nonzero)) > ALPHA:

@@ -1,4 +1,4 @@
-"""The records of the runs: reading results/*.jsonl, and one metric of them as a grid of data sets by methods."""
+"""Records of runs: reads results/*.jsonl and lays out one metric as a grid of data sets by methods."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 from dspp.errors import InputError
 from experiments.peers import PEERS
-from experiments.report.layout import Layout, Metric, ordered
+from experiments.report.layout import Layout, Metric, order_names
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")  # names that become file names
 _TAKEN = ("index", "headline")  # files of the report itself
@@ -32,27 +32,27 @@ class Record:
     details: Mapping[str, Any]
 
     def metric(self, key: str) -> float | None:
-        """Return a finite number, or None: not measured, or it diverged."""
+        """Return a finite number, or None if it was not measured or diverged."""
         value = self.metrics.get(key)
         return float(value) if is_number(value) and math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """All records that could be read, and how many lines could not, by file."""
+    """All records that could be read, and the number of unreadable lines per file."""
 
     records: tuple[Record, ...]
     left_out: Mapping[str, int]
 
 
 def read_records(folder: Path) -> Loaded:
-    """Read every *.jsonl of a folder; a torn or foreign line is left out and counted.
+    """Read every *.jsonl of a folder; truncated or foreign lines are left out and counted.
 
     Raises:
-        InputError: There is no such folder, or a file of it cannot be read.
+        InputError: The folder does not exist, or one of its files cannot be read.
     """
     if not folder.is_dir():
-        raise InputError(f"results: {folder} is no folder; give the one that `python -m experiments run` writes to")
+        raise InputError(f"results: {folder} is not a folder; give the one that `python -m experiments run` writes to")
     records: list[Record] = []
     left_out = {}
     for path in sorted(folder.glob("*.jsonl")):
@@ -71,7 +71,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _record(line: bytes) -> Record | None:
-    """The record of a line, or None where it is torn, or lacks what every record has; unknown keys do not matter."""
+    """Return the record of a line, or None if it is truncated or lacks a required key; unknown keys are ignored."""
     try:
         found = json.loads(line)
         record = Record(
@@ -92,7 +92,7 @@ def _record(line: bytes) -> Record | None:
 
 
 def _rows(dataset: str, setting: Mapping[str, Any]) -> str:
-    """The data set, and how its rows were parted where not at random: results on other rows are other results."""
+    """Return the data set and, if not at random, how its rows were split: such results are not comparable."""
     by = setting.get("split_by", "rows")
     return dataset if by == "rows" else f"{dataset}, split by {by}"
 
@@ -130,7 +130,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 @dataclass(frozen=True)
 class Source:
-    """Where the numbers of a table or figure come from, said under each."""
+    """Where the numbers of a table or figure come from, stated in its caption."""
 
     protocol: str
     splits: tuple[int, int]  # fewest and most in a cell
@@ -142,13 +142,13 @@ class Source:
         low, high = self.splits
         splits = f"{low} split{'s' if high != 1 else ''}" if low == high else f"{low}–{high} splits"
         commits = f"commit{'s' if len(self.commits) != 1 else ''} {', '.join(self.commits)}"
-        floor = [f"noise floor {', '.join(self.floors)}"] if self.floors else []  # the size of a step has none
+        floor = [f"noise floor {', '.join(self.floors)}"] if self.floors else []  # timings of a step have none
         records = f"{self.records} record{'s' if self.records != 1 else ''}"
         return " · ".join((f"protocol {self.protocol}", splits, commits, *floor, records))
 
 
 def source_of(protocol: str, records: Sequence[Record]) -> Source:
-    """Gather where these records come from."""
+    """Collect where these records come from."""
     cells: dict[tuple[str, str], set[int]] = {}
     for record in records:
         cells.setdefault((record.dataset, record.method), set()).add(record.split)
@@ -161,13 +161,13 @@ def source_of(protocol: str, records: Sequence[Record]) -> Source:
 
 
 def _short(commit: str | None) -> str:
-    """The first seven digits, with the plus that says that there were uncommitted changes."""
+    """Return the first seven digits, with a plus if there were uncommitted changes."""
     return "unknown" if not commit else commit[:7] + ("+" if commit.endswith("+") and len(commit) > 7 else "")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The mean over splits, and its standard error where there are two or more."""
+    """The mean over splits, and its standard error if there are at least two."""
 
     mean: float
     error: float | None
@@ -175,7 +175,7 @@ class Cell:
 
 
 def summary(values: Iterable[float]) -> Cell | None:
-    """Return mean and standard error of the mean (n - 1 below the root); None of nothing."""
+    """Return mean and standard error of the mean (with n - 1); None without values."""
     numbers = list(values)
     if not numbers:
         return None
@@ -188,7 +188,7 @@ def summary(values: Iterable[float]) -> Cell | None:
 
 @dataclass(frozen=True)
 class Grid:
-    """One metric of one experiment under one protocol: selected runs only, one value a data set, method and split."""
+    """One metric of one experiment and protocol: selected runs only, one value per data set, method and split."""
 
     metric: Metric
     datasets: tuple[str, ...]
@@ -198,16 +198,16 @@ class Grid:
     failed: int  # selected runs without a finite value
 
     def cell(self, dataset: str, method: str) -> Cell | None:
-        """Return the mean over splits, or None where nothing was run."""
+        """Return the mean over splits, or None if nothing was run."""
         return summary(self.values.get((dataset, method), {}).values())
 
     def present(self, methods: Iterable[str] | None = None) -> tuple[str, ...]:
-        """Return those of the methods that have a value anywhere."""
+        """Return the methods that have a value on any data set."""
         found = {method for _, method in self.values}
         return tuple(m for m in (self.methods if methods is None else methods) if m in found)
 
     def losses(self, methods: Sequence[str]) -> tuple[list[tuple[str, int]], list[list[float]]]:
-        """Return the (data set, split) pairs where each of the methods has a value, and its loss there."""
+        """Return the (data set, split) pairs on which every method has a value, and the losses there."""
         pairs, rows = [], []
         for dataset in self.datasets:
             found = [self.values.get((dataset, method), {}) for method in methods]
@@ -218,7 +218,7 @@ class Grid:
 
 
 def latest(records: Iterable[Record], experiment: str, protocol: str) -> list[Record]:
-    """Return the selected records of one experiment and protocol; of two of the same run, the later line."""
+    """Return the selected records of one experiment and protocol; if a run occurs twice, the later line."""
     kept: dict[tuple[str, str, int], Record] = {}
     for record in records:
         if record.selected and (record.experiment, record.protocol) == (experiment, protocol):
@@ -227,7 +227,7 @@ def latest(records: Iterable[Record], experiment: str, protocol: str) -> list[Re
 
 
 def grid_of(records: Sequence[Record], layout: Layout, protocol: str, metric: Metric) -> Grid | None:
-    """Lay out one metric of `latest` records, or None where no run has it."""
+    """Lay out one metric of `latest` records; None if no run has it."""
     values: dict[tuple[str, str], dict[int, float]] = {}
     used, failed = [], 0
     for record in records:
@@ -238,7 +238,7 @@ def grid_of(records: Sequence[Record], layout: Layout, protocol: str, metric: Me
             used.append(record)
     if not used:
         return None
-    datasets = ordered(layout.datasets, (dataset for dataset, _ in values))
+    datasets = order_names(layout.datasets, (dataset for dataset, _ in values))
     found = {method for _, method in values}
-    methods = tuple(m for m in ordered(layout.methods, found) if m not in PEERS or m in found)
+    methods = tuple(m for m in order_names(layout.methods, found) if m not in PEERS or m in found)
     return Grid(metric, datasets, methods, values, source_of(protocol, used), failed)

@@ -1,4 +1,4 @@
-"""The experiments one after the other: each a section, in it a part for every protocol, never two in one table."""
+"""One section per experiment, with one part per protocol; no table mixes protocols."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from experiments.report.layout import (
     Layout,
     Metric,
     layout_of,
-    ordered,
+    order_names,
     protocols_in_order,
 )
 from experiments.report.paper import Paper
@@ -25,9 +25,9 @@ from experiments.report.weights import weights_section
 
 
 def sections(records: Sequence[Record], paper: Paper) -> list[Section]:
-    """Return a section for every experiment that has something to show, the paper's first."""
+    """Return a section for every experiment that has results, the paper's first."""
     found = []
-    for name in ordered((layout.name for layout in EXPERIMENTS), (record.experiment for record in records)):
+    for name in order_names((layout.name for layout in EXPERIMENTS), (record.experiment for record in records)):
         section = _section(records, layout_of(name), paper)
         if section is not None:
             found.append(section)
@@ -48,7 +48,7 @@ def _section(records: Sequence[Record], layout: Layout, paper: Paper) -> Section
             rows += [row for grid in grids for row in tables.csv_rows(grid, paper, layout)]
     remarks = (layout.without_paper,) if layout.without_paper else ()
     if layout.paper_cells and not paper.cells:
-        remarks = ("The paper's figures were not given to this report: dashes stand in their place.",)
+        remarks = ("The paper's figures were not available, so dashes are shown instead.",)
     return Section(layout.name, layout.title, layout.question, remarks, tuple(parts), tuple(rows)) if parts else None
 
 
@@ -61,7 +61,7 @@ def comparisons(records: Sequence[Record], layout: Layout, protocol: str) -> lis
 
 def _metric(metric: Metric, layout: Layout) -> Metric:
     per_output = metric.key.startswith("nll") and layout.name == "multivariate"
-    return dataclasses.replace(metric, unit=metric.unit.replace("nats", "nats an output")) if per_output else metric
+    return dataclasses.replace(metric, unit=metric.unit.replace("nats", "nats per output")) if per_output else metric
 
 
 def _part(records: Sequence[Record], grids: Sequence[Grid], paper: Paper, layout: Layout) -> Part:
@@ -81,7 +81,7 @@ def _part(records: Sequence[Record], grids: Sequence[Grid], paper: Paper, layout
         verdict += verdicts.other_files(latest(records, layout.name, protocol))
         if protocol == "paper":
             blocks = _check(nll, paper, layout) + blocks
-            verdict += verdicts.check(tables.checked(nll, paper, layout))
+            verdict += verdicts.check(tables.excess_over_paper(nll, paper, layout))
         verdict += verdicts.first_place(nll, paper, layout)
         verdict += verdicts.same_order(nll, paper, layout)
         verdict += verdicts.steps(nll, paper, layout)
@@ -95,12 +95,12 @@ def _is_nll(grid: Grid) -> bool:
 
 def _check(grid: Grid, paper: Paper, layout: Layout) -> list[Block]:
     table = tables.check_table(grid, paper, layout)
-    return [Block("Against the paper's row", tables=(table,))] if table else []
+    return [Block("Comparison with the paper", tables=(table,))] if table else []
 
 
 def _block(grid: Grid, own: Ranking, paper: Paper, layout: Layout, seen: Sequence[Record]) -> Block:
     everyone = ranking(grid, grid.methods) if grid.present(PEERS) else None
-    lines = [] if _is_nll(grid) else verdicts.first_place(grid, paper, layout)  # the NLL's stand at the top
+    lines = [] if _is_nll(grid) else verdicts.first_place(grid, paper, layout)  # those of the NLL are at the top
     lines += [] if _is_nll(grid) else verdicts.same_order(grid, paper, layout)
     lines += verdicts.rank_order(own, paper, layout, grid.metric)
     found = [tables.main_table(grid, paper, layout, seen)]
@@ -113,9 +113,9 @@ def _block(grid: Grid, own: Ranking, paper: Paper, layout: Layout, seen: Sequenc
 
 
 def headline(records: Sequence[Record], paper: Paper) -> Table:
-    """Return the README's table: the headline method's test NLL on each data set, beside the paper's and the best peer.
+    """Return the README's table: test NLL of the headline method on each data set, the paper's and the best peer's.
 
-    The protocols have columns of their own here; peers are those of `quick` where it has any.
+    Each protocol has its own column; the peers are from `quick` if it has any.
     """
     layout = layout_of("univariate")
     grids = {
@@ -126,19 +126,19 @@ def headline(records: Sequence[Record], paper: Paper) -> Table:
     peers = with_peers[0] if with_peers else "quick"
     found = {dataset for grid in grids.values() if grid for dataset in grid.datasets}
     rows = []
-    for dataset in ordered(layout.datasets, found):
+    for dataset in order_names(layout.datasets, found):
         theirs = paper.cell(layout, NLL, dataset, HEADLINE)
         ours = [grid.cell(dataset, HEADLINE) if grid else None for grid in grids.values()]
-        texts = (with_error(theirs.mean, theirs.error) if theirs else DASH, *map(_shown, ours))
+        texts = (with_error(theirs.mean, theirs.error) if theirs else DASH, *map(_format_cell, ours))
         rows.append((Entry(dataset), *map(Entry, texts), Entry(_best_peer(grids[peers], dataset))))
     header = ("data set", "paper", "ours, `paper` protocol", "ours, `quick`", f"best peer, `{peers}`")
-    sources = [str(grid.source) for grid in grids.values() if grid] or ["nothing was run yet"]
-    how = "Mean ± standard error over splits; one split has no ±; a dash: not run."
+    sources = [str(grid.source) for grid in grids.values() if grid] or ["no runs yet"]
+    how = "Mean ± standard error over splits; a single split has no ±; a dash marks a run not done."
     title = f"Test NLL of {HEADLINE} ({NLL.unit}; lower is better)"
     return Table(title, header, tuple(rows), f"{how} Univariate experiment: {'; '.join(sources)}.", frozenset({4}))
 
 
-def _shown(cell: Cell | None) -> str:
+def _format_cell(cell: Cell | None) -> str:
     return with_error(cell.mean, cell.error) if cell else DASH
 
 
@@ -147,4 +147,4 @@ def _best_peer(grid: Grid | None, dataset: str) -> str:
     if not grid or not losses:
         return DASH
     name = min(losses, key=lambda peer: losses[peer])
-    return f"{_shown(grid.cell(dataset, name))} ({name})"
+    return f"{_format_cell(grid.cell(dataset, name))} ({name})"

@@ -1,4 +1,4 @@
-"""The tables: ours beside the paper's, average ranks with tests, nats gained, and the check of the paper's row."""
+"""The tables: our results and the paper's, average ranks with tests, nats gained, and whether the paper is matched."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from experiments.report.paper import Paper
 from experiments.report.ranks import Ranking, signed_rank
 from experiments.report.records import Grid, Record, summary
 
-SLACK = 0.05  # nats that a run of ours may be worse than the paper's mean + 2 standard errors
+SLACK = 0.05  # nats by which our result may exceed the paper's mean + 2 standard errors
 PAPER_METRICS = ("NLL", "RMSE", "CRPS", "MRMSE")
 CSV_HEADER = (
     "protocol",
@@ -31,37 +31,37 @@ def own_methods(methods: Sequence[str]) -> tuple[str, ...]:
 
 
 def best_of(losses: Mapping[str, float]) -> set[str]:
-    """Return who is best, ties included; nobody where there is nobody to compare with."""
+    """Return the best names, ties included; empty if there is nothing to compare with."""
     return {name for name, loss in losses.items() if loss == min(losses.values())} if len(losses) > 1 else set()
 
 
 def our_losses(grid: Grid, dataset: str, methods: Sequence[str]) -> dict[str, float]:
-    """Return the loss of the mean of each method that was run on a data set."""
+    """Return the loss of each method's mean on a data set, for the methods that were run."""
     cells = {method: grid.cell(dataset, method) for method in methods}
     return {method: grid.metric.loss(cell.mean) for method, cell in cells.items() if cell is not None}
 
 
 def paper_losses(grid: Grid, paper: Paper, layout: Layout, dataset: str, methods: Sequence[str]) -> dict[str, float]:
-    """Return the same of the paper's means."""
+    """Return the same for the paper's means."""
     cells = {method: paper.cell(layout, grid.metric, dataset, method) for method in methods}
     return {method: cell.mean for method, cell in cells.items() if cell is not None}
 
 
 def our_best(grid: Grid, dataset: str) -> set[str]:
-    """Return the best of the paper's methods, and with them a peer that beats them all."""
+    """Return the best of the paper's methods, together with a peer that beats them all."""
     own = our_losses(grid, dataset, own_methods(grid.methods))
     everyone = our_losses(grid, dataset, grid.methods)
     return best_of(own) | {name for name in best_of(everyone) if name in PEERS}
 
 
 def main_table(grid: Grid, paper: Paper, layout: Layout, seen: Sequence[Record] = ()) -> Table:
-    """Return data sets by methods: ours, and below each the paper's.
+    """Return a table of data sets by methods: our values, and below them the paper's.
 
     Args:
         grid: One metric under one protocol.
         paper: The paper's cells.
         layout: The experiment.
-        seen: The records of the headline method, for the columns on test rows seen in training; none: no such columns.
+        seen: Records of the headline method, for the columns on test rows seen in training; if empty, no such columns.
     """
     beside = layout.paper_cells is not None and grid.metric.name in PAPER_METRICS
     rows = []
@@ -83,17 +83,17 @@ def main_table(grid: Grid, paper: Paper, layout: Layout, seen: Sequence[Record] 
 
 def _how_to_read(grid: Grid, beside: bool, seen: bool) -> str:
     goal = "Lower is better" if grid.metric.target is None else f"Nearer to {grid.metric.target:g} is better"
-    parts = [f"{goal}; bold is the best of the paper's methods."]
+    parts = [f"{goal}; the best of the paper's methods is bold."]
     if grid.present(PEERS):
         parts.append("A peer in bold beats them all.")
     if beside:
-        parts.append("Second line: the paper's mean ± standard error, its best in bold.")
+        parts.append("Second line: the paper's mean ± standard error, the best in bold.")
     elif grid.metric.name not in PAPER_METRICS:
         parts.append("The paper does not give this metric.")
     if seen:
         parts.append(
-            "Seen in training: the share of test rows whose inputs occur among the training rows; beside it the NLL of "
-            "the headline method on the other rows."
+            "Seen in training: the share of test rows whose inputs occur among the training rows; next to it, the NLL "
+            "of the headline method on the other rows."
         )
     if grid.failed:
         parts.append(f"Left out: {grid.failed} selected run(s) without a finite value.")
@@ -111,12 +111,12 @@ def _seen_entries(records: Sequence[Record], dataset: str) -> tuple[Entry, Entry
 
 
 def rank_table(grid: Grid, own: Ranking, everyone: Ranking | None, paper: Paper, layout: Layout) -> Table:
-    """Return the average ranks among the paper's methods, the paper's own, ranks with peers, and the signed-rank tests.
+    """Return average ranks among the paper's methods, the paper's own ranks, ranks with peers, and signed-rank tests.
 
     Args:
         grid: One metric under one protocol.
         own: The ranking without peers.
-        everyone: The ranking with them; None: there are none.
+        everyone: The ranking with peers; None if there are none.
         paper: The paper's ranks.
         layout: The experiment.
     """
@@ -146,7 +146,7 @@ Gains = dict[str, float]  # nats by data set
 
 
 def our_gains(grid: Grid, first: str, other: str) -> Gains:
-    """Return by data set how many nats the first method is better than the other, on the splits that both have."""
+    """Return for each data set by how many nats the first method beats the other, on the splits that both have."""
     gains = {}
     for dataset in grid.datasets:
         mine, theirs = (grid.values.get((dataset, method), {}) for method in (first, other))
@@ -157,13 +157,13 @@ def our_gains(grid: Grid, first: str, other: str) -> Gains:
 
 
 def paper_gains(paper: Paper, layout: Layout, datasets: Sequence[str], first: str, other: str) -> Gains:
-    """Return the same of the paper's means."""
+    """Return the same for the paper's means."""
     pairs = {d: [paper.cell(layout, NLL, d, method) for method in (first, other)] for d in datasets}
     return {d: theirs.mean - mine.mean for d, (mine, theirs) in pairs.items() if mine and theirs}
 
 
 def mean_gain(gains: Gains, over: Sequence[str]) -> float | None:
-    """Return the average over those of the data sets that are there."""
+    """Return the average over the given data sets, skipping those without a value."""
     cell = summary(gains[d] for d in over if d in gains)
     return cell.mean if cell else None
 
@@ -178,16 +178,16 @@ def nats_table(grid: Grid, paper: Paper, layout: Layout) -> Table | None:
     shown = [d for d in grid.datasets if any(d in ours[m] or d in theirs[m] for m in others)]
     rows = [_nats_row(d, [(ours[m].get(d), theirs[m].get(d)) for m in others], layout) for d in shown]
     run = [(mean_gain(ours[m], shown), mean_gain(theirs[m], list(ours[m]))) for m in others]
-    rows.append(_nats_row("average, data sets run", run, layout))
+    rows.append(_nats_row("average over data sets run", run, layout))
     if any(set(theirs[m]) - set(ours[m]) for m in others):
         whole = [(None, mean_gain(theirs[m], shown)) for m in others]
-        rows.append(_nats_row("average, all of the paper's", whole, layout))
+        rows.append(_nats_row("average over all of the paper's", whole, layout))
     beside = layout.paper_cells is not None
     header = ["data set"]
     for method in others:
         header += [f"over {method}", "paper"] if beside else [f"over {method}"]
     how = "Positive: DSPP is better. Differences are taken split by split, then averaged."
-    return Table(f"Nats that {HEADLINE} gains", tuple(header), tuple(rows), f"{grid.source}. {how}")
+    return Table(f"Nats gained by {HEADLINE}", tuple(header), tuple(rows), f"{grid.source}. {how}")
 
 
 def _nats_row(name: str, gains: Sequence[tuple[float | None, float | None]], layout: Layout) -> tuple[Entry, ...]:
@@ -198,8 +198,8 @@ def _nats_row(name: str, gains: Sequence[tuple[float | None, float | None]], lay
     return tuple(row)
 
 
-def checked(grid: Grid, paper: Paper, layout: Layout) -> dict[str, float]:
-    """Return by data set how far the headline method is above what is allowed beside the paper (below 0: met)."""
+def excess_over_paper(grid: Grid, paper: Paper, layout: Layout) -> dict[str, float]:
+    """Return for each data set by how much the headline method exceeds the allowed NLL; below 0, the target is met."""
     excess = {}
     for dataset in grid.datasets:
         cell, other = grid.cell(dataset, HEADLINE), paper.cell(layout, NLL, dataset, HEADLINE)
@@ -209,14 +209,14 @@ def checked(grid: Grid, paper: Paper, layout: Layout) -> dict[str, float]:
 
 
 def check_table(grid: Grid, paper: Paper, layout: Layout) -> Table | None:
-    """Return for each data set of the headline method whether it comes up to the paper's row; None without any."""
+    """Return whether the headline method reaches the paper's figure on each data set; None if there are none."""
     rows = []
-    for dataset, excess in checked(grid, paper, layout).items():
+    for dataset, excess in excess_over_paper(grid, paper, layout).items():
         cell, other = grid.cell(dataset, HEADLINE), paper.cell(layout, NLL, dataset, HEADLINE)
-        assert cell is not None  # else it is not in `checked`
+        assert cell is not None  # otherwise it is not in `excess_over_paper`
         assert other is not None
         allowed = other.mean + 2 * other.error + SLACK
-        verdict = Entry("met") if excess <= 0 else Entry(f"missed by {missed(excess)} nat", bold=True)
+        verdict = Entry("met") if excess <= 0 else Entry(f"missed by {format_excess(excess)} nat", bold=True)
         ours = with_error(cell.mean, cell.error)
         texts = (dataset, str(cell.splits), ours, fixed(other.mean), fixed(other.error), fixed(allowed))
         rows.append((*(Entry(text) for text in texts), verdict))
@@ -224,16 +224,16 @@ def check_table(grid: Grid, paper: Paper, layout: Layout) -> Table | None:
         return None
     header = ("data set", "splits", "ours", "paper's mean", "paper's s.e.", "allowed", "verdict")
     how = f"Allowed: the paper's mean + 2 standard errors + {SLACK} nat."
-    return Table(f"Test NLL of {HEADLINE} against the paper's row", header, tuple(rows), f"{grid.source}. {how}")
+    return Table(f"Test NLL of {HEADLINE}: ours and the paper's", header, tuple(rows), f"{grid.source}. {how}")
 
 
-def missed(excess: float) -> str:
-    """Return by how much, never as a zero."""
+def format_excess(excess: float) -> str:
+    """Format a positive excess, never as zero."""
     return "less than 0.001" if excess < 0.0005 else fixed(excess)
 
 
 def csv_rows(grid: Grid, paper: Paper, layout: Layout) -> list[tuple[str, ...]]:
-    """Return the tidy rows of one metric: every cell that has ours or the paper's; empty where there is none."""
+    """Return the tidy rows of one metric: every cell that has our value or the paper's."""
     rows: list[tuple[str, ...]] = []
     for dataset in grid.datasets:
         best = our_best(grid, dataset)
@@ -248,5 +248,5 @@ def csv_rows(grid: Grid, paper: Paper, layout: Layout) -> list[tuple[str, ...]]:
 
 
 def plain(value: float | None) -> str:
-    """Return a number for a file: six significant digits, enough to tell runs apart and the same on every machine."""
+    """Format a number for a file: six significant digits tell runs apart and agree on every machine."""
     return "" if value is None else f"{value:.6g}"

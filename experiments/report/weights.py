@@ -1,4 +1,4 @@
-"""The learned quadrature weights of QR3: how large the leading ones are, over all trained DSPPs."""
+"""The learned quadrature weights of QR3: the size of the leading ones over all trained DSPPs."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dspp.plots import FONT_SIZE, INK, MAIN
 from experiments.report.blocks import Block, Entry, Part, Section, Table, fixed, plural, with_error
 from experiments.report.drawing import heading, panels, picture
-from experiments.report.layout import Layout, ordered, protocols_in_order
+from experiments.report.layout import Layout, order_names, protocols_in_order
 from experiments.report.records import Record, source_of, summary
 from experiments.report.tables import plain
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 LEADING = ("largest", "second", "third")
 BINS = 20
-COLLAPSED = 0.99  # a largest weight above this leaves a single Normal
+COLLAPSED = 0.99  # above this, the largest weight leaves a single Normal
 Fit = tuple[Record, tuple[float, ...]]  # a run and its weights, the largest first
 
 
 def weights_section(records: Sequence[Record], layout: Layout) -> Section | None:
-    """Return the histograms, one part a protocol; None where no run kept its weights."""
+    """Return the histograms, one part per protocol; None if no run stored its weights."""
     fits = [(record, weights) for record in records if (weights := _weights(record)) is not None]
     parts: list[Part] = []
     rows: list[tuple[str, ...]] = []
@@ -35,7 +35,7 @@ def weights_section(records: Sequence[Record], layout: Layout) -> Section | None
 
 
 def distinct_fits(fits: Sequence[Fit]) -> list[Fit]:
-    """Return the runs of the experiment `weights`, or where it has none of every experiment, each fit once.
+    """Return the runs of the experiment `weights` or, if it has none, of every experiment, each fit once.
 
     One fit can serve several experiments: the same data set, split, method, protocol and setting is the same fit.
     """
@@ -49,7 +49,7 @@ def _same(record: Record) -> tuple[str, int, str, str, str]:
 
 
 def _weights(record: Record) -> tuple[float, ...] | None:
-    """The weights of a DSPP with QR3, sorted; None of anything else."""
+    """Return the sorted weights of a DSPP with QR3; None for any other record."""
     found: Any = record.details.get("weights") if record.method.startswith("DSPP-QR3") else None
     if not isinstance(found, list) or not found:
         return None
@@ -85,7 +85,7 @@ def _verdict(fits: Sequence[Fit]) -> list[str]:
 
 def _by_dataset(fits: Sequence[Fit], layout: Layout) -> dict[str, list[Fit]]:
     found = {record.dataset for record, _ in fits}
-    names = [name for name in ordered(layout.datasets, found) if name in found]
+    names = [name for name in order_names(layout.datasets, found) if name in found]
     return {name: [fit for fit in fits if fit[0].dataset == name] for name in names}
 
 

@@ -1,6 +1,6 @@
 """The tool that tests the tests: which faults it makes, and where."""
 
-from benchmarks.mutants import CORE, EQUIVALENT, PACKAGE, core_mutants, mutants_of, ordered_tests
+from benchmarks.mutants import CORE, EQUIVALENT, PACKAGE, core_mutants, mutants_of, order_tests
 
 SOURCE = '''"""A file with 1 number in its docstring."""
 from torch import Tensor
@@ -59,7 +59,7 @@ def test_mutants_that_compute_the_same_are_still_there() -> None:
 
 
 def test_the_likeliest_tests_come_first() -> None:
-    assert ordered_tests("gp/layer.py")[0] == "tests/gp"
-    assert ordered_tests("quadrature.py")[0] == "tests/test_rules.py"
-    assert ordered_tests("mixture/maths.py")[0] == "tests/predictive"
-    assert sorted(ordered_tests("gp/layer.py")) == sorted(ordered_tests("quadrature.py"))
+    assert order_tests("gp/layer.py")[0] == "tests/gp"
+    assert order_tests("quadrature.py")[0] == "tests/test_rules.py"
+    assert order_tests("mixture/maths.py")[0] == "tests/predictive"
+    assert sorted(order_tests("gp/layer.py")) == sorted(order_tests("quadrature.py"))

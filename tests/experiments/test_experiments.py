@@ -97,7 +97,7 @@ def test_all_experiments_survive_kills_and_do_nothing_twice(data_folder: Path, t
     again = subprocess.run(
         command(folder, data_folder), cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
-    assert f"{len(units)} done before, 0 fits to run" in again.stderr
+    assert f"{len(units)} already done, 0 fits to run" in again.stderr
 
 
 def check_records(found: list[dict]) -> None:
@@ -140,7 +140,7 @@ def test_being_told_to_stop_is_one_line(data_folder: Path, tmp_path: Path) -> No
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert "stopped; what is done is kept, and the same command goes on from there" in errors
+    assert "stopped; finished fits are kept, and the same command resumes" in errors
     assert "Traceback" not in errors
     assert "leaked" not in errors
 
@@ -271,15 +271,15 @@ def test_later_rules_win_and_a_grid_of_one_is_a_setting() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[[rules]]\nset = { epoch = 3 }", "nothing reads 'epoch'"),
-        ("[[rules]]\nmethod = ['x']", "nothing reads 'method'"),
-        ("splits = 3", "nothing reads 'splits'"),
+        ("[[rules]]\nset = { epoch = 3 }", "unknown entry 'epoch'"),
+        ("[[rules]]\nmethod = ['x']", "unknown entry 'method'"),
+        ("splits = 3", "unknown entry 'splits'"),
         ("parts = [", "Invalid"),
-        ("parts = [15, 3]", r"got parts = \[15, 3\], expected three whole numbers"),
-        ("[[rules]]\nmethods = 'DSPP-*'", r"got methods = 'DSPP-\*', expected a list of patterns"),
-        ("[[rules]]\nsplits = '3'", "got splits = '3', expected 1 or more"),
-        ("[[rules]]\ngrid = { beta = 1 }", "got beta = 1, expected a list"),
-        ("[[rules]]\nset = 3", "got set = 3, expected a table"),
+        ("parts = [15, 3]", r"expected parts to be three whole numbers .*, got \[15, 3\]"),
+        ("[[rules]]\nmethods = 'DSPP-*'", r"expected methods to be a list of patterns.*, got 'DSPP-\*'"),
+        ("[[rules]]\nsplits = '3'", "expected splits to be 1 or more, got '3'"),
+        ("[[rules]]\ngrid = { beta = 1 }", "expected beta to be a list, got 1"),
+        ("[[rules]]\nset = 3", "expected set to be a table, got 3"),
     ],
 )
 def test_a_wrong_protocol_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -405,7 +405,7 @@ def test_a_line_of_the_bar_says_what_came_of_a_unit():
     sizes = {"batch_size": 500, "inducing": 100, "sites": 8, "width": 4}
     unit = Unit("complexity", "simulated", 0, "DGP-2L", "quick", (15, 3, 2), sizes)
     step = {"metrics": {"step_ms": 12.34, "peak_mb": 5.6}}
-    wanted = "12 ms, 6 MB a step at batch_size 500, inducing 100, sites 8, width 4"
+    wanted = "12 ms, 6 MB per step at batch_size 500, inducing 100, sites 8, width 4"
     assert _result(Outcome(unit, step)) == wanted
     assert _result(Outcome(unit, {"metrics": {"nll": -1.2345}})) == "NLL -1.234"
     assert _result(Outcome(unit, None)) == "failed"

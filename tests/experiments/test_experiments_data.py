@@ -253,11 +253,11 @@ class TestDownload:
     @pytest.mark.parametrize(
         ("content", "says"),
         [
-            (b"no gzip", "no gzip file"),
-            (packed(TABLE)[:-9], "no gzip file"),
-            (gzip.compress(b"1,2,3,four\n"), "no gzip file of comma-separated numbers"),
-            (packed(TABLE[:, :3]), "3 columns, expected 4"),
-            (packed(TABLE[:5]), "5 rows, expected 6"),
+            (b"no gzip", "expected a gzip file"),
+            (packed(TABLE)[:-9], "expected a gzip file"),
+            (gzip.compress(b"1,2,3,four\n"), "expected a gzip file of comma-separated numbers"),
+            (packed(TABLE[:, :3]), "expected 4 columns (the inputs, then the target), got 3"),
+            (packed(TABLE[:5]), "expected 6 rows of finite numbers in the public file, got 5"),
             (packed(np.where(Y[2] == TABLE, np.nan, TABLE)), "finite"),
             (packed(TABLE * 1e39), "finite"),
         ],
@@ -396,10 +396,10 @@ class TestPlaces:
     def test_a_slip_in_a_folder_is_no_silent_search_elsewhere(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with pytest.raises(InputError, match=r"--data: .*nowhere is no folder"):
+        with pytest.raises(InputError, match=r"--data: .*nowhere is not a folder"):
             available(["pol"], tmp_path / "nowhere")
         monkeypatch.setenv("DSPP_DATA", str(tmp_path / "nowhere"))
-        with pytest.raises(InputError, match=r"\$DSPP_DATA: .*nowhere is no folder"):
+        with pytest.raises(InputError, match=r"\$DSPP_DATA: .*nowhere is not a folder"):
             available(["pol"])
         monkeypatch.setenv("DSPP_DATA", "")  # as good as unset
         assert available(["nowhere"]) == []
@@ -414,7 +414,7 @@ class TestPlaces:
 
     @pytest.mark.parametrize("name", ["../pol", "a/b", "", ".hidden", "pol\n", "/etc/passwd"])
     def test_names_that_are_paths(self, name: str) -> None:
-        with pytest.raises(InputError, match="no name of a data set"):
+        with pytest.raises(InputError, match="not a name of a data set"):
             load(name)
 
     @pytest.mark.parametrize("name", SOURCES)
@@ -440,7 +440,7 @@ class TestChecksums:
         assert str(path) in message
         assert before[:12] in message
         assert after[:12] in message
-        assert "get it anew" in message
+        assert "download it again" in message
 
     def test_numpy_is_asked_for_no_pickles(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         save(tmp_path / "mine.npz", X=X, y=Y)
@@ -453,7 +453,7 @@ class TestChecksums:
     def test_a_pickle_is_refused_though_it_is_vouched_for(self, tmp_path: Path) -> None:
         canary = tmp_path / "canary"
         save(tmp_path / "mine.npz", X=np.array([[Trap(canary)]], dtype=object), y=np.ones(1))
-        assert "no .npz file of plain arrays" in refusal("mine", tmp_path)
+        assert "expected an .npz file of plain arrays" in refusal("mine", tmp_path)
         assert not canary.exists()
 
     def test_arrays_nobody_asked_for_stay_closed(self, tmp_path: Path) -> None:
@@ -470,7 +470,7 @@ class TestChecksums:
         command = re.search("`(.*)`", message)
         assert command is not None
         subprocess.run(["sh", "-c", command[1]], check=True)
-        assert load("mine", folder).origin == "a file of --data that SHA256SUMS there vouches for"
+        assert load("mine", folder).origin == "a file in --data, verified by SHA256SUMS there"
 
     def test_the_last_line_counts(self, tmp_path: Path) -> None:
         save(tmp_path / "mine.npz", X=X, y=Y)
@@ -488,14 +488,14 @@ class TestChecksums:
         (tmp_path / "SHA256SUMS").write_text(f"# a remark\n\n{'0' * 64}  other.npz\n{'0' * 63}  tiny.npz\n")
         assert (load("tiny", tmp_path).sha256, load("tiny", tmp_path).origin) == (sha256, "a test")
         monkeypatch.setitem(SOURCES, "tiny", Source(6, 3, sha256="1" * 64))
-        assert "the table of known files says 111111111111" in refusal("tiny", tmp_path)
+        assert "expected sha256 111111111111 from the table of known files" in refusal("tiny", tmp_path)
 
     def test_the_line_goes_before_the_built_in_table(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = save(tmp_path / "tiny.npz", vouch=False, X=X, y=Y)
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         monkeypatch.setitem(SOURCES, "tiny", Source(6, 3, sha256=sha256))
         (tmp_path / "SHA256SUMS").write_text(f"{'2' * 64} *./tiny.npz\n")
-        assert "SHA256SUMS beside it says 222222222222" in refusal("tiny", tmp_path)
+        assert "expected sha256 222222222222 from SHA256SUMS in its folder" in refusal("tiny", tmp_path)
 
 
 class Trap:
@@ -561,7 +561,7 @@ class TestContent:
             {"text": b"X, y", "npy": array.getvalue(), "half": whole[: len(whole) // 2], "empty": b""}[damage]
         )
         vouch_for(path)
-        assert "no .npz file" in refusal("mine", tmp_path)
+        assert "expected an .npz file" in refusal("mine", tmp_path)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="there is no ../shared/data beside the repository")
@@ -631,7 +631,7 @@ class TestList:
         done = self.run("--data", str(tmp_path / "nowhere"))
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.count("\n") == 1
-        assert "is no folder" in done.stderr
+        assert "is not a folder" in done.stderr
 
     def test_download(self, tiny: Mirror, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
         __main__.main(None, ["tiny"])
@@ -711,8 +711,8 @@ class TestMujoco:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            (("pol",), "no simulated set 'pol'; choose from: mujoco_reacher"),
-            (("mujoco_reacher", 0), "at least one row"),
+            (("pol",), "no simulated data set 'pol'; choose from: mujoco_reacher"),
+            (("mujoco_reacher", 0), "expected --rows of 1 or more"),
             (("mujoco_reacher", 5, Path("x.csv")), "FILE.npz"),
         ],
     )

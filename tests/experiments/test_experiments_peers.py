@@ -142,8 +142,8 @@ def test_an_absent_library_says_how_to_get_it(monkeypatch):
     ("changes", "message"),
     [
         ({"name": "XGBoost"}, "choose from: NGBoost, CatBoost, LightGBM"),
-        ({"floor": 0.0}, "floor: got 0.0"),
-        ({"floor": math.nan}, "floor: got nan"),
+        ({"floor": 0.0}, "floor: expected a variance > 0, such as 1e-4, got 0.0"),
+        ({"floor": math.nan}, "floor: expected a variance > 0, such as 1e-4, got nan"),
         ({"setting": {"round": 5}}, "no setting 'round'"),
         ({"setting": {"rounds": 0}}, "rounds >= 1"),
         ({"setting": {"rate": -0.1}}, "rate > 0"),

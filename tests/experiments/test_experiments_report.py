@@ -22,7 +22,7 @@ from experiments.report import find_paper, verdicts, write_report
 from experiments.report import page as report_page
 from experiments.report.complexity import complexity_section, sweep
 from experiments.report.layout import EXPERIMENTS, METRICS, NLL, Layout, Metric, layout_of
-from experiments.report.markdown import escaped
+from experiments.report.markdown import escape
 from experiments.report.paper import BESIDE, Paper, PaperCell, read_paper
 from experiments.report.ranks import Ranking, cliques, exact_pvalue, nemenyi, ranking, signed_rank
 from experiments.report.records import Grid, Record, grid_of, latest, read_records, source_of, summary
@@ -312,14 +312,14 @@ def test_the_paper_is_found_beside_the_repository_and_agrees_with_itself(monkeyp
 
 def test_the_paper_can_be_elsewhere_absent_or_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSPP_PAPER", str(tmp_path))
-    with pytest.raises(InputError, match=r"has no results\.csv"):
+    with pytest.raises(InputError, match=r"expected a folder with results\.csv"):
         find_paper()
     (tmp_path / "results.csv").write_text("a,b\n1,2\n")
     assert find_paper() == tmp_path
     with pytest.raises(InputError, match="expected the columns"):
         read_paper(tmp_path)
     (tmp_path / "results.csv").write_text("experiment,metric,dataset,method,mean,standard_error\nuci,NLL,a,b,x,0\n")
-    with pytest.raises(InputError, match="got 'x', expected a number"):
+    with pytest.raises(InputError, match="expected a number, got 'x'"):
         read_paper(tmp_path)
     assert read_paper(None) == read_paper(tmp_path / "nowhere") == Paper()
 
@@ -336,7 +336,7 @@ def test_lines_that_are_no_records_are_left_out_and_counted(tmp_path: Path) -> N
     found = read_records(tmp_path)
     assert [record.dataset for record in found.records] == ["pol"]
     assert found.left_out == {"univariate.jsonl": len(bad)}
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="is not a folder"):
         read_records(tmp_path / "nowhere")
 
 
@@ -366,12 +366,12 @@ def test_a_part_of_a_protocol_is_called_that(tmp_path: Path) -> None:
     of = {"method": DSPP, "protocol": "paper", "experiment": "univariate"}
     three = [run(setting=u.setting, split=u.split, **of) for u in units[:3]]
     said = what_was_run(records_of(tmp_path / "a", three), layout_of("univariate"), "paper")
-    assert said == [f"Of this protocol, {DSPP} had 3 of 8 settings and 1 of 10 splits."]
+    assert said == [f"Run in part: {DSPP}, with 3 of 8 settings and 1 of 10 splits."]
     short = [run(setting=units[0].setting | {"epochs": 1}, **of), run(setting=units[0].setting, **of)]
     said = what_was_run(records_of(tmp_path / "b", short), layout_of("univariate"), "paper")
     assert said == [
-        f"Of this protocol, {DSPP} had 1 of 8 settings (so none was chosen) and 1 of 10 splits.",
-        "1 fit had settings or rows that are not the protocol's: flags changed them.",
+        f"Run in part: {DSPP}, with 1 of 8 settings (so none was selected) and 1 of 10 splits.",
+        "Not part of this protocol: 1 fit with settings or rows changed by options.",
     ]
     whole = [run(setting=u.setting, split=u.split, **of) for u in units]
     assert what_was_run(records_of(tmp_path / "c", whole), layout_of("univariate"), "paper") == []
@@ -465,9 +465,9 @@ def test_nats_gained_are_paired_by_split(tmp_path: Path) -> None:
     assert rows["pol"] == ["+0.750", "+0.147"]  # (0.5 + 1.0) / 2: split 2 has no PPGPR
     assert rows["bike"] == ["−0.250", "+0.337"]
     assert rows["song"] == ["–", "+0.433"]
-    assert rows["average, data sets run"] == ["+0.250", "+0.242"]
+    assert rows["average over data sets run"] == ["+0.250", "+0.242"]
     whole = np.mean([row[1] - row[4] for row in PAPER_NLL.values()])
-    assert rows["average, all of the paper's"] == ["–", f"+{whole:.3f}"]
+    assert rows["average over all of the paper's"] == ["–", f"+{whole:.3f}"]
 
 
 def test_the_check_of_the_papers_row(tmp_path: Path) -> None:
@@ -485,13 +485,12 @@ def test_verdicts_say_where_the_order_holds_and_where_not(tmp_path: Path) -> Non
     runs += [nll("elevators", "PPGPR", 0.32), nll("pol", "CatBoost", -1.5), nll("song", "PPGPR", 1.0)]
     found = grid(tmp_path, runs)
     assert verdicts.first_place(found, SAMPLE_PAPER, UNIVARIATE) == [
-        "DSPP is first on NLL on 1 of 2 data sets (paper: 1 of 2 on the same, 11 of 12 in all); not on elevators, "
-        "where PPGPR is better by 0.030 nat.",
-        "Against CatBoost alone it is ahead on 0 of 1; not on pol, where CatBoost is better by 0.500 nat.",
+        "DSPP has the best NLL on 1 of 2 data sets (paper: 1 of the same 2, 11 of 12 in total); not on elevators "
+        "(PPGPR better by 0.030 nat).",
+        "Compared with CatBoost only, it is best on 0 of 1; not on pol (CatBoost better by 0.500 nat).",
     ]
     assert verdicts.same_order(found, SAMPLE_PAPER, UNIVARIATE) == [
-        "The paper's order on NLL holds for 1 of 2 pairs of methods (2 data sets); for all of them on pol; for some "
-        "only on elevators (0 of 1)."
+        "The paper's order in NLL holds for 1 of 2 pairs of methods (2 data sets): all on pol; elevators 0 of 1."
     ]
     only = grid(tmp_path / "only", [nll("pol", "DSPP-QR3-2L", -1.0)])
     assert "nothing to compare" in verdicts.first_place(only, SAMPLE_PAPER, UNIVARIATE)[0]
@@ -500,8 +499,7 @@ def test_verdicts_say_where_the_order_holds_and_where_not(tmp_path: Path) -> Non
 def test_the_papers_cells_put_dspp_first_on_eleven_of_twelve(tmp_path: Path) -> None:
     (first,) = verdicts.first_place(grid(tmp_path, paper_runs()), SAMPLE_PAPER, UNIVARIATE)
     assert first == (
-        "DSPP is first on NLL on 11 of 12 data sets (paper: 11 of 12); not on elevators, where DGP-2L is better by "
-        "0.016 nat."
+        "DSPP has the best NLL on 11 of 12 data sets (paper: 11 of 12); not on elevators (DGP-2L better by 0.016 nat)."
     )
     (same,) = verdicts.same_order(grid(tmp_path / "2", paper_runs()), SAMPLE_PAPER, UNIVARIATE)
     assert "holds for 119 of 119 pairs" in same  # 12 sets of 10 pairs, one of them a tie in the paper
@@ -558,7 +556,7 @@ def test_exponents_of_growth_are_found(tmp_path: Path) -> None:
         found = sweep(records, "DSPP-QR3-2L", symbol, "step_ms")
         assert len(found.sizes) == points
         assert found.exponent() == pytest.approx(exponent)
-    assert found.stated() == pytest.approx(1.0)  # W M³ + (S + B) W M² is linear in W
+    assert found.paper_exponent() == pytest.approx(1.0)  # W M³ + (S + B) W M² is linear in W
     assert sweep(records, "DSPP-QR3-2L", "S", "step_ms").exponent() is None  # one point has no slope
     assert sweep(records, "DSPP-QR3-2L", "M", "peak_mb").sizes == ()
     assert complexity_section((), layout_of("complexity")) is None
@@ -667,13 +665,13 @@ def test_hostile_names_do_no_harm(tmp_path: Path) -> None:
     bars = [len(re.findall(r"(?<!\\)\|", line)) for line in rows]
     assert bars[:3] == [4, 4, 4]  # data set and two methods: the bar in the name opens no column
     assert b"<script" not in (page_path.parent / "figures" / "mine-quick-nll.svg").read_bytes()
-    assert "The paper's figures were not given" in html.unescape(text)
+    assert "The paper's figures were not available" in html.unescape(text)
     assert "Not run: univariate, quadrature" in text
 
 
 def test_markdown_shows_text_as_it_is() -> None:
-    assert escaped("a|b <i> *x* _y_ & `code`\n z") == r"a\|b &lt;i&gt; \*x\* \_y\_ &amp; `code` z"
-    assert "`" not in escaped("`|`").replace("\\`", "")  # a bar in code would still split the row
+    assert escape("a|b <i> *x* _y_ & `code`\n z") == r"a\|b &lt;i&gt; \*x\* \_y\_ &amp; `code` z"
+    assert "`" not in escape("`|`").replace("\\`", "")  # a bar in code would still split the row
 
 
 def test_a_later_report_clears_away_what_it_no_longer_has(tmp_path: Path) -> None:
