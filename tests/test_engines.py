@@ -262,10 +262,10 @@ def test_a_trial_that_a_longer_search_left_running_is_no_business_of_a_shorter_o
 def prepared() -> Any:
     from dspp.prepare import prepare
     from dspp.settings import Settings
-    from dspp.table.memory import table_of, with_targets
+    from dspp.table.memory import attach_targets, to_table
 
-    validation = with_targets(table_of(X_VAL, "X_val"), Y_VAL)
-    return prepare(with_targets(table_of(X_TRAIN), Y_TRAIN), Settings(), validation=validation)
+    validation = attach_targets(to_table(X_VAL, "X_val"), Y_VAL)
+    return prepare(attach_targets(to_table(X_TRAIN), Y_TRAIN), Settings(), validation=validation)
 
 
 def identity_of(path: Path) -> dict[str, str]:

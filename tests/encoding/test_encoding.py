@@ -115,9 +115,9 @@ def test_a_value_missing_where_training_had_none_is_refused(train: list[Any], te
 
 
 def test_infinite_numbers_are_refused_in_training_and_later() -> None:
-    with pytest.raises(InputError, match="column 'a', row 1: got -inf, expected a finite number"):
+    with pytest.raises(InputError, match="column 'a', row 1: expected a finite number, got -inf"):
         fit(a=[1.0, -np.inf, np.inf])
-    with pytest.raises(InputError, match="column 'a', row 2: got inf"):
+    with pytest.raises(InputError, match="column 'a', row 2: expected a finite number, got inf"):
         encoded(fit(a=[1.0, 2.0, None]), a=[1.0, None, np.inf])
 
 
@@ -329,12 +329,12 @@ def test_values_may_come_in_another_type() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("n", ["1", "two"], "row 1: got 'two', expected a number"),
-        ("n", TWO_DAYS, "got timestamp.*expected numbers"),
-        ("b", [0, 2], "row 1: got 2, expected true or false"),
-        ("t", ["2024-01-01", "later"], "row 1: got 'later', expected a date"),
-        ("t", [1, 2], "got int64, expected dates"),
-        ("c", [[1], [2]], "got list.*expected text"),
+        ("n", ["1", "two"], "row 1: expected a number, got 'two'"),
+        ("n", TWO_DAYS, "expected numbers, got timestamp"),
+        ("b", [0, 2], "row 1: expected true or false, got 2"),
+        ("t", ["2024-01-01", "later"], "row 1: expected a date or time such as .*, got 'later'"),
+        ("t", [1, 2], "expected dates or times, got int64"),
+        ("c", [[1], [2]], "expected text.*got list"),
     ],
 )
 def test_values_of_another_kind_are_refused(column: str, value: list[Any], message: str) -> None:

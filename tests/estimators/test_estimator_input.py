@@ -109,7 +109,7 @@ def test_scores_of_one_output_refuse_two(one: Regressor, tmp_path: Path) -> None
 
 
 def test_a_weight_is_wanted_for_each_row(one: Regressor) -> None:
-    with pytest.raises(InputError, match="sample_weight: expected 60 rows, as many as X has, got 5"):
+    with pytest.raises(InputError, match="sample_weight: expected 60 rows, as many as in X, got 5"):
         one.score(X, Y, sample_weight=np.ones(5))
     assert one.score(X, Y, sample_weight=np.ones(60)) == pytest.approx(one.score(X, Y))
 

@@ -666,7 +666,7 @@ def test_folders_and_files_that_cannot_be_used(folder: Path, table: pa.Table, tm
         "has no column 'a', unlike": table.drop_columns(["a"]),
         "has a column 'new', unlike": table.append_column("new", pa.nulls(600)),
         "column 'a' is string, but double in": table.set_column(0, "a", pa.array(["x"] * 600)),
-        "column 'a', row 9: got inf, expected a finite number": table.set_column(
+        "column 'a', row 9: expected a finite number, got inf": table.set_column(
             0, "a", pa.array([*[1.0] * 9, np.inf, *[2.0] * 590])
         ),
     }

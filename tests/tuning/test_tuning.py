@@ -24,7 +24,7 @@ from dspp.model import TOPOLOGIES
 from dspp.prepare import prepare, split_rows
 from dspp.settings import SHARED_WIDTH, Settings
 from dspp.storage import lock
-from dspp.table.memory import table_of, with_targets
+from dspp.table.memory import attach_targets, to_table
 from dspp.tuning import TrialRecord, TuneResult, tune
 from dspp.tuning import trial as module
 from dspp.tuning.search import Budget, Search
@@ -604,8 +604,8 @@ def test_a_person_sees_the_trial_the_best_nll_and_the_time_left(capfd) -> None:
 
 def test_the_fingerprint_is_of_the_numbers() -> None:
     def fingerprint(X, y, X_val=None, y_val=None):
-        validation = None if X_val is None else with_targets(table_of(X_val), y_val)
-        return digest(prepare(with_targets(table_of(X), y), Settings(), validation=validation))
+        validation = None if X_val is None else attach_targets(to_table(X_val), y_val)
+        return digest(prepare(attach_targets(to_table(X), y), Settings(), validation=validation))
 
     assert fingerprint(X, Y) == fingerprint(X.tolist(), list(Y))
     frame = pd.DataFrame(X, columns=["a", "b"])

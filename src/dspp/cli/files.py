@@ -88,10 +88,10 @@ class Unseen:
 
     def warnings(self) -> list[str]:
         """One line for each column that had any."""
-        from dspp.table.messages import listed
+        from dspp.table.messages import join_names
 
         return [
             f"column {name!r}: {count:,} value{'s' if count > 1 else ''} never seen in training "
-            f"({listed(self._examples[name], 3)}); predictions there know nothing of it"
+            f"({join_names(self._examples[name], 3)}); predictions there know nothing of it"
             for name, count in self._counts.items()
         ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dspp.fitted import Fitted
     from dspp.progress import ProgressBar
-    from dspp.table.files import FileTable
+    from dspp.table.table import FileTable
 
 STDOUT = Path("-")
 EXAMPLES = """Examples:
@@ -71,7 +71,7 @@ def run(options: PredictOptions, session: Session) -> None:
     file = open_table(options.new)
     check_columns(options.new, file.names, options.keep or (), "--keep")
     if isinstance(file, CsvFile):  # which has no types to keep: what is copied stays as it was typed
-        file = file.as_typed(options.keep or ())
+        file = file.keep_verbatim(options.keep or ())
     unseen = Unseen(fitted.encoder)
     nobody_looks = session.quiet or (options.out == STDOUT and sys.stdout.isatty())
     with ProgressBar(file.num_rows, False if nobody_looks else None) as bar:
@@ -114,7 +114,7 @@ def _predictions(
     import pyarrow as pa
     import torch
 
-    from dspp.table.arrays import decoded
+    from dspp.table.arrays import decode
 
     generator = torch.Generator().manual_seed(options.seed)
     done = 0
@@ -123,7 +123,7 @@ def _predictions(
         new = fitted.predictions(rows, levels, options.interval, options.mixture, options.samples, generator)
         unseen.look(rows)
         assert rows.arrow is not None
-        columns = {name: decoded(rows.arrow.column(name).combine_chunks()) for name in options.keep or []}
+        columns = {name: decode(rows.arrow.column(name).combine_chunks()) for name in options.keep or []}
         names, arrays = [*columns, *new], [*columns.values(), *(pa.array(values) for values in new.values())]
         yield pa.RecordBatch.from_arrays(arrays, names)
         done += len(rows)

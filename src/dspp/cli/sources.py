@@ -24,12 +24,12 @@ def is_on_disk(options: FitOptions) -> bool:
     Raises:
         InputError: It is, and something else was asked for that needs it in memory; or the other way round.
     """
-    from dspp.table.files import TYPED, open_table
-    from dspp.table.joined import is_many
+    from dspp.table.files import TYPED_SUFFIXES, open_table
+    from dspp.table.joined import is_folder_or_pattern
 
     path = options.train
-    wanted = options.on_disk or is_many(path)
-    if not wanted and path.suffix.lower() in TYPED and path.is_file():
+    wanted = options.on_disk or is_folder_or_pattern(path)
+    if not wanted and path.suffix.lower() in TYPED_SUFFIXES and path.is_file():
         file = open_table(path)
         wanted = 8 * (file.num_rows or 0) * len(file.names) > memory_bytes() / MEMORY_SHARE
     if not wanted:

@@ -19,7 +19,7 @@ from pyarrow import types
 from dspp.encoding.columns import MAX_LEVELS, Boolean, Category, Column, Dropped, Number
 from dspp.encoding.datetimes import DAY, Datetime
 from dspp.table import arrays
-from dspp.table.messages import Place, listed
+from dspp.table.messages import Place, join_names
 
 MOST_VALUES: Final = 100_000  # of a stream, to take the median of
 MOST_COUNTED: Final = 100_000  # levels of a category in a stream
@@ -275,14 +275,14 @@ def count_levels(array: pa.Array, place: Place) -> Counter[Any]:
 def _text_hint(levels: list[str]) -> str:
     """Return what to do about text that is really numbers or dates, or nothing."""
     text, sample = pa.array(levels, pa.string()), levels[:1000]
-    if not levels or arrays.casts(text, pa.float64()):
+    if not levels or arrays.can_cast(text, pa.float64()):
         return "its values are numbers as text; convert them if they are amounts" if levels else ""
-    odd = [level for level in sample if not arrays.casts(pa.array([level]), pa.float64())]
+    odd = [level for level in sample if not arrays.can_cast(pa.array([level]), pa.float64())]
     if len(odd) <= len(sample) / 10:
         odd = odd or [levels[arrays.first_failure(text, pa.float64())]]
-        return f"most of its values are numbers, but not {listed(odd, 3):.200}; correct these or clear them"
-    if arrays.casts(pc.replace_substring(text, ",", ""), pa.float64()):
+        return f"most of its values are numbers, but not {join_names(odd, 3):.200}; correct these or clear them"
+    if arrays.can_cast(pc.replace_substring(text, ",", ""), pa.float64()):
         return "its values are numbers with commas; write 1.5 for 1,5 and 1500 for 1,500"
-    if any(arrays.casts(reading, kind) for reading, kind in arrays.datetime_readings(text)):
+    if any(arrays.can_cast(reading, kind) for reading, kind in arrays.datetime_readings(text)):
         return "its values are dates as text; convert them to dates"
     return ""

@@ -26,8 +26,8 @@ from dspp.settings import Parameters, Settings, check_number
 from dspp.table.checks import check_y
 from dspp.table.frames import frame_like, is_frame, series_like
 from dspp.table.joined import from_dataset, is_dataset
-from dspp.table.memory import table_of, with_targets
-from dspp.table.messages import listed
+from dspp.table.memory import attach_targets, to_table
+from dspp.table.messages import join_names
 from dspp.table.table import MemoryTable, Table
 
 Array = NDArray[np.float64]
@@ -116,7 +116,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         elif cache is not None or keep_cache:
             raise InputError("cache is for a pyarrow.dataset.Dataset; X is in memory already, leave it out")
         else:
-            table = with_targets(self._table(X, reset=True), y)
+            table = attach_targets(self._table(X, reset=True), y)
         how["validation"] = self._validation(X_val, y_val)
         with prepare(table, settings, **how) as prepared:
             self.fitted_, _ = train(prepared, settings, on_epoch=on_epoch, should_stop=should_stop, resume=resume)
@@ -127,11 +127,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             return None
         if X_val is None or y_val is None:
             raise InputError("got only one of X_val and y_val, expected both or neither")
-        return with_targets(self._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
+        return attach_targets(self._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
 
     def _table(self, X: Any, reset: bool, name: str = "X") -> MemoryTable:
         """X as a table, its width and names noted (`reset`) or held against those noted."""
-        table = table_of(X, name)
+        table = to_table(X, name)
         self._note_columns(table.array if table.arrow is None else table.arrow, reset)
         return table
 
@@ -280,7 +280,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             InputError: X or y cannot be used, or y has another number of outputs than the model.
         """
         check_is_fitted(self, "fitted_")
-        return self.fitted_.evaluate(with_targets(self._table(X, reset=False), y, every_output=False))
+        return self.fitted_.evaluate(attach_targets(self._table(X, reset=False), y, every_output=False))
 
     # ---------------------------------------------------------------- keeping
 
@@ -304,7 +304,7 @@ def _column_names(y: Any, columns: Sequence[str]) -> list[str]:
     """The targets of a dataset."""
     names = [y] if isinstance(y, str) else list(y) if isinstance(y, list | tuple) else []
     if not names or not all(name in columns for name in names):
-        raise InputError(f"y: got {y!r:.100}, expected the name of a column of the dataset: {listed(columns, 10)}")
+        raise InputError(f"y: got {y!r:.100}, expected the name of a column of the dataset: {join_names(columns, 10)}")
     return names
 
 

@@ -29,7 +29,7 @@ from dspp.progress import ProgressBar
 from dspp.settings import Settings
 from dspp.table.joined import JoinedTable
 from dspp.table.memory import check_no_inf, target_column
-from dspp.table.messages import listed
+from dspp.table.messages import join_names
 from dspp.table.table import BATCH_ROWS, MemoryTable, join
 from dspp.training.cache import RowCache, find_cache, write_cache
 from dspp.training.processes import ProcessGroup
@@ -117,7 +117,7 @@ class _Passes:
 
         def close(finished: bool) -> None:
             can_resume = not finished and checkpoint is not None and checkpoint.exists()
-            if not cache.about.get("keep") and not (can_resume and self.table.can_be_found_again):
+            if not cache.about.get("keep") and not (can_resume and self.table.is_in_files):
                 cache.path.unlink(missing_ok=True)
 
         try:
@@ -266,7 +266,7 @@ def _check_names(table: JoinedTable, targets: list[str], drop: Sequence[str]) ->
         raise InputError(f"{table.where}: got the targets {targets}, expected the names of columns, each once")
     for name in (*targets, *drop):
         if name not in table.names:
-            raise InputError(f"{table.where}: there is no column {name!r}; it has {listed(table.names, 10)}")
+            raise InputError(f"{table.where}: there is no column {name!r}; it has {join_names(table.names, 10)}")
 
 
 def _block(x: Float[np.ndarray, "n D"], y: Float[np.ndarray, "n T"]) -> Float32[np.ndarray, "n W"]:

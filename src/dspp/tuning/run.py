@@ -7,7 +7,7 @@ from typing import Any
 from dspp.errors import InputError
 from dspp.prepare import Prepared, prepare
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
-from dspp.table.memory import table_of, with_targets
+from dspp.table.memory import attach_targets, to_table
 from dspp.tuning.result import TuneResult
 from dspp.tuning.search import Budget, Search, Workers
 from dspp.tuning.space import Space
@@ -78,11 +78,11 @@ def tune(
     """
     choices = Space(models, space, base or {})
     any_model = choices.estimator({"model": choices.models[0]}, random_state=seed)
-    table = with_targets(table_of(X), y)
+    table = attach_targets(to_table(X), y)
     given = X_val is not None or y_val is not None
     if given and (X_val is None or y_val is None):
         raise InputError("got only one of X_val and y_val, expected both or neither")
-    validation = with_targets(table_of(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
+    validation = attach_targets(to_table(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
     return search(
         prepare(table, any_model.settings(), validation=validation),
         models=models,
