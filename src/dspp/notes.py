@@ -24,7 +24,7 @@ class Note:
         return f"{self.subject}: {self.text}" if self.subject else self.text
 
 
-def without_target(count: int) -> list[Note]:
+def note_missing_targets(count: int) -> list[Note]:
     """A note on rows that have no target, if there are any."""
     return [Note("", f"{count:,} row{'s' if count > 1 else ''} without a target left out")] if count else []
 

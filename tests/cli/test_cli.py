@@ -578,7 +578,7 @@ def test_rows_that_cannot_be_predicted_are_named(model: Path, test_file: Path, t
     pq.write_table(table.append_column("price_std", table["size"]), tmp_path / "clash.parquet")
     before = set(tmp_path.iterdir())
     out, batches = ("--out", tmp_path / "p.csv"), ("--batch-rows", 16)
-    missing = "a value is missing, but training had none in this column"
+    missing = "expected a value, as in all training rows, got none column"
     expected = {
         ("predict", bad, *out, *batches): f"{bad}: column 'size', row 16 (line 18): got 'huge', expected a number",
         ("evaluate", bad): f"{bad}: column 'size', row 16 (line 18): got 'huge', expected a number",
@@ -620,9 +620,9 @@ def test_files_that_are_no_models_or_tables(model: Path, train: Path, tmp_path: 
         assert "does not exist" in refused(command, tmp_path / "none.dspp", train, *more)
         assert f"{train} is not a" in refused(command, train, train, *more)
         assert "does not exist" in refused(command, model, tmp_path / "none.csv", *more)
-        assert "unknown kind of file" in refused(command, model, model, *more)
+        assert "expected a file name ending in" in refused(command, model, model, *more)
     assert "does not exist" in refused("info", tmp_path / "none.dspp")
-    assert "unknown kind of file" in refused("predict", model, train, "--out", tmp_path / "p.xlsx")
+    assert "expected a file name ending in" in refused("predict", model, train, "--out", tmp_path / "p.xlsx")
 
 
 def test_nothing_that_is_there_is_lost(model: Path, train: Path, test_file: Path, tmp_path: Path) -> None:

@@ -383,10 +383,10 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "t.csv").mkdir()
     with pytest.raises(InputError, match=r"t.csv: cannot write the file: Is a directory"):
         write_table(tmp_path / "t.csv", TABLE.to_batches(), TABLE.schema)
-    with pytest.raises(InputError, match="unknown kind of file"):
+    with pytest.raises(InputError, match="expected a file name ending in"):
         write_table(tmp_path / "t.xlsx", TABLE.to_batches(), TABLE.schema)
     nested = pa.table({"a": [[1, 2]]})
-    with pytest.raises(InputError, match=r"cannot write this table to .*u.csv: Unsupported Type:list"):
+    with pytest.raises(InputError, match=r"u.csv: cannot write the table in this format: Unsupported Type:list"):
         write_table(tmp_path / "u.csv", nested.to_batches(), nested.schema)
     for suffix in SUFFIXES:
         with pytest.raises(InputError, match=rf"cannot write .*u{suffix}: got a batch with the columns a: list"):

@@ -1,4 +1,4 @@
-"""`dspp info`: what a model file holds."""
+"""`dspp info`: a description of a model file."""
 
 import json
 from dataclasses import asdict
@@ -24,10 +24,10 @@ dspp info model.dspp --json"""
 
 def info(
     ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The model that `dspp fit` wrote.", metavar="MODEL")],
-    as_json: Annotated[bool, flag("--json", "Print one JSON object and nothing else.")] = False,
+    model: Annotated[Path, typer.Argument(help="The model file.", metavar="MODEL")],
+    as_json: Annotated[bool, flag("--json", "Print a single JSON object.")] = False,
 ) -> None:
-    """Show what a model predicts from which columns, how it was trained and how good it is."""
+    """Describe a model: its targets and columns, its training, its settings and its scores."""
     from dspp import modelfile
 
     fitted = modelfile.load(model)
@@ -35,11 +35,11 @@ def info(
     if as_json:
         print(json.dumps(facts(fitted, model), indent=2))
     else:
-        session.say(*_shown(fitted, model))
+        session.say(*_describe(fitted, model))
 
 
 def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:
-    """Everything worth knowing, as plain JSON values."""
+    """Return a description of the model as JSON values."""
     epochs = len(fitted.history)
     return {
         "file": str(path),
@@ -65,12 +65,12 @@ def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:
     }
 
 
-def _shown(fitted: "Fitted", path: Path) -> list[Any]:
+def _describe(fitted: "Fitted", path: Path) -> list[Any]:
     known = facts(fitted, path)
     source = f"{fitted.num_inputs} numbers without names"
     if fitted.encoder is not None:
         source = f"{len(fitted.encoder.column_names)} of {len(known['columns'])} columns"
-    best = f"; the state of epoch {fitted.best_epoch} was kept" if fitted.best_epoch else ""
+    best = f"; epoch {fitted.best_epoch} was the best and is kept" if fitted.best_epoch else ""
     lines: list[Any] = [
         f"{path} ({file_size(path)}): predicts {', '.join(fitted.target_names)} from {source}",
         f"  model     {show.settings_line(fitted.spec)}; {known['parameters']:,} parameters",
@@ -78,16 +78,16 @@ def _shown(fitted: "Fitted", path: Path) -> list[Any]:
         f"  versions  {', '.join(f'{name} {version}' for name, version in fitted.versions.items())}",
     ]
     if known["conformal_rows"]:
-        lines.append(f"  intervals recalibrated on {known['conformal_rows']:,} rows held out for it")
+        lines.append(f"  intervals recalibrated on {known['conformal_rows']:,} held-out rows")
     lines += [f"note: {note}" for note in fitted.notes]
     if known["columns"]:
         rows = [(column["column"], column["kind"], column["how"]) for column in known["columns"]]
         lines += ["", *show.table("Columns", ("column", "kind", "how the model reads it"), rows)]
     if fitted.metrics:
         lines += show.score_table("Scores on validation rows", fitted.metrics, "evaluate")
-    settings = [(name, _short(values)) for name, values in known["settings"].items()]
+    settings = [(name, _format_values(values)) for name, values in known["settings"].items()]
     return [*lines, *show.table("Settings", ("of", "values"), settings)]
 
 
-def _short(values: dict[str, Any]) -> str:
+def _format_values(values: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""What preparing a table leaves: rows as training reads them, and everything learned on the way."""
+"""A prepared table: rows in the form that training reads, and everything learned from them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,32 +24,32 @@ from dspp.training.cache import RowCache
 from dspp.training.disk import DiskRows
 from dspp.training.rows import Rows
 
-LARGEST_SCALE = 1e150  # of a target: float64 ends at the square of a little more
-OWN_NAMES = {"X": "y", "X_val": "y_val"}  # what errors call targets that came apart from their rows
+LARGEST_SCALE = 1e150  # of a target: the square of a larger one overflows float64
+OWN_NAMES = {"X": "y", "X_val": "y_val"}  # the names of targets passed separately, for errors
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A table that is ready to be trained on, once for all models that learn from it.
+    """A table prepared for training, which several models can share.
 
-    Use it as a context manager where its rows are on disk: they are removed at the end.
+    Use it as a context manager: at the end, rows on disk are removed.
 
     Attributes:
-        train: Training rows, encoded and standardised: in memory in float64, or in a cache.
-        validation: Rows that choose the best epoch and are scored, likewise; possibly none.
-        calibration: Rows that recalibrate intervals, likewise; possibly none.
-        validation_table: The validation rows as they were given, with their labels and targets.
-        calibration_table: The calibration rows, likewise.
-        table: All rows that have a target as they were given; None: they are on disk.
-        encoder: From columns to numbers; None: the rows were numbers.
-        scale_X: Of the encoded columns, (D,).
-        codec: From targets to numbers, (N, T), and from predictions to the user's units.
-        target_names: T of them.
-        column_names: The columns learned from, as given; none where they have no names.
-        table_rows: How many rows the table has, those without a target included.
-        notes: What the user should know.
-        reused: Whether a cache was found and not written.
-        close: Called at the end with whether all went well.
+        train: Encoded and standardised training rows, in memory in float64 or in a cache.
+        validation: Encoded and standardised rows for choosing the best epoch and for scores; possibly empty.
+        calibration: Encoded and standardised rows for recalibrating intervals; possibly empty.
+        validation_table: The validation rows as given, with labels and targets.
+        calibration_table: The calibration rows as given, with labels and targets.
+        table: All rows with a target as given; None if they are on disk.
+        encoder: The encoding of the columns; None if the rows are numbers.
+        scale_X: The standardizer of the encoded columns, (D,).
+        codec: The transformation between targets in the user's units and standardised numbers, (N, T).
+        target_names: The names of the T targets.
+        column_names: The names of the input columns; empty if they have none.
+        table_rows: The number of rows of the table, including those without a target.
+        notes: Notes to the user.
+        reused: Whether an existing cache is used.
+        close: Called at the end with whether training succeeded.
     """
 
     train: Rows | RowCache
@@ -79,57 +79,57 @@ class Prepared:
 
     @property
     def num_rows(self) -> int:
-        """How many rows are trained on."""
+        """The number of training rows."""
         return len(self.train) if isinstance(self.train, Rows) else self.train.num_rows
 
     @property
     def num_inputs(self) -> int:
-        """D, the encoded columns."""
+        """D, the number of encoded columns."""
         return len(self.scale_X.mean)
 
     def source(
         self, spec: Spec, config: TrainConfig, reading: Mapping[str, int]
     ) -> AbstractContextManager[Rows | DiskRows]:
-        """The training rows as training reads them, open as long as the block lasts; see `DiskRows` for `reading`."""
+        """Open the training rows for the duration of a block; see `DiskRows` for `reading`."""
         if isinstance(self.train, Rows):
             return nullcontext(self.train)
         return DiskRows(self.train, spec, config, **reading)
 
 
-def held_out_rows(
+def standardise_rows(
     table: MemoryTable, encoder: TableEncoder | None, scale_X: Standardizer, codec: Codec, dtype: str
 ) -> Rows:
-    """Rows held out as the model sees them.
+    """Return held-out rows, encoded and standardised.
 
     Raises:
-        InputError: A number lies too far out for the model's dtype.
+        InputError: A number is too large for the model's dtype.
     """
     if not len(table):
-        return rows_of(np.empty((0, len(scale_X.mean))), np.empty((0, len(codec.scale.mean))))
+        return to_rows(np.empty((0, len(scale_X.mean))), np.empty((0, len(codec.scale.mean))))
     names = None if encoder is None else encoder.feature_names
     X = encode(table, encoder)
     check_width(X, len(scale_X.mean))
     X = standardise(X, scale_X, dtype, names, table.place)
     y = codec.real(table.targets, table.target_names, target_place(table))
-    return rows_of(X, standardise(y, codec.scale, dtype, table.target_names, target_place(table)))
+    return to_rows(X, standardise(y, codec.scale, dtype, table.target_names, target_place(table)))
 
 
 def target_place(table: MemoryTable) -> Place:
-    """Where the targets of a table stand, for errors."""
+    """Return the place of the targets of a table, for errors."""
     return table.place.at(OWN_NAMES.get(table.where, table.where))
 
 
-def rows_of(X: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N T"]) -> Rows:
-    """Rows in float64, in memory."""
+def to_rows(X: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N T"]) -> Rows:
+    """Return float64 rows in memory."""
     return Rows(torch.from_numpy(np.ascontiguousarray(X)), torch.from_numpy(np.ascontiguousarray(y)))
 
 
 def check_scale(codec: Codec, names: Sequence[str], where: str) -> None:
-    """Raise `InputError` for a target whose variance leaves float64."""
+    """Raise `InputError` for a target whose mean or variance overflows float64."""
     for name, mean, scale in zip(names, codec.scale.mean, codec.scale.scale, strict=True):
         if not (abs(mean) <= LARGEST_SCALE and 1 / LARGEST_SCALE <= scale <= LARGEST_SCALE):
             raise InputError(
-                f"{OWN_NAMES.get(where, where)}: column {name!r} has the mean {mean:.3g} and the spread {scale:.3g}, "
-                f"expected both below {LARGEST_SCALE:g} and a spread above {1 / LARGEST_SCALE:g}; remove stray values, "
-                "or use other units"
+                f"{OWN_NAMES.get(where, where)}: column {name!r}: expected a mean below {LARGEST_SCALE:g} and a "
+                f"standard deviation from {1 / LARGEST_SCALE:g} to {LARGEST_SCALE:g}, got {mean:.3g} and {scale:.3g}; "
+                "remove outliers, or use other units"
             )

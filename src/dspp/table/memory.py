@@ -14,7 +14,7 @@ from jaxtyping import Float
 from pyarrow import types
 
 from dspp.errors import InputError
-from dspp.notes import without_target
+from dspp.notes import note_missing_targets
 from dspp.table import arrays
 from dspp.table.checks import check_X, check_y
 from dspp.table.frames import has_string_names, is_frame, to_arrow
@@ -75,7 +75,7 @@ def split_targets(
     inputs = table.select([name for name in table.names if name not in (*names, *drop)]).with_targets(y, names)
     if observed.all():
         return inputs
-    notes = (*table.notes, *without_target(int((~observed).sum())))
+    notes = (*table.notes, *note_missing_targets(int((~observed).sum())))
     return replace(inputs.take(np.flatnonzero(observed)), notes=notes)
 
 
