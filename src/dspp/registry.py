@@ -1,7 +1,7 @@
-"""Names for the parts a researcher may add: kernels, means, rules, likelihoods, objectives, presets.
+"""Registries of the parts that users can add: kernels, means, rules, likelihoods, objectives, presets.
 
-A part registers itself where it is defined, so that adding one touches one file; presets, command line and the
-common tests then find it by name.
+A part registers itself where it is defined, so that adding one changes a single file; presets, command line and common
+tests then find it by name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """A mapping from names to parts of one kind, whose look-up error lists the names there are."""
+    """A mapping from names to parts of one kind; the error for an unknown name lists the known ones."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -25,7 +25,7 @@ class Registry(Mapping[str, T]):
 
         def decorator(part: T) -> T:
             if name in self._parts:
-                raise InputError(f"the {self.kind} {name!r} is registered already; choose another name")
+                raise InputError(f"{self.kind} {name!r} is already registered; choose another name")
             self._parts[name] = part
             return part
 
@@ -33,7 +33,7 @@ class Registry(Mapping[str, T]):
 
     @contextmanager
     def temporarily(self, name: str, part: T) -> Iterator[T]:
-        """Let `name` stand for `part` while a block runs, then put back what was registered before, if anything."""
+        """Register `part` under `name` while a block runs, then restore what was registered before, if anything."""
         before = dict(self._parts)
         self._parts[name] = part
         try:

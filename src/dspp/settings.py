@@ -1,4 +1,4 @@
-"""What a user can set: the parameters that estimators and the command line share, and what they mean."""
+"""The parameters shared by estimators and command line, and the settings they stand for."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,48 +15,48 @@ from dspp.errors import InputError
 from dspp.presets import Spec, preset
 from dspp.quadrature import RULES
 
-FEWEST_STEPS = 1000  # of Adam, when `epochs` is left to the estimator
-SHARED_WIDTH = 20  # of hidden layers that several outputs share, when `width` is left to the estimator
-FEWEST_ROWS_TO_HOLD_OUT = 20  # a smaller table is too small to give rows away
+FEWEST_STEPS = 1000  # of Adam, if `epochs` is None
+SHARED_WIDTH = 20  # of hidden layers shared by several outputs, if `width` is None
+FEWEST_ROWS_TO_HOLD_OUT = 20  # smaller tables hold out no rows
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
-OF_THE_RUN = ("checkpoint", "progress")  # mean nothing to a model that is loaded elsewhere
+RUN_ONLY = ("checkpoint", "progress")  # concern one run, and are not stored with a model
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Parameters:
     """The parameters that all estimators share.
 
-    Settings left at None are the preset's own. Anything else of `ModelConfig` and `TrainConfig` can be given through
+    None means the default of the preset. Other fields of `ModelConfig` and `TrainConfig` can be set through
     `model_settings` and `train_settings`.
 
     Args:
-        layers: GP layers, the top one included.
-        width: GPs in each hidden layer; None: 5, or 20 for several outputs, which share them.
-        inducing: inducing points of each GP; more are slower and finer.
+        layers: GP layers, including the top one.
+        width: GPs per hidden layer; None: 5, or 20 for several outputs, which share them.
+        inducing: Inducing points per GP; more are slower and finer.
         kernel: matern52, matern32, matern12 or rbf.
-        rule: how uncertainty crosses a hidden layer: qr3, qr1, qr2, gauss-hermite, monte-carlo.
-        sites: sites of the rule.
-        likelihood: how targets scatter: gaussian, student-t (outliers) or log-normal (positive targets).
-        topology: what hidden layers after the first read.
-        features: sizes of a neural network in front of the first layer, or a module of your own; None: nothing.
-        beta: weight of the KL term; larger is smoother.
-        epochs: passes over the training rows; None: 40, or more on small tables, to take at least 1,000 steps.
-        batch_size: rows per step.
-        learning_rate: of Adam at the start.
-        restarts: short trials from different starts, of which the best is trained on.
-        patience: stop after so many epochs without a better validation NLL; None: go on to the end.
-        validation_fraction: share of the rows held out to choose the best epoch, when `fit` is given no validation
-            rows; 0: none. Tables of fewer than 20 rows hold nothing out.
-        conformal: whether intervals are recalibrated, with a finite-sample guarantee, on rows held out for it.
-        calibration_fraction: the share of rows held out for that.
-        time_budget: seconds that `fit` may take; it trains fewer epochs if need be.
-        checkpoint: a file to keep the state of training in, so that a killed `fit` resumes where it was. It stays after
-            a finished `fit`, which it can repeat at once; delete it before you fit other rows or settings.
-        model_settings: further fields of `ModelConfig`.
-        train_settings: further fields of `TrainConfig`.
-        random_state: the same seed gives the same bits.
+        rule: Quadrature rule of the hidden layers: qr3, qr1, qr2, gauss-hermite, monte-carlo.
+        sites: Sites of the quadrature rule.
+        likelihood: Distribution of the noise: gaussian, student-t (outliers) or log-normal (positive targets).
+        topology: Inputs of the hidden layers after the first.
+        features: Layer sizes of a neural network in front of the first layer, or your own module; None: no network.
+        beta: Weight of the KL term; larger is smoother.
+        epochs: Passes over the training rows; None: 40, or more on small tables, for at least 1,000 steps.
+        batch_size: Rows per step.
+        learning_rate: Initial learning rate of Adam.
+        restarts: Short runs from different starts, of which the best continues.
+        patience: Stop after this many epochs without a better validation NLL; None: never.
+        validation_fraction: Fraction of the rows held out for choosing the best epoch, if `fit` gets no validation
+            rows; 0: none. Tables of fewer than 20 rows hold out no rows.
+        conformal: Whether to recalibrate intervals, with a finite-sample guarantee, on held-out rows.
+        calibration_fraction: Fraction of the rows held out for recalibration.
+        time_budget: Time limit of `fit` in seconds; it trains fewer epochs if needed.
+        checkpoint: A file for the state of training, from which an interrupted `fit` resumes. It is kept after `fit`,
+            so that the same `fit` can be repeated at once; delete it before fitting other rows or settings.
+        model_settings: Further fields of `ModelConfig`.
+        train_settings: Further fields of `TrainConfig`.
+        random_state: The same seed gives identical results.
         device: cpu or cuda.
-        progress: whether to show a bar; None: only on a terminal.
+        progress: Whether to show a progress bar; None: only on a terminal.
     """
 
     layers: int | None = None
@@ -88,22 +88,22 @@ class Parameters:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Settings(Parameters):
-    """Parameters of a preset, and the settings of model and training that they stand for; `random_state` is a seed."""
+    """Parameters of a preset, which are converted to settings of model and training; `random_state` is a seed."""
 
     preset: str = "dspp"
 
     @property
     def module(self) -> nn.Module | None:
-        """The user's own module in front of the first layer."""
+        """The user's feature module, if any."""
         return self.features if isinstance(self.features, nn.Module) else None
 
     def spec(self, num_outputs: int = 1) -> Spec:
-        """The model and the objective for so many outputs."""
+        """Return the model and the objective for this number of outputs."""
         given = {name: getattr(self, name) for name in MODEL_SETTINGS if getattr(self, name) is not None}
         if self.features is not None and self.module is None:
             if not isinstance(self.features, Iterable):
                 raise InputError(
-                    f"features: got {self.features!r}, expected layer sizes such as (100, 50), or a module"
+                    f"features: expected layer sizes such as (100, 50), or a module, got {self.features!r}"
                 )
             given["features"] = tuple(self.features)
         given |= self.model_settings or {}
@@ -113,13 +113,13 @@ class Settings(Parameters):
         return replace(spec, model=spec.model.change(width=SHARED_WIDTH))
 
     def train_config(self, num_rows: int) -> TrainConfig:
-        """How so many rows are trained on."""
+        """Return the training settings for this number of rows."""
         further = dict(self.train_settings or {})
         known = {field.name for field in fields(Parameters)}
         for name in further:
             parameter = "random_state" if name == "seed" else name
             if parameter in known:
-                raise InputError(f"train_settings: got {name!r}, expected further fields; pass {parameter}=... instead")
+                raise InputError(f"train_settings: expected further fields, got {name!r}; pass {parameter}=... instead")
         given = {
             "batch_size": self.batch_size,
             "learning_rate": self.learning_rate,
@@ -135,10 +135,10 @@ class Settings(Parameters):
         return config.change(epochs=max(config.epochs, math.ceil(FEWEST_STEPS / steps_per_epoch)))
 
     def shares(self, num_rows: int, validation_given: bool) -> tuple[float, float]:
-        """The shares of the rows to choose the epoch by, and to recalibrate intervals with.
+        """Return the fractions of validation and calibration rows.
 
         Raises:
-            InputError: They leave nothing to train on, or there are too few rows to recalibrate with.
+            InputError: They leave no training rows, or there are too few rows for recalibration.
         """
         shares = {
             "validation_fraction": 0.0 if validation_given else self.validation_fraction,
@@ -148,32 +148,32 @@ class Settings(Parameters):
             check_number(name, share)
         for name, share in shares.items():
             if not 0 <= share < 1 or sum(shares.values()) >= 1:
-                raise InputError(f"got {name}={share!r}, expected a share in [0, 1) that leaves rows to train on")
+                raise InputError(f"{name}: expected a fraction in [0, 1) that leaves training rows, got {share!r}")
         if num_rows < FEWEST_ROWS_TO_HOLD_OUT:
             if self.conformal:
-                enough = f"at least {FEWEST_ROWS_TO_HOLD_OUT}"
-                raise InputError(f"conformal=True needs {enough} rows, got {num_rows}; use conformal=False")
+                needed = f"at least {FEWEST_ROWS_TO_HOLD_OUT} rows"
+                raise InputError(f"conformal=True: expected {needed}, got {num_rows}; use conformal=False")
             return 0.0, 0.0
         return shares["validation_fraction"], shares["calibration_fraction"]
 
     def params(self) -> dict[str, Any]:
-        """What an estimator was told, as plain JSON values; not what concerns its run alone, nor a module."""
+        """Return the parameters as JSON values, without those of one run and without a module."""
         given = {field.name: getattr(self, field.name) for field in fields(Parameters)}
-        return {name: _plain(value) for name, value in given.items() if name not in OF_THE_RUN}
+        return {name: _to_json(value) for name, value in given.items() if name not in RUN_ONLY}
 
 
-def _plain(value: Any) -> Any:
-    """A parameter as JSON has it."""
+def _to_json(value: Any) -> Any:
+    """Return a parameter as a JSON value."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: _to_json(part) for name, part in value.items()}
     if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
-        return [_plain(part) for part in value]
+        return [_to_json(part) for part in value]
     return None if isinstance(value, nn.Module) else value
 
 
 def check_number(name: str, value: object) -> None:
-    """Raise `InputError` for what is no number."""
+    """Raise `InputError` unless the value is a number."""
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise InputError(f"{name}: got {value!r:.100}, expected a number")
+        raise InputError(f"{name}: expected a number, got {value!r:.100}")

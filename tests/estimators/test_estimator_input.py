@@ -84,10 +84,10 @@ def test_a_frame_whose_columns_have_no_names_is_reported_on(tmp_path: Path) -> N
 
 
 def test_weights_are_not_negative_and_quantiles_of_a_frame_differ(one: Regressor) -> None:
-    with pytest.raises(InputError, match="sample_weight: got -1, expected numbers of at least 0"):
+    with pytest.raises(InputError, match="sample_weight: expected numbers ≥ 0, got -1"):
         one.score(X, Y, sample_weight=-np.ones(60))
     assert one.predict_quantiles(X, [0.5, 0.5]).shape == (60, 2)
-    with pytest.raises(InputError, match="expected each once"):
+    with pytest.raises(InputError, match="expected unique levels"):
         one.predict_quantiles(pd.DataFrame(X), [0.5, 0.5])
 
 
@@ -189,7 +189,7 @@ def test_rows_to_recalibrate_with_are_left() -> None:
     estimator = tiny(conformal=True, calibration_fraction=0.02)
     held = parts(estimator)[2]
     y = seldom([*held, *parts(estimator)[1][:1]])
-    with pytest.raises(InputError, match=r"no row is left to recalibrate with.*use conformal=False"):
+    with pytest.raises(InputError, match=r"expected calibration rows, got none.*use conformal=False"):
         estimator.fit(X, y)
 
 
@@ -199,7 +199,7 @@ def test_rows_to_recalibrate_with_are_left() -> None:
 def test_an_infinite_interval_is_announced(tmp_path: Path) -> None:
     model = tiny(conformal=True).fit(X, Y)
     assert [str(note) for note in model.fitted_.notes if "promise" in str(note)] == [
-        "6 calibration rows of y cannot promise 90 %, which takes 9: such intervals are infinite; give more rows or "
+        "got 6 calibration rows of y, need at least 9 for 90 % intervals: such intervals are infinite; add rows or "
         "raise calibration_fraction"
     ]
     with pytest.warns(UserWarning, match="0.9 intervals are infinite: 6 calibration rows are too few, it takes 9"):
@@ -269,9 +269,9 @@ def test_no_two_quantiles_share_a_name() -> None:
 @pytest.mark.parametrize("value", [1e200, 1e-200])
 def test_a_target_beyond_float64_squared_is_refused(value: float) -> None:
     y = Y * value if value < 1 else np.where(np.arange(60) == 7, value, Y)
-    with pytest.raises(InputError, match=r"y: column 'y' has the mean .* and the spread .*use other units"):
+    with pytest.raises(InputError, match=r"y: column 'y': expected a mean below .* and a standard deviation .*use other units"):
         tiny(validation_fraction=0).fit(X, y)
-    with pytest.raises(InputError, match="y: column 'y1' has the mean"):
+    with pytest.raises(InputError, match="y: column 'y1': expected a mean"):
         tiny(validation_fraction=0).fit(X, np.column_stack([Y, y]))
     assert np.isfinite(tiny().fit(X, Y * 1e100).evaluate(X, Y * 1e100)["nll"])
 

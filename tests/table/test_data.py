@@ -368,5 +368,5 @@ def test_seeds_use_all_their_bits() -> None:
 
 @pytest.mark.parametrize("words", [(), (-1,), (2**64,), (0.5,), ("1",)])
 def test_a_seed_that_is_none_is_refused(words: tuple[Any, ...]) -> None:
-    with pytest.raises(InputError, match="a seed is made of integers"):
+    with pytest.raises(InputError, match="seed: expected integers"):
         derive_seed(*words)

@@ -389,7 +389,7 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"u.csv: cannot write the table in this format: Unsupported Type:list"):
         write_table(tmp_path / "u.csv", nested.to_batches(), nested.schema)
     for suffix in SUFFIXES:
-        with pytest.raises(InputError, match=rf"cannot write .*u{suffix}: got a batch with the columns a: list"):
+        with pytest.raises(InputError, match=rf"u{suffix}: expected batches with the columns a: .*, got a: list"):
             write_table(tmp_path / f"u{suffix}", nested.to_batches(), pa.schema({"a": pa.int64()}))
     assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
 

@@ -148,9 +148,9 @@ def test_validation_rows_without_a_target_are_noted(tmp_path: Path) -> None:
 
 def test_an_output_with_values_in_held_out_rows_only_is_told_so(tmp_path: Path) -> None:
     chosen, _ = draw_held_out_rows(300, (0.1, 0), 0)
-    for rows, why in ((chosen[:3], "all that it has are in rows held out"), (chosen[:0], "expected numbers")):
+    for rows, why in ((chosen[:3], ": all its values are in held-out rows"), (chosen[:0], "$")):
         table = few_targets(tmp_path / "t.parquet", rows)
-        with pytest.raises(InputError, match=f"column 'z' has no values to train on, {why}"):
+        with pytest.raises(InputError, match=f"column 'z': expected values to train on, got none{why}"):
             PPGPRRegressor(**SMALL).fit(ds.dataset(table), ["y", "z"], cache=tmp_path)
 
 
@@ -419,7 +419,7 @@ def test_a_dataset_is_fitted_like_a_table(table: pa.Table, folder: Path) -> None
     for y in ("Y", ["y", "Y"], table["y"], 3):
         with pytest.raises(InputError, match="expected the name of a column of the dataset"):
             DSPPRegressor().fit(ds.dataset(folder), y)
-    with pytest.raises(InputError, match=r"cache is for a pyarrow\.dataset"):
+    with pytest.raises(InputError, match=r"cache applies to a pyarrow\.dataset"):
         DSPPRegressor().fit(np.zeros((5, 2)), np.zeros(5), cache=folder)
 
 
@@ -729,7 +729,7 @@ def test_fit_reads_folders_patterns_and_large_files_from_the_disk(
     (cache,) = tmp_path.glob("*.rows")
     assert f"{folder}: 600 rows in 3 files, 11 columns" in said
     assert f"read from   {cache} (" in said
-    assert "to choose the best epoch" in said
+    assert "for choosing the best epoch" in said
     assert "without a target left out" in said
     assert "Scores on" in said
     report = (tmp_path / "r.html").read_text()

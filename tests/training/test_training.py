@@ -417,9 +417,9 @@ def test_settings_survive_json():
     assert ModelConfig.from_json(config.to_json()) == config
     training = TrainConfig(patience=None, milestones=(0.25, 0.5))
     assert TrainConfig.from_json(training.to_json()) == training
-    with pytest.raises(InputError, match="not valid JSON"):
+    with pytest.raises(InputError, match="expected valid JSON"):
         ModelConfig.from_json("{")
-    with pytest.raises(InputError, match="expected an object"):
+    with pytest.raises(InputError, match="expected a JSON object"):
         ModelConfig.from_json("[1]")
     with pytest.raises(InputError, match="no setting 'colour'"):
         ModelConfig.from_json('{"colour": 1}')

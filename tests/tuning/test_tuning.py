@@ -249,15 +249,15 @@ def test_how_the_time_is_shared(monkeypatch) -> None:
     now = [100.0]
     monkeypatch.setattr("dspp.tuning.search.time.perf_counter", lambda: now[0])
     budget = Budget(40.0)
-    assert [budget.of_next(left) for left in (1000, 4, 2, 1)] == [10.0, 10.0, 20.0, 40.0]
+    assert [budget.seconds_for_next(left) for left in (1000, 4, 2, 1)] == [10.0, 10.0, 20.0, 40.0]
     now[0] += 34.0
-    assert budget.of_next(1000) == 6.0
+    assert budget.seconds_for_next(1000) == 6.0
     assert not budget.over
     budget.overhead = 4.5
-    assert budget.of_next(1000) == 1.5
+    assert budget.seconds_for_next(1000) == 1.5
     assert budget.over
     unlimited = Budget(None)
-    assert unlimited.of_next(3) is None
+    assert unlimited.seconds_for_next(3) is None
     assert not unlimited.over
 
 
@@ -366,7 +366,7 @@ def test_a_study_of_something_else_is_refused(tmp_path, changes, named) -> None:
 def test_a_file_that_is_no_journal_is_refused_and_left_alone(tmp_path, content) -> None:
     path = tmp_path / "data.csv"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="not the journal of a search"):
+    with pytest.raises(CheckpointError, match="expected the journal of a search"):
         search(study=path, **SHALLOW)
     assert path.read_bytes() == content
     assert not best_file(path).exists()
@@ -378,7 +378,7 @@ def test_a_journal_of_somebody_elses_search_is_refused(tmp_path) -> None:
 
     theirs = optuna.create_study(storage=JournalStorage(JournalFileBackend(str(tmp_path / "s"))), study_name="dspp")
     theirs.tell(theirs.ask(), 1.0)
-    with pytest.raises(InputError, match="made with another"):
+    with pytest.raises(InputError, match="created with another"):
         search(study=tmp_path / "s", **SHALLOW)
 
 
@@ -537,7 +537,7 @@ def test_a_setting_that_cannot_be_does_not_end_the_search() -> None:
 
 
 def test_when_nothing_can_be_trained_it_says_why() -> None:
-    with pytest.raises(InputError, match=r"none of 2 settings could be trained.*learning_rate"):
+    with pytest.raises(InputError, match=r"got 2 failures.*learning_rate"):
         search(space={"learning_rate": [ENDLESS, 2 * ENDLESS]}, **SHALLOW)
 
 
@@ -546,9 +546,9 @@ def test_when_nothing_can_be_trained_it_says_why() -> None:
     [
         ({"space": {"betta": (0.1, 1.0)}}, r"space: 'betta' is no parameter; choose from: batch_size, .*beta, .*width"),
         ({"base": {"epoch": 3}}, r"base: 'epoch' is no parameter; choose from: .*epochs"),
-        ({"base": {"random_state": 3}}, r"base: 'random_state' is not for it to set"),
-        ({"base": {"time_budget": 3}}, r"base: 'time_budget' is not for it to set"),
-        ({"space": {"validation_fraction": [0.1, 0.2]}}, r"space: 'validation_fraction' is not for it to set"),
+        ({"base": {"random_state": 3}}, r"base: 'random_state' cannot be set here"),
+        ({"base": {"time_budget": 3}}, r"base: 'time_budget' cannot be set here"),
+        ({"space": {"validation_fraction": [0.1, 0.2]}}, r"space: 'validation_fraction' cannot be set here"),
         ({"space": {"model": ["dspp"]}}, r"models=\["),
         ({"space": {"width": [2, 3]}, "base": {"width": 3}}, r"'width' is both in space and in base"),
         ({"space": {"beta": [1, 2]}, "base": {"model_settings": {"beta": 3}}}, r"'beta' is both in space and in base"),
@@ -560,14 +560,14 @@ def test_when_nothing_can_be_trained_it_says_why() -> None:
         ({"space": {"beta": (0.0, 0.1, "log")}}, r"0 < low with 'log'"),
         ({"space": {"beta": (0.1, float("inf"))}}, r"expected low < high"),
         ({"models": ("dsp",)}, r"models: got 'dsp'; choose from: dspp, ppgpr"),
-        ({"models": ()}, r"models: got none; choose from: dspp"),
+        ({"models": ()}, r"models: expected at least one model, got none; choose from: dspp"),
         ({"trials": 0}, r"trials: got 0"),
         ({"trials": 2.5}, r"trials: got 2.5"),
         ({"X_val": X_VAL}, r"only one of X_val and y_val"),
         ({"X_val": X_VAL[:, :1], "y_val": Y_VAL}, r"X has 1 features"),
         ({"X_val": X_VAL, "y_val": Y_VAL[:3]}, r"y_val: expected 30 rows"),
-        ({"base": {"validation_fraction": 0.0}}, r"needs validation rows"),
-        ({"X": X[:10], "y": Y[:10]}, r"needs validation rows.*got 10"),
+        ({"base": {"validation_fraction": 0.0}}, r"expected validation rows"),
+        ({"X": X[:10], "y": Y[:10]}, r"expected validation rows.*got 10"),
         ({"y": Y[:-1]}, r"expected 120 rows"),
         ({"X": [["a"]] * 120}, r"row 0, column 0"),
     ],

@@ -1,7 +1,7 @@
-"""The front door: scikit-learn estimators that take a table and give distributions in its own units.
+"""Scikit-learn estimators that predict distributions in the units of the target.
 
-One class does the work (`regressor.py`); each model of the paper is a subclass that names its preset. Data frames
-(pandas, polars, Arrow) may hold numbers, booleans, strings, dates and missing values; arrays hold numbers.
+`Regressor` implements them all; each model of the paper is a subclass that names its preset. Data frames (pandas,
+polars, Arrow) may contain numbers, Booleans, strings, dates and missing values; arrays contain numbers.
 """
 
 from dataclasses import asdict
@@ -74,23 +74,25 @@ ESTIMATORS: dict[str, type[Regressor]] = {
 
 
 def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
-    """The estimator that `save` wrote. Nothing in the file is executed.
+    """Load an estimator written by `save`. Nothing in the file is executed.
 
     Args:
-        path: the file.
-        features: the module that stood in front, if it was one of your own: a file holds numbers, not code.
+        path: The file.
+        features: Your own feature module, if the model has one: the file contains its weights, not its code.
 
     Raises:
-        ModelFileError: there is no such file, or it is not one of ours, or it is damaged.
+        ModelFileError: The file does not exist, is not a model file, or is damaged.
     """
     fitted = modelfile.load(path, features)
     if _plain_name(fitted.spec) not in ESTIMATORS:
-        raise ModelFileError(f"{path} holds a model {fitted.spec.name!r}, which has no estimator; use modelfile.load")
+        raise ModelFileError(
+            f"{path}: expected a model with an estimator, got {fitted.spec.name!r}; use modelfile.load"
+        )
     return from_fitted(fitted)
 
 
 def from_fitted(fitted: Fitted) -> Regressor:
-    """The estimator of the right class for a fitted model, with the parameters that it was fitted with."""
+    """Return the estimator of a fitted model, with the parameters it was fitted with."""
     kind = ESTIMATORS[_plain_name(fitted.spec)]
     params = _reconstruct(fitted) if fitted.params is None else fitted.params
     known = kind._get_param_names()
@@ -98,7 +100,7 @@ def from_fitted(fitted: Fitted) -> Regressor:
 
 
 def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
-    """The estimator as if it had been fitted to this model."""
+    """Return the estimator with the attributes that fitting this model would have set."""
     estimator.fitted_ = fitted
     estimator.n_features_in_ = fitted.num_inputs
     if fitted.encoder is not None:
@@ -108,17 +110,19 @@ def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
 
 
 def _tuple(value: Any) -> Any:
-    """A parameter from JSON, where tuples are lists."""
+    """Convert a list, as JSON stores tuples, back to a tuple."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def _reconstruct(fitted: Fitted) -> dict[str, Any]:
-    """The parameters behind a model file that does not hold them: what differs from the preset."""
+    """Return the parameters for a model file that does not store them: those that differ from the preset."""
     spec, train = fitted.spec, fitted.train
     usual = preset(spec.name)
-    model = _changed(spec.model, usual.model) | _changed(spec.objective, usual.objective)
+    model = _differences(spec.model, usual.model) | _differences(spec.objective, usual.objective)
     known = Regressor._get_param_names()
-    further = {name: value for name, value in _changed(train, TrainConfig()).items() if name not in (*known, "seed")}
+    further = {
+        name: value for name, value in _differences(train, TrainConfig()).items() if name not in (*known, "seed")
+    }
     return {name: value for name, value in model.items() if name in known} | {
         "model_settings": {name: value for name, value in model.items() if name not in known} or None,
         "features": spec.model.features or None,
@@ -133,8 +137,8 @@ def _reconstruct(fitted: Fitted) -> dict[str, Any]:
     }
 
 
-def _changed(settings: Any, usual: Any) -> dict[str, Any]:
-    """The fields that differ from the usual ones, but for a network's sizes, which are a parameter of their own."""
+def _differences(settings: Any, usual: Any) -> dict[str, Any]:
+    """Return the fields that differ, except the network sizes, which are a parameter of their own."""
     pairs = zip(asdict(settings).items(), asdict(usual).values(), strict=True)
     return {name: value for (name, value), other in pairs if value != other and name != "features"}
 
