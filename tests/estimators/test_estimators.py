@@ -223,8 +223,8 @@ def test_several_outputs_some_not_observed() -> None:
 
 def test_several_outputs_share_a_wider_hidden_layer() -> None:
     both = np.column_stack([Y, -Y])
-    assert DSPPRegressor(**QUICK).fit(X, both).fitted_.spec.model.width == SHARED_WIDTH > 5
-    assert DSPPRegressor(**QUICK).fit(X, both[:, :1]).fitted_.spec.model.width == 5
+    assert DSPPRegressor(**QUICK).fit(X, both).fitted_.members[0].spec.model.width == SHARED_WIDTH > 5
+    assert DSPPRegressor(**QUICK).fit(X, both[:, :1]).fitted_.members[0].spec.model.width == 5
     assert DSPPRegressor(width=2).spec(2).model.width == 2
     assert DSPPRegressor(model_settings={"width": 3}).spec(2).model.width == 3
     assert DSPPRegressor(rule="qr2", sites=3).spec(2).model.width == 5  # of a grid of 3^W sites

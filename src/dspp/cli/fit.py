@@ -191,8 +191,7 @@ def _summary(
     if evaluation is not None:
         title = f"Scores on {len(evaluation.table):,} rows ({judges})"
         lines += ["", *show.score_table(title, evaluation.scores, "fit"), evaluation.calibration.verdict()]
-    best = "" if fitted.best_epoch is None else f"; the state of epoch {fitted.best_epoch} was kept"
-    lines.append(f"Trained {len(fitted.history)} epochs in {show.seconds(fitted.seconds)}{best}.")
+    lines += [f"Trained {show.training_line(member)}." for member in fitted.members]
     lines += [f"note: {note}" for note in fitted.notes if note not in prepared.notes]
     lines.append(f"Model:  {options.out} ({file_size(options.out)})")
     if options.report is not None:

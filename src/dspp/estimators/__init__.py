@@ -84,14 +84,15 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
         ModelFileError: there is no such file, or it is not one of ours, or it is damaged.
     """
     fitted = modelfile.load(path, features)
-    if _plain_name(fitted.spec) not in ESTIMATORS:
-        raise ModelFileError(f"{path} holds a model {fitted.spec.name!r}, which has no estimator; use modelfile.load")
+    spec = fitted.members[0].spec
+    if _plain_name(spec) not in ESTIMATORS:
+        raise ModelFileError(f"{path} holds a model {spec.name!r}, which has no estimator; use modelfile.load")
     return from_fitted(fitted)
 
 
 def from_fitted(fitted: Fitted) -> Regressor:
-    """The estimator of the right class for a fitted model, with the parameters that it was fitted with."""
-    kind = ESTIMATORS[_plain_name(fitted.spec)]
+    """The estimator of the class of the first member, with the parameters that it was fitted with."""
+    kind = ESTIMATORS[_plain_name(fitted.members[0].spec)]
     params = _reconstruct(fitted) if fitted.params is None else fitted.params
     known = kind._get_param_names()
     return attach(kind(**{name: _tuple(value) for name, value in params.items() if name in known}), fitted)
@@ -114,7 +115,7 @@ def _tuple(value: Any) -> Any:
 
 def _reconstruct(fitted: Fitted) -> dict[str, Any]:
     """The parameters behind a model file that does not hold them: what differs from the preset."""
-    spec, train = fitted.spec, fitted.train
+    spec, train = fitted.members[0].spec, fitted.members[0].train
     usual = preset(spec.name)
     model = _changed(spec.model, usual.model) | _changed(spec.objective, usual.objective)
     known = Regressor._get_param_names()
