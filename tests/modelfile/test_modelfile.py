@@ -912,6 +912,7 @@ def worst_files(good: bytes) -> dict[str, bytes]:
         "history": with_header(good, lambda h: h["members"][0].update(history=[{"a": 1}] * 130_000)),
         "wide text": with_header(good, lambda h: h.update(notes=["\U0001f600" * 300_000])),
         "lists in disguise": lists_in_disguise(good),
+        "100 members of one": with_header(good, lambda h: h.update(members=h["members"] * 100, weights=[0.01] * 100)),
         "50 MB of header": struct.pack("<Q", 50_000_000) + b'{"a":' + b"[" * 49_999_995,
         "long list": together(outer, None, body, text="[" + "1e9," * 1_900_000 + "0]"),
     }
@@ -929,8 +930,20 @@ def largest_tried(tmp_path: Path) -> bytes:
     return (tmp_path / "largest").read_bytes()
 
 
+def most_members(tmp_path: Path) -> bytes:
+    """As many members as there may be, which `load` factorises all."""
+    fitted = fitted_of(spec_of())
+    assert limits.cheap_to_factorise([fitted.members[0].model] * limits.MAX_MEMBERS)
+    save(Fitted.join([fitted] * limits.MAX_MEMBERS, [1 / limits.MAX_MEMBERS] * limits.MAX_MEMBERS), tmp_path / "most")
+    return (tmp_path / "most").read_bytes()
+
+
 def test_no_file_takes_more_than_twice_its_size_and_100_mb(good, tmp_path):
-    files = {**worst_files(good), "largest tried": largest_tried(tmp_path)}
+    files = {
+        **worst_files(good),
+        "largest tried": largest_tried(tmp_path),
+        "most members": most_members(tmp_path),
+    }
     paths = [tmp_path / f"file-{i}" for i in range(len(files))]
     (tmp_path / "good").write_bytes(good)
     for path, data in zip(paths, files.values(), strict=True):
@@ -942,7 +955,11 @@ def test_no_file_takes_more_than_twice_its_size_and_100_mb(good, tmp_path):
     assert len(lines) == len(files), run.stdout + run.stderr
     for (name, data), line in zip(files.items(), lines, strict=True):
         what, grown, seconds = line.split()
-        expected = "loaded" if name in ("4 million scores", "notes", "wide text", "largest tried") else "refused"
+        expected = (
+            "loaded"
+            if name in ("4 million scores", "notes", "wide text", "largest tried", "most members")
+            else "refused"
+        )
         assert what == expected, (name, line)
         assert int(grown) <= 2 * len(data) + 100_000_000, (name, len(data), line)
         assert float(seconds) < 10, (name, line)

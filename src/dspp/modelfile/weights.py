@@ -72,7 +72,9 @@ def split_members(tensors: Tensors, count: int) -> list[Tensors]:
             continue
         prefix = name[: name.find(".model.") + len(".model.")]
         if prefix not in prefixes:
-            raise InputError(f"{name:.100}: not a tensor of this model, which has {count} members")
+            raise InputError(
+                f"{name:.100}: not a tensor of this model, whose members have the numbers 0 to {count - 1}"
+            )
         prefixes[prefix][name.removeprefix(prefix)] = tensors[name]
     return list(prefixes.values())
 
