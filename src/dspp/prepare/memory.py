@@ -48,7 +48,6 @@ def prepare_in_memory(
         scale_X=scale_X,
         codec=codec,
         target_names=table.target_names,
-        column_names=table.names,
         table_rows=table_rows,
         notes=(*table.notes, *_notes(encoder, train, table)),
     )
