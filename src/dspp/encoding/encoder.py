@@ -33,8 +33,6 @@ from dspp.table.memory import BLOCK, number_columns
 from dspp.table.messages import Place, check_names
 from dspp.table.table import MemoryTable
 
-__all__ = ["BLOCK", "MAX_COLUMNS", "Category", "TableEncoder", "TableLearner", "encode", "learn", "reading_types"]
-
 MAX_COLUMNS: Final = 10_000  # of a table
 
 IN_X: Final = Place("X")  # where rows are that came from Python
