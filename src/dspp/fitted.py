@@ -211,6 +211,7 @@ class Fitted:
         """
         mixture = self.predict(table)
         draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
+        ends = None if interval is None else self._intervals(mixture, interval)
         columns: dict[str, Tensor] = {}
         for t, (name, one) in enumerate(zip(self.target_names, mixture.outputs(), strict=True)):
             if moments:
@@ -218,20 +219,21 @@ class Fitted:
             if len(quantiles):
                 values = one.quantile(torch.tensor(quantiles, dtype=torch.float64))
                 columns |= {f"{name}_{quantile_name(p)}": row for p, row in zip(quantiles, values, strict=True)}
-            if interval is not None:
-                ends = self._interval(mixture, one, t, interval)
-                columns |= {f"{name}_lower": ends[0], f"{name}_upper": ends[1]}
+            if ends is not None:
+                columns |= {f"{name}_lower": ends[0][:, t], f"{name}_upper": ends[1][:, t]}
             if components:
                 columns |= _components(name, one)
             if draws is not None:
                 columns |= {f"{name}_sample_{k}": draws[k, :, t] for k in range(samples)}
         return {name: column.contiguous().numpy() for name, column in columns.items()}
 
-    def _interval(self, mixture: Predictive, one: RealPredictive, t: int, coverage: float) -> tuple[Tensor, Tensor]:
-        """The ends of an output's central interval, recalibrated where there are calibration scores."""
-        if self.recalibration is None:
-            return one.interval(coverage)
-        lower, upper = (ends.reshape(len(one), -1)[:, t] for ends in self.recalibration.interval(mixture, coverage))
+    def _intervals(self, mixture: Predictive, coverage: float) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
+        """The ends of the central intervals, recalibrated where there are calibration scores."""
+        if self.recalibration is not None:
+            lower, upper = self.recalibration.interval(mixture, coverage)
+            return lower.reshape(len(mixture), -1), upper.reshape(len(mixture), -1)
+        pairs = [one.interval(coverage) for one in mixture.outputs()]
+        lower, upper = (torch.stack(ends, dim=1) for ends in zip(*pairs, strict=True))
         return lower, upper
 
     def why_infinite(self, coverage: float | None) -> str:

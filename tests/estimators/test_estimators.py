@@ -372,6 +372,18 @@ def test_a_loaded_estimator_has_the_settings_it_was_fitted_with(tmp_path) -> Non
     assert again.train_config(N, 0) == estimator.train_config(N, 0)
 
 
+def test_a_loaded_estimator_has_the_parameters_it_was_given(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Not what differs from the preset: also what only `fit` is told, and what a preset has anyway."""
+    told = {"validation_fraction": 0.2, "calibration_fraction": 0.15, "conformal": True, "time_budget": 500.0}
+    told |= {"width": np.int64(5), "model_settings": {"features": (4, 3)}, "random_state": 7}
+    estimator = DSPPRegressor(**{**QUICK, **told}, checkpoint=tmp_path / "state").fit(X, Y)
+    estimator.save(tmp_path / "model.dspp")
+    again = dspp.load(tmp_path / "model.dspp")
+    assert again.get_params() == estimator.get_params() | {"checkpoint": None, "progress": None}
+    again.fit(X, Y)
+    np.testing.assert_array_equal(again.predict(X), estimator.predict(X))
+
+
 def test_a_module_of_the_user_s(tmp_path) -> None:  # type: ignore[no-untyped-def]
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
     estimator = PPGPRRegressor(**QUICK, features=module).fit(X, Y)

@@ -29,7 +29,8 @@ from typer.testing import CliRunner
 from dspp import DSPPRegressor, InputError, PPGPRRegressor, TrainConfig, load, preset, storage
 from dspp.cli import app, sources
 from dspp.encoding import learning
-from dspp.encoding.encoder import Category, TableEncoder, TableLearner
+from dspp.encoding.columns import Category
+from dspp.encoding.encoder import TableEncoder, TableLearner
 from dspp.encoding.scaling import RunningScale, Standardizer
 from dspp.errors import CheckpointError, TrainingInterrupted
 from dspp.estimators import Regressor

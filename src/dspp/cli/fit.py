@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +40,11 @@ def _run(options: FitOptions, session: Session, first: bool) -> None:
     checkpoint = None if options.tune else options.kept
     settings = options.settings(time_budget=budget, checkpoint=checkpoint, progress=session.bars)
     on_disk = sources.is_on_disk(options)
+    if not on_disk:
+        with session.working(f"reading {options.train}"):
+            table, prepared = sources.prepare_rows(options, settings, on_disk)
     with _resumable(options, session), _until_signalled() as stop:
-        with session.working(f"reading {options.train}") if not on_disk else nullcontext():
+        if on_disk:
             table, prepared = sources.prepare_rows(options, settings, on_disk, stop)
         with prepared:
             session.say(*_lines(options, table, prepared, settings))

@@ -95,7 +95,7 @@ def from_fitted(fitted: Fitted) -> Regressor:
     kind = ESTIMATORS[_plain_name(fitted.members[0].spec)]
     params = _reconstruct(fitted) if fitted.params is None else fitted.params
     known = kind._get_param_names()
-    return attach(kind(**{name: _tuple(value) for name, value in params.items() if name in known}), fitted)
+    return attach(kind(**{name: _from_json(value) for name, value in params.items() if name in known}), fitted)
 
 
 def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
@@ -108,8 +108,10 @@ def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
     return estimator
 
 
-def _tuple(value: Any) -> Any:
+def _from_json(value: Any) -> Any:
     """A parameter from JSON, where tuples are lists."""
+    if isinstance(value, dict):
+        return {name: _from_json(part) for name, part in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 
