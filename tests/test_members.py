@@ -283,7 +283,7 @@ def test_info_lists_members(joined, parts, tmp_path):
     assert [member["settings"]["model"]["kernel"] for member in known["members"]] == kernels
     assert len(set(kernels)) == 2
     text, known = run("info", one), json.loads(run("info", one, "--json"))
-    assert "weight" not in text
+    assert ", weight " not in text
     assert "members" not in known
     assert known["settings"]["model"]["inducing"] == 6
     out = tmp_path / "predictions.csv"
