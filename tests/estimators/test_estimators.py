@@ -312,7 +312,9 @@ def test_rows_held_out_for_calibration_do_not_reach_the_model() -> None:
     other_X[held], other_Y[held] = 1e3, -1e3
     a = estimator.fit(X, Y).fitted_
     b = estimator.fit(other_X, other_Y).fitted_
-    for (name, p), q in zip(a.model.state_dict().items(), b.model.state_dict().values(), strict=True):
+    for (name, p), q in zip(
+        a.members[0].model.state_dict().items(), b.members[0].model.state_dict().values(), strict=True
+    ):
         assert torch.equal(p, q), name
     np.testing.assert_array_equal(a.scale_X.mean, b.scale_X.mean)
 
@@ -323,7 +325,7 @@ def test_validation_rows_teach_neither_scale_nor_weights_of_the_last_epoch() -> 
     straight = estimator.fit(X, Y, X, Y).fitted_
     np.testing.assert_array_equal(shifted.scale_X.mean, straight.scale_X.mean)
     np.testing.assert_array_equal(shifted.codec.scale.scale, straight.codec.scale.scale)
-    assert [e.objective for e in shifted.history] == [e.objective for e in straight.history]
+    assert [e.objective for e in shifted.members[0].history] == [e.objective for e in straight.members[0].history]
 
 
 # ---------------------------------------------------------------- files
