@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dspp.cli.options import KERNELS, LIKELIHOODS, MODELS, RULES, TOPOLOGIES, flag, option, sizes
+from dspp.cli.names import registered
+from dspp.cli.options import flag, option, sizes
 from dspp.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 DATA, MODEL, TRAINING, SEARCH, RESULT = "Data", "Model", "Training", "Search for settings", "Result"
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
+MODELS, KERNELS, RULES, TOPOLOGIES, LIKELIHOODS = map(
+    registered, ("PRESETS", "KERNELS", "RULES", "TOPOLOGIES", "LIKELIHOODS")
+)
 
 EXAMPLES = """Examples:
 
