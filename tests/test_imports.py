@@ -51,7 +51,17 @@ import dspp
 dspp.DSPPRegressor()
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
-SLOW = ("pyarrow.dataset", "pyarrow.parquet", "scipy.stats", "optuna", "matplotlib", "rich", "typer", "joblib", "jinja2")
+SLOW = (
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "scipy.stats",
+    "optuna",
+    "matplotlib",
+    "rich",
+    "typer",
+    "joblib",
+    "jinja2",
+)
 
 
 def test_the_first_estimator_imports_nothing_slow() -> None:

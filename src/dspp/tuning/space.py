@@ -117,6 +117,10 @@ class Space:
         ordered: dict[str, Dimension] = {"model": Choices(self.models)}
         ordered |= {name: dimensions[name] for name in sorted(dimensions, key=lambda name: name != "layers")}
         self.dimensions = {name: dimension for name, dimension in ordered.items() if name not in self._fixed}
+        likelihoods = {self._fixed.get("likelihood") or preset(name).model.likelihood for name in self.models}
+        if len(likelihoods) > 1:  # each has its own way to encode targets, which are encoded once for all trials
+            names = ", ".join(sorted(likelihoods))
+            raise InputError(f"models: got the likelihoods {names}, expected one; set 'likelihood' in base")
 
     def choose(self, choose: Callable[[str, Dimension], Any]) -> dict[str, Any]:
         """One setting: what `choose` says for each parameter that applies, given those before it.
