@@ -220,7 +220,7 @@ def test_presets_of_the_package_by_name(name: str, tmp_path: Path) -> None:
 def test_a_search_takes_it(jobs: int, parts: ModuleType) -> None:
     base = {name: value for name, value in QUICK.items() if name != "progress"}
     result = dspp.tune(X, Y, models=["my-preset"], space={"beta": [0.1, 0.2]}, base=base, jobs=jobs, progress=False)
-    assert [trial.state for trial in result.trials] == ["finished"] * 2, result.trials
+    assert {trial.state for trial in result.trials} <= {"finished", "pruned"}, result.trials
     assert isinstance(result.best_estimator, PresetRegressor)
     with pytest.raises(InputError, match="got the likelihoods gaussian, my-likelihood, expected one"):
         dspp.tune(X, Y, models=["my-preset", "dspp"])
