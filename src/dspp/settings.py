@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from dspp.config import TrainConfig
+from dspp.config import ModelConfig, TrainConfig
 from dspp.errors import InputError
 from dspp.presets import Spec, preset
 from dspp.quadrature import RULES
@@ -34,27 +34,28 @@ class Parameters:
         width: GPs per hidden layer; None: 5, or 20 for several outputs, which share them.
         inducing: Inducing points per GP; more are slower and finer.
         kernel: matern52, matern32, matern12 or rbf.
-        rule: Quadrature rule of the hidden layers: qr3, qr1, qr2, gauss-hermite, monte-carlo.
-        sites: Sites of the quadrature rule.
-        likelihood: Distribution of the noise: gaussian, student-t (outliers) or log-normal (positive targets).
-        topology: Inputs of the hidden layers after the first.
-        features: Layer sizes of a neural network in front of the first layer, or your own module; None: no network.
-        beta: Weight of the KL term; larger is smoother.
-        epochs: Passes over the training rows; None: 40, or more on small tables, for at least 1,000 steps.
-        batch_size: Rows per step.
-        learning_rate: Initial learning rate of Adam.
-        restarts: Short runs from different starts, of which the best continues.
-        patience: Stop after this many epochs without a better validation NLL; None: never.
-        validation_fraction: Fraction of the rows held out for choosing the best epoch, if `fit` gets no validation
-            rows; 0: none. Tables of fewer than 20 rows hold out no rows.
-        conformal: Whether to recalibrate intervals, with a finite-sample guarantee, on held-out rows.
-        calibration_fraction: Fraction of the rows held out for recalibration.
-        time_budget: Time limit of `fit` in seconds; it trains fewer epochs if needed.
-        checkpoint: A file for the state of training, from which an interrupted `fit` resumes. It is kept after `fit`,
-            so that the same `fit` can be repeated at once; delete it before fitting other rows or settings.
-        model_settings: Further fields of `ModelConfig`.
-        train_settings: Further fields of `TrainConfig`.
-        random_state: The same seed gives identical results.
+        rule: how uncertainty crosses a hidden layer: qr3, qr1, qr2, gauss-hermite, monte-carlo.
+        sites: sites of the rule.
+        likelihood: how targets scatter: gaussian, student-t (outliers) or log-normal (positive targets); None: the
+            preset's own, gaussian for all presets of this package.
+        topology: what hidden layers after the first read.
+        features: sizes of a neural network in front of the first layer, or a module of your own; None: nothing.
+        beta: weight of the KL term; larger is smoother.
+        epochs: passes over the training rows; None: 40, or more on small tables, to take at least 1,000 steps.
+        batch_size: rows per step.
+        learning_rate: of Adam at the start.
+        restarts: short trials from different starts, of which the best is trained on.
+        patience: stop after so many epochs without a better validation NLL; None: go on to the end.
+        validation_fraction: share of the rows held out to choose the best epoch, when `fit` is given no validation
+            rows; 0: none. Tables of fewer than 20 rows hold nothing out.
+        conformal: whether intervals are recalibrated, with a finite-sample guarantee, on rows held out for it.
+        calibration_fraction: the share of rows held out for that.
+        time_budget: seconds that `fit` may take; it trains fewer epochs if need be.
+        checkpoint: a file to keep the state of training in, so that a killed `fit` resumes where it was. It stays after
+            a finished `fit`, which it can repeat at once; delete it before you fit other rows or settings.
+        model_settings: further fields of `ModelConfig`.
+        train_settings: further fields of `TrainConfig`.
+        random_state: the same seed gives the same bits.
         device: cpu or cuda.
         progress: Whether to show a progress bar; None: only on a terminal.
     """
@@ -65,7 +66,7 @@ class Parameters:
     kernel: str | None = None
     rule: str | None = None
     sites: int | None = None
-    likelihood: str = "gaussian"
+    likelihood: str | None = None
     topology: str | None = None
     features: Sequence[int] | nn.Module | None = None
     beta: float | None = None
@@ -108,7 +109,8 @@ class Settings(Parameters):
             given["features"] = tuple(self.features)
         given |= self.model_settings or {}
         spec = preset(self.preset, **given)
-        if num_outputs == 1 or spec.model.layers == 1 or "width" in given or RULES[spec.model.rule].grid:  # S^W sites
+        own_width = "width" in given or spec.model.width != ModelConfig().width
+        if num_outputs == 1 or spec.model.layers == 1 or own_width or RULES[spec.model.rule].grid:  # S^W sites
             return spec
         return replace(spec, model=spec.model.change(width=SHARED_WIDTH))
 

@@ -70,6 +70,10 @@ class Datetime(Column):
         """Microseconds without a zone, taken as UTC."""
         return pa.timestamp("us")
 
+    def has_gaps(self, array: pa.Array, place: Place) -> bool:
+        """Whether a moment is missing."""
+        return bool(arrays.datetimes(array, place)[1].any())
+
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
         """Write the days, the cycles and the indicator."""
         micros, absent = arrays.datetimes(array, place)

@@ -33,9 +33,7 @@ from dspp.table.memory import BLOCK, number_columns
 from dspp.table.messages import Place, check_names
 from dspp.table.table import MemoryTable
 
-__all__ = ["BLOCK", "MAX_COLUMNS", "Category", "TableEncoder", "TableLearner", "encode", "learn", "reading_types"]
-
-MAX_COLUMNS: Final = 10_000
+MAX_COLUMNS: Final = 10_000  # of a table
 
 IN_X: Final = Place("X")
 
@@ -89,11 +87,9 @@ class TableEncoder:
         Raises:
             InputError: See `transform`.
         """
-        tolerant = type(self)(tuple(column.allow_missing() for column in self.columns), self.notes)
-        ends = np.cumsum([len(column.features) for column in tolerant._used])
-        marks = np.any(tolerant.transform(table, place)[:, ends - 1] > 0, axis=0).tolist()  # the last feature
-        gaps = {column.name for column, gap in zip(tolerant._used, marks, strict=True) if gap}
-        return type(self)(tuple(c.allow_missing() if c.name in gaps else c for c in self.columns), self.notes)
+        rows = self._select(table, place.where)
+        gaps = {column.name for column in self._used if _has_gaps(column, rows.column(column.name), place)}
+        return type(self)(tuple(c.with_gaps() if c.name in gaps else c for c in self.columns), self.notes)
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -242,7 +238,16 @@ def _add(learner: Learner, column: pa.ChunkedArray | pa.Array, place: Place) -> 
         done += len(chunk)
 
 
-def _make_note(column: Column, hint: str = "") -> tuple[Column, Note | None]:
+def _has_gaps(column: Column, values: pa.ChunkedArray, place: Place) -> bool:
+    done = 0
+    for chunk in values.chunks:
+        if column.has_gaps(chunk, place.of(column.name, done)):
+            return True
+        done += len(chunk)
+    return False
+
+
+def _noted(column: Column, hint: str = "") -> tuple[Column, Note | None]:
     name = f"column {column.name!r}"
     if isinstance(column, Dropped):
         return column, Note(f"{name} is left out", f"it {column.how}{hint and f'; {hint}'}")

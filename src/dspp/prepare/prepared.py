@@ -35,21 +35,20 @@ class Prepared:
     Use it as a context manager: at the end, rows on disk are removed.
 
     Attributes:
-        train: Encoded and standardised training rows, in memory in float64 or in a cache.
-        validation: Encoded and standardised rows for choosing the best epoch and for scores; possibly empty.
-        calibration: Encoded and standardised rows for recalibrating intervals; possibly empty.
-        validation_table: The validation rows as given, with labels and targets.
-        calibration_table: The calibration rows as given, with labels and targets.
-        table: All rows with a target as given; None if they are on disk.
-        encoder: The encoding of the columns; None if the rows are numbers.
-        scale_X: The standardizer of the encoded columns, (D,).
-        codec: The transformation between targets in the user's units and standardised numbers, (N, T).
-        target_names: The names of the T targets.
-        column_names: The names of the input columns; empty if they have none.
-        table_rows: The number of rows of the table, including those without a target.
-        notes: Notes to the user.
-        reused: Whether an existing cache is used.
-        close: Called at the end with whether training succeeded.
+        train: Training rows, encoded and standardised: in memory in float64, or in a cache.
+        validation: Rows that choose the best epoch and are scored, likewise; possibly none.
+        calibration: Rows that recalibrate intervals, likewise; possibly none.
+        validation_table: The validation rows as they were given, with their labels and targets.
+        calibration_table: The calibration rows, likewise.
+        table: All rows that have a target as they were given; None: they are on disk.
+        encoder: From columns to numbers; None: the rows were numbers.
+        scale_X: Of the encoded columns, (D,).
+        codec: From targets to numbers, (N, T), and from predictions to the user's units.
+        target_names: T of them.
+        table_rows: How many rows the table has, those without a target included.
+        notes: What the user should know.
+        reused: Whether a cache was found and not written.
+        close: Called at the end with whether all went well.
     """
 
     train: Rows | RowCache
@@ -62,7 +61,6 @@ class Prepared:
     scale_X: Standardizer  # noqa: N815 - X is a matrix
     codec: Codec
     target_names: tuple[str, ...]
-    column_names: tuple[str, ...]
     table_rows: int
     notes: tuple[Note, ...]
     reused: bool = False
@@ -81,11 +79,6 @@ class Prepared:
     def num_rows(self) -> int:
         """The number of training rows."""
         return len(self.train) if isinstance(self.train, Rows) else self.train.num_rows
-
-    @property
-    def num_inputs(self) -> int:
-        """D, the number of encoded columns."""
-        return len(self.scale_X.mean)
 
     def source(
         self, spec: Spec, config: TrainConfig, reading: Mapping[str, int]

@@ -2,15 +2,15 @@
 
 import glob
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset
 from pyarrow import types
 
 from dspp.errors import InputError
@@ -19,6 +19,9 @@ from dspp.table.arrays import kind_of, simplify_schema
 from dspp.table.files import TYPED_SUFFIXES, open_file
 from dspp.table.messages import check_names, first_line, join_names
 from dspp.table.table import BATCH_ROWS, FileTable, MemoryTable, Table, Types, join, name_file_in_errors
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,8 @@ def open_tables(path: Path) -> JoinedTable:
     return JoinedTable(str(path), tuple(filled), _common_schema(filled))
 
 
-def from_dataset(dataset: pa.dataset.Dataset) -> JoinedTable:
-    """Open an Arrow dataset, whose schema and partitions apply to all its files.
+def from_dataset(dataset: "pa.dataset.Dataset") -> JoinedTable:
+    """The rows of an Arrow dataset, whose schema and partitions hold for all its files.
 
     Raises:
         InputError: The dataset has no rows, is filtered, or contains a damaged file.
@@ -105,8 +108,9 @@ def from_dataset(dataset: pa.dataset.Dataset) -> JoinedTable:
 
 
 def is_dataset(X: Any) -> bool:
-    """Return whether X is an Arrow dataset."""
-    return isinstance(X, pa.dataset.Dataset)
+    """Whether this is an Arrow dataset."""
+    module = sys.modules.get("pyarrow.dataset")  # not imported here: no dataset exists before it is
+    return module is not None and isinstance(X, module.Dataset)
 
 
 def is_folder_or_pattern(path: Path) -> bool:

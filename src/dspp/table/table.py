@@ -75,11 +75,11 @@ class MemoryTable(Table):
         arrow: The columns.
         array: The numbers, if the columns have no names.
         y: The targets, NaN where missing.
-        target_names: The names of the targets.
-        first_row: The number of the first row within the table that this batch is a part of.
-        labels: The labels of the rows, if they are not numbered.
-        line_of: For text files, a function from row numbers to lines.
-        source: The name of the file in labels, if the table has several files.
+        target_names: Their names.
+        first_row: The number of the first row in the table that this is a part of.
+        labels: What to call each row, where that is not its place after the first.
+        line_of: The line of a row of a text file.
+        source: Of a part of a table in several files, what the file is called in labels.
     """
 
     where: str
@@ -119,11 +119,9 @@ class MemoryTable(Table):
 
     @property
     def row_labels(self) -> Sequence[object] | Shaped[np.ndarray, " N"]:
-        """The labels of the rows: by default the row number, prefixed by the file if there are several."""
-        if self.labels is not None:
-            return self.labels
-        numbers = range(self.first_row, self.first_row + len(self))
-        return [f"{self.source}, {number}" for number in numbers] if self.source else numbers
+        """What to call each row: its number, after the file's name where there are several."""
+        labels = range(self.first_row, self.first_row + len(self)) if self.labels is None else self.labels
+        return [f"{self.source}, {label}" for label in labels] if self.source else labels
 
     @property
     def targets(self) -> Float[np.ndarray, "N T"]:
@@ -141,13 +139,14 @@ class MemoryTable(Table):
             yield self.take(np.arange(start, min(start + rows, len(self))))
 
     def take(self, index: Int[np.ndarray, " K"]) -> Self:
-        """Return the rows at `index`, with their labels."""
+        """Some of the rows, which keep their labels."""
+        labels = np.arange(self.first_row, self.first_row + len(self)) if self.labels is None else self.labels
         return replace(
             self,
             arrow=None if self.arrow is None else self.arrow.take(pa.array(index)),
             array=None if self.array is None else self.array[index],
             y=None if self.y is None else self.y[index],
-            labels=np.array(self.row_labels)[index],
+            labels=np.asarray(labels)[index],
         )
 
     def select(self, names: Iterable[str]) -> Self:
