@@ -502,7 +502,7 @@ BAD_FITS = {
     "--target price --epochs 0": "epochs: got 0, expected at least 1",
     "--target price --features 10,x": "--features: expected layer sizes such as 100,50, got '10,x'",
     "--target price --time-budget soon": "--time-budget: expected a duration such as 90s, 5m or 1h30m, got 'soon'",
-    "--target price --validation-fraction 2": "validation_fraction: expected a fraction in [0, 1) that leaves training rows, got 2.0",
+    "--target price --validation-fraction 2": "validation_fraction: expected a fraction in [0, 1)",
     "--target price --validation gone.csv": "gone.csv: the file does not exist",
     "--target price --report no/r.html": "the folder no does not exist; create it first",
     "--target price --epoch 3": "No such option: --epoch",

@@ -269,7 +269,9 @@ def test_no_two_quantiles_share_a_name() -> None:
 @pytest.mark.parametrize("value", [1e200, 1e-200])
 def test_a_target_beyond_float64_squared_is_refused(value: float) -> None:
     y = Y * value if value < 1 else np.where(np.arange(60) == 7, value, Y)
-    with pytest.raises(InputError, match=r"y: column 'y': expected a mean below .* and a standard deviation .*use other units"):
+    with pytest.raises(
+        InputError, match=r"y: column 'y': expected a mean below .* and a standard deviation .*use other units"
+    ):
         tiny(validation_fraction=0).fit(X, y)
     with pytest.raises(InputError, match="y: column 'y1': expected a mean"):
         tiny(validation_fraction=0).fit(X, np.column_stack([Y, y]))

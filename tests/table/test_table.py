@@ -12,7 +12,7 @@ from dspp.errors import InputError
 from dspp.notes import Note, notes_from_json, notes_to_json
 from dspp.table.files import open_table, write_table
 from dspp.table.joined import from_dataset, open_tables
-from dspp.table.memory import check_no_inf, split_targets, table_of, with_targets
+from dspp.table.memory import check_no_inf, split_targets, to_table, with_targets
 from dspp.table.table import MemoryTable, Table
 
 ROWS = pa.table({"a": np.arange(10.0), "b": [f"b{k}" for k in range(10)], "y": [*map(float, range(9)), None]})
@@ -27,7 +27,7 @@ def tables(folder: Path) -> dict[str, Table]:
     for k, part in enumerate((ROWS.slice(0, 6), ROWS.slice(6))):
         pq.write_table(part, parts / f"{k}.parquet")
     found: dict[str, Table] = {suffix: open_table(folder / f"t.{suffix}") for suffix in ("csv", "parquet", "arrow")}
-    return found | {"memory": table_of(ROWS), "folder": open_tables(parts), "dataset": from_dataset(ds.dataset(parts))}
+    return found | {"memory": to_table(ROWS), "folder": open_tables(parts), "dataset": from_dataset(ds.dataset(parts))}
 
 
 def test_rows_are_the_same_wherever_they_are(tmp_path: Path) -> None:
@@ -54,16 +54,16 @@ def test_rows_that_were_picked_keep_their_names_in_errors(tmp_path: Path) -> Non
 
 
 def test_targets_among_the_columns() -> None:
-    table = split_targets(table_of(ROWS), ["y"], drop=["b"])
+    table = split_targets(to_table(ROWS), ["y"], drop=["b"])
     assert (table.names, table.target_names, len(table)) == (("a",), ("y",), 9)
     assert table.targets.shape == (9, 1)
     assert [str(note) for note in table.notes] == ["1 row without a target left out"]
     with pytest.raises(InputError, match="column 'b', row 0: got 'b0', expected a number"):
-        split_targets(table_of(ROWS), ["b"])
+        split_targets(to_table(ROWS), ["b"])
 
 
 def test_targets_apart_from_the_rows_have_an_axis() -> None:
-    numbers = table_of(np.ones((3, 2)))
+    numbers = to_table(np.ones((3, 2)))
     assert isinstance(numbers, MemoryTable)
     assert with_targets(numbers, np.zeros(3)).targets.shape == (3, 1)
     assert with_targets(numbers, np.zeros((3, 1))).target_names == ("y",)

@@ -7,7 +7,7 @@ import typer
 
 from dspp.cli import demo, evaluate, fit, fit_options, info, predict
 from dspp.cli.group import Commands
-from dspp.cli.options import command_of, flag, option
+from dspp.cli.options import flag, make_command, option
 from dspp.cli.session import import_modules
 
 EXAMPLES = """Try it:
@@ -44,8 +44,8 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def store_shared_options(
     ctx: typer.Context,
-    quiet: Annotated[bool, flag("--quiet", "Print errors only; no bars.")] = False,
-    debug: Annotated[bool, flag("--debug", "Show where an error came from.")] = False,
+    quiet: Annotated[bool, flag("--quiet", "Print errors only; no progress bars.")] = False,
+    debug: Annotated[bool, flag("--debug", "Show the traceback of an error.")] = False,
     modules: Annotated[
         list[str] | None,
         option("Import a module that registers parts of your own; repeatable.", "MODULE", None, "--import"),

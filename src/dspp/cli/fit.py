@@ -43,7 +43,7 @@ def _run(options: FitOptions, session: Session, first: bool) -> None:
     if not on_disk:
         with session.working(f"reading {options.train}"):
             table, prepared = sources.prepare_rows(options, settings, on_disk)
-    with _resumable(options, session), _until_signalled() as stop:
+    with _say_how_to_resume(options, session), _stop_on_signal() as stop:
         if on_disk:
             table, prepared = sources.prepare_rows(options, settings, on_disk, stop)
         with prepared:

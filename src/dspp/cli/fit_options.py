@@ -78,31 +78,24 @@ class FitOptions:
         option(f"Inputs of later hidden layers: {', '.join(TOPOLOGIES)}.", "NAME", MODEL, choices=TOPOLOGIES),
     ] = None
     likelihood: Annotated[
-        str | None, option(f"How targets scatter: {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=LIKELIHOODS)
+        str | None, option(f"Distribution of the noise: {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=LIKELIHOODS)
     ] = None
-    features: Annotated[str | None, option("Sizes of a neural network in front, such as 100,50.", "SIZES", MODEL)] = (
-        None
-    )
+    features: Annotated[
+        str | None, option("Layer sizes of a neural network in front, such as 100,50.", "SIZES", MODEL)
+    ] = None
     beta: Annotated[float | None, option("Weight of the KL term; larger is smoother.", "NUMBER", MODEL)] = None
     conformal: Annotated[
         bool, flag("--conformal", "Recalibrate intervals, with a guarantee, on 10 % of the rows.", MODEL)
     ] = False
     epochs: Annotated[int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING)] = None
-    batch_size: Annotated[int, option("Rows a step.", "N", TRAINING)] = 500
-    learning_rate: Annotated[float, option("Of Adam, at the start.", "NUMBER", TRAINING)] = 0.05
+    batch_size: Annotated[int, option("Rows per step.", "N", TRAINING)] = 500
+    learning_rate: Annotated[float, option("Initial learning rate of Adam.", "NUMBER", TRAINING)] = 0.05
     schedule: Annotated[
         str | None,
-        option(f"How the rate changes: {', '.join(SCHEDULES)}.", "NAME", TRAINING, choices=SCHEDULES),
+        option(f"Learning rate schedule: {', '.join(SCHEDULES)}.", "NAME", TRAINING, choices=SCHEDULES),
     ] = None
-    restarts: Annotated[int, option("Short trials from different starts; the best is trained on.", "N", TRAINING)] = 3
-    patience: Annotated[
-        int | None, option("Stop after so many epochs without a better validation NLL.", "N", TRAINING)
-    ] = None
-    time_budget: Annotated[
-        str | None, option("Be ready in 90s, 5m or 2h; epochs are left out if need be.", "TIME", TRAINING)
-    ] = None
-    seed: Annotated[int, option("The same seed gives the same model.", "N", TRAINING)] = 0
-    threads: Annotated[int | None, option("Threads to train with; all cores unless given.", "N", TRAINING, min=1)] = (
+    restarts: Annotated[int, option("Short runs from different starts; the best one continues.", "N", TRAINING)] = 3
+    patience: Annotated[int | None, option("Stop after N epochs without a better validation NLL.", "N", TRAINING)] = (
         None
     )
     time_budget: Annotated[

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from dspp.cli.session import Session, Stopped, print_error
 from dspp.errors import CheckpointError, DsppError, InputError, ModelFileError
 
-ANYWHERE = ("--debug", "--quiet")  # options of `dspp` that may also follow the command, as may
+ANYWHERE = ("--debug", "--quiet")  # global options that may also follow the command, as may
 IMPORT = "--import"  # with its value
 BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
 

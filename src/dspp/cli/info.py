@@ -72,7 +72,7 @@ def _member_facts(member: "Member") -> dict[str, Any]:
     }
 
 
-def _shown(fitted: "Fitted", path: Path) -> list[Any]:
+def _describe(fitted: "Fitted", path: Path) -> list[Any]:
     known = facts(fitted, path)
     members = list(zip(fitted.members, fitted.weights, known.get("members", [known]), strict=True))
     source = f"{fitted.num_inputs} numbers without names"
@@ -98,7 +98,7 @@ def _shown(fitted: "Fitted", path: Path) -> list[Any]:
         lines += show.score_table("Scores on validation rows", fitted.metrics, "evaluate")
     for k, (_, _, values) in enumerate(members, start=1):
         title = "Settings" if len(members) == 1 else f"Settings of member {k}"
-        settings = [(name, _short(part)) for name, part in values["settings"].items()]
+        settings = [(name, _format_values(part)) for name, part in values["settings"].items()]
         lines += show.table(title, ("of", "values"), settings)
     return lines
 

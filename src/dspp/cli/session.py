@@ -86,8 +86,8 @@ def import_modules(names: Iterable[str]) -> None:
             raise InputError(f"--import {name}: it failed with {reason}; run it with --debug to see where") from problem
 
 
-def complain(text: str) -> None:
-    """Print one line to standard error, whatever is in `text`."""
+def print_error(text: str) -> None:
+    """Print text as one line on stderr."""
     print(f"dspp: {' '.join(text.split())}", file=sys.stderr)
 
 

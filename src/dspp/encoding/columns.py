@@ -91,8 +91,8 @@ class Column(ABC):
         """Whether a value is missing."""
         return False
 
-    def with_gaps(self) -> "Column":
-        """Return the same column with a mark for missing values as its last feature."""
+    def allow_missing(self) -> "Column":
+        """Return the same column with an indicator of missing values as its last feature."""
         change: dict[str, Any] = {"missing": True}
         return replace(self, **change) if hasattr(self, "missing") else self
 

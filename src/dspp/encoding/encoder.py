@@ -33,7 +33,7 @@ from dspp.table.memory import BLOCK, number_columns
 from dspp.table.messages import Place, check_names
 from dspp.table.table import MemoryTable
 
-MAX_COLUMNS: Final = 10_000  # of a table
+MAX_COLUMNS: Final = 10_000
 
 IN_X: Final = Place("X")
 
@@ -89,7 +89,7 @@ class TableEncoder:
         """
         rows = self._select(table, place.where)
         gaps = {column.name for column in self._used if _has_gaps(column, rows.column(column.name), place)}
-        return type(self)(tuple(c.with_gaps() if c.name in gaps else c for c in self.columns), self.notes)
+        return type(self)(tuple(c.allow_missing() if c.name in gaps else c for c in self.columns), self.notes)
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -247,7 +247,7 @@ def _has_gaps(column: Column, values: pa.ChunkedArray, place: Place) -> bool:
     return False
 
 
-def _noted(column: Column, hint: str = "") -> tuple[Column, Note | None]:
+def _make_note(column: Column, hint: str = "") -> tuple[Column, Note | None]:
     name = f"column {column.name!r}"
     if isinstance(column, Dropped):
         return column, Note(f"{name} is left out", f"it {column.how}{hint and f'; {hint}'}")

@@ -22,7 +22,7 @@ from dspp.table import arrays
 from dspp.table.messages import Place, join_names
 
 MOST_VALUES: Final = 100_000  # sampled from a stream for the median
-MOST_COUNTED: Final = 100_000  # levels of a category in a stream that are counted
+MOST_COUNTED: Final = 100_000  # levels of a category in a stream that are counted that are counted
 
 
 class Learner(ABC):

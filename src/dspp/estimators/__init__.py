@@ -123,14 +123,14 @@ def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
 
 
 def _from_json(value: Any) -> Any:
-    """A parameter from JSON, where tuples are lists."""
+    """Convert a list, as JSON stores tuples, back to a tuple."""
     if isinstance(value, dict):
         return {name: _from_json(part) for name, part in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 
 def _reconstruct(fitted: Fitted) -> dict[str, Any]:
-    """The parameters behind a model file that does not hold them: what differs from the preset."""
+    """Return the parameters for a model file that does not store them: those that differ from the preset."""
     spec, train = fitted.members[0].spec, fitted.members[0].train
     usual = preset(spec.name)
     model = _differences(spec.model, usual.model) | _differences(spec.objective, usual.objective)

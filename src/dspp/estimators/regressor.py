@@ -56,9 +56,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
     # ---------------------------------------------------------------- settings
 
     def settings(self) -> Settings:
-        """What these parameters mean, with a seed drawn from `random_state`."""
+        """Return the settings for these parameters, with a seed drawn from `random_state`."""
         given = {"preset": self._preset} | self.get_params(deep=False)
-        return Settings(**given | {"random_state": seed_of(self.random_state)})
+        return Settings(**given | {"random_state": to_seed(self.random_state)})
 
     def spec(self, num_outputs: int = 1) -> Spec:
         """Return the model and the objective for this number of outputs."""

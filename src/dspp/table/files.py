@@ -16,9 +16,9 @@ from dspp.storage import open_atomic
 from dspp.table.arrays import simplify_schema, simplify_types
 from dspp.table.csvfile import CsvFile
 from dspp.table.messages import check_names, first_line
-from dspp.table.table import FileTable, Types, problems_with
+from dspp.table.table import FileTable, Types, name_file_in_errors
 
-TYPED: Final = (".parquet", ".feather", ".arrow")  # files whose columns have types
+TYPED_SUFFIXES: Final = (".parquet", ".feather", ".arrow")  # files whose columns have types
 
 
 def open_table(path: str | os.PathLike[str]) -> FileTable:
@@ -67,13 +67,13 @@ class ParquetFile(FileTable):
             return cls(path, simplify_schema(file.schema_arrow), file.metadata.num_rows)
 
     def _read(self, column_types: Types) -> pa.Table:
-        with problems_with(self.path), _parquet().ParquetFile(self.path) as file:
-            return _sound(file.read())
+        with name_file_in_errors(self.path), _parquet().ParquetFile(self.path) as file:
+            return _validate(file.read())
 
     def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
-        with problems_with(self.path), _parquet().ParquetFile(self.path, pre_buffer=False) as file:
-            for group in range(file.num_row_groups):  # all groups at once would keep what has been read of each
-                yield from map(_sound, file.iter_batches(batch_size=rows, row_groups=[group]))
+        with name_file_in_errors(self.path), _parquet().ParquetFile(self.path, pre_buffer=False) as file:
+            for group in range(file.num_row_groups):  # iterating over all groups at once would keep them all in memory
+                yield from map(_validate, file.iter_batches(batch_size=rows, row_groups=[group]))
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def _parquet() -> Any:
     return parquet
 
 
-def _sound(table: Any) -> Any:
-    """Return a table or batch made `plain`, its inner pointers and text in order: readers trust what the file says."""
+def _validate(table: Any) -> Any:
+    """Validate offsets and text, which Arrow's readers take on trust, and simplify the types."""
     table.validate(full=True)
     return simplify_types(table)
 

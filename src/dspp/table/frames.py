@@ -14,8 +14,8 @@ from jaxtyping import Shaped
 from pyarrow import types
 
 from dspp.errors import InputError
-from dspp.table.arrays import plain
-from dspp.table.messages import Place, check_names, first_line, listed
+from dspp.table.arrays import simplify_types
+from dspp.table.messages import Place, check_names, first_line, join_names
 
 
 def is_frame(X: object) -> bool:

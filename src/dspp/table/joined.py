@@ -108,7 +108,7 @@ def from_dataset(dataset: "pa.dataset.Dataset") -> JoinedTable:
 
 
 def is_dataset(X: Any) -> bool:
-    """Whether this is an Arrow dataset."""
+    """Return whether X is an Arrow dataset."""
     module = sys.modules.get("pyarrow.dataset")  # not imported here: no dataset exists before it is
     return module is not None and isinstance(X, module.Dataset)
 

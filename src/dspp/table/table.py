@@ -119,7 +119,7 @@ class MemoryTable(Table):
 
     @property
     def row_labels(self) -> Sequence[object] | Shaped[np.ndarray, " N"]:
-        """What to call each row: its number, after the file's name where there are several."""
+        """The labels of the rows: by default the row number, prefixed by the file if there are several."""
         labels = range(self.first_row, self.first_row + len(self)) if self.labels is None else self.labels
         return [f"{self.source}, {label}" for label in labels] if self.source else labels
 
@@ -139,7 +139,7 @@ class MemoryTable(Table):
             yield self.take(np.arange(start, min(start + rows, len(self))))
 
     def take(self, index: Int[np.ndarray, " K"]) -> Self:
-        """Some of the rows, which keep their labels."""
+        """Return the rows at `index`, with their labels."""
         labels = np.arange(self.first_row, self.first_row + len(self)) if self.labels is None else self.labels
         return replace(
             self,

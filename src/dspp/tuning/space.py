@@ -102,8 +102,8 @@ class Space:
     def __init__(self, models: Sequence[str], given: Mapping[str, Any] | None, base: Mapping[str, Any]) -> None:
         _check_names(base, OWN, "base")
         self.modules = extension_modules()  # which hold the user's own parts, for workers
-        self.base = {name: value for name, value in base.items() if value is not None}  # None: not given
-        self._fixed = dict(self.base)  # by the names of the settings themselves
+        self.base = {name: value for name, value in base.items() if value is not None}  # None means not given
+        self._fixed = dict(self.base)  # including the contents of FURTHER
         for where in FURTHER:
             self._fixed |= self.base.get(where, {})
         self._is_default = given is None
@@ -204,9 +204,9 @@ def _known_models(models: Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys([models] if isinstance(models, str) else models))
     for name in names:
         if name not in PRESETS:
-            raise InputError(f"models: got {name!r}; choose from: {', '.join(PRESETS)}")
+            raise InputError(f"models: unknown model {name!r}; choose from: {', '.join(PRESETS)}")
     if not names:
-        raise InputError(f"models: got none; choose from: {', '.join(PRESETS)}")
+        raise InputError(f"models: expected at least one model, got none; choose from: {', '.join(PRESETS)}")
     return names
 
 

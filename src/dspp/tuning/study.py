@@ -19,7 +19,7 @@ from optuna.storages.journal import JournalFileBackend
 from dspp.errors import CheckpointError, InputError
 from dspp.prepare import Prepared
 from dspp.storage import lock
-from dspp.table.arrays import decoded
+from dspp.table.arrays import decode
 
 NAME = "dspp"  # name of the study in its journal
 HEAD = b'{"op_code":'  # the first bytes of a journal
@@ -77,7 +77,7 @@ def digest(prepared: Prepared) -> str:
         assert table is not None
         hasher.update(str(table.schema.remove_metadata()).encode())
         if table.arrow is not None:
-            columns = {name: decoded(table.arrow.column(name).combine_chunks()) for name in table.names}
+            columns = {name: decode(table.arrow.column(name).combine_chunks()) for name in table.names}
             for batch in pa.table(columns).to_batches():
                 hasher.update(batch.serialize())
         for array in (table.array, table.targets):

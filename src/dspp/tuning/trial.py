@@ -102,18 +102,24 @@ def evaluate(
         monitor.planned = settings.train_config(prepared.num_rows).epochs
         fitted, _ = train(prepared, settings, on_epoch=monitor, should_stop=should_stop)
     except optuna.TrialPruned:
-        return watch.outcome("pruned", standardised=watch.best / observed_per_row)
-    except (InputError, NumericalError, TrainingDiverged) as problem:  # of this setting: the data was checked
-        return watch.outcome("failed", reason=str(problem))
+        return monitor.outcome("pruned", standardised=monitor.best / observed_per_row)
+    except (
+        InputError,
+        NumericalError,
+        TrainingDiverged,
+    ) as problem:  # caused by this setting: the data was checked before
+        return monitor.outcome("failed", reason=str(problem))
     history = fitted.members[0].history  # a trial trains one
-    watch.epochs = history[-1].number
+    monitor.epochs = history[-1].number
     value = fitted.metrics["nll"]
     if not math.isfinite(value):
-        return watch.outcome("failed", reason=f"its validation NLL is {value}")
+        return monitor.outcome("failed", reason=f"the validation NLL is {value}")
     best = min(epoch.val_nll for epoch in history if epoch.val_nll is not None)
-    fitted = replace(fitted, params=space.settings(params, seed).params())  # the time was the search's
-    overhead = watch.seconds - fitted.seconds
-    outcome = watch.outcome("finished", standardised=best / observed_per_row)  # as `value`, but for the units
+    fitted = replace(
+        fitted, params=space.settings(params, seed).params()
+    )  # without the time budget, which was the search's
+    overhead = monitor.seconds - fitted.seconds
+    outcome = monitor.outcome("finished", standardised=best / observed_per_row)  # like `value`, in other units
     return replace(outcome, value=value, overhead=overhead, fitted=fitted)
 
 
@@ -147,9 +153,9 @@ def run_trial(order: TrialOrder, prepared: Prepared, space: Space, seed: int) ->
     for module in space.modules:
         with contextlib.suppress(ImportError):  # the trial then says which of the user's parts is missing
             importlib.import_module(module)
-    left = order.deadline - time.time()  # little where the trial is given again, as its first worker was lost
-    if left <= 0 and math.isfinite(order.best_nll):  # without a model so far, it makes one however short the time
-        return untrained("the time budget was used up before a worker could train it")
+    left = order.deadline - time.time()  # may be short if the trial is retried after losing its worker
+    if left <= 0 and math.isfinite(order.best_nll):  # without a model so far, train one however short the time
+        return failed_outcome("the time budget was exhausted before a worker could train it")
     seconds = None if order.allowed is None else min(order.allowed, max(left, LEAST_SECONDS))
     with silence_optuna():
         study = optuna.create_study(pruner=make_pruner())
