@@ -272,7 +272,7 @@ def test_the_command_line_imports_it(folder: Path) -> None:
     (folder / "needy.py").write_text("import nothing_of_this_name")
     refused = [
         (fit, "unknown preset 'my-preset'; choose one of: "),
-        ([*fit, "--import", "other_parts"], "--import other_parts: there is no module 'other_parts' in "),
+        ([*fit, "--import", "other_parts"], "--import other_parts: the module 'other_parts' is neither in "),
         ([*fit, "--import", "my_parts.py"], "expected the name of a module such as mymodule, without .py"),
         ([*fit, "--import", "broken"], "--import broken: it failed with ZeroDivisionError: division by zero; run "),
         ([*fit, "--import=needy"], "--import needy: it imports 'nothing_of_this_name', which is not installed"),

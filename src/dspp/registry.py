@@ -1,4 +1,4 @@
-"""Names for the parts a researcher may add: kernels, means, rules, likelihoods, objectives, presets and others.
+"""Registries of the parts that users can add: kernels, means, rules, likelihoods, objectives, presets and others.
 
 A part registers itself where it is defined, so that adding one touches one file; presets, estimators, model files,
 command line and the common tests then find it by name.
@@ -12,17 +12,17 @@ from typing import TypeVar
 from dspp.errors import InputError
 
 T = TypeVar("T")
-_MODULES: dict[str, None] = {}  # those that registered a part, in that order
+_MODULES: dict[str, None] = {}  # that registered a part, in order
 
 
 class UnknownPartError(InputError):
-    """No part of this name is registered; `part` says which, such as "kernel 'mine'"."""
+    """No part has this name; `part` is its kind and name, such as "kernel 'mine'"."""
 
     part: str = ""
 
 
 def extension_modules() -> tuple[str, ...]:
-    """The modules outside this package that registered a part: what another process must import to know them."""
+    """Return the modules outside this package that registered a part, which other processes must import."""
     return tuple(name for name in _MODULES if name != "__main__" and name.split(".")[0] != "dspp")
 
 

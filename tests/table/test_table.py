@@ -12,7 +12,7 @@ from dspp.errors import InputError
 from dspp.notes import Note, notes_from_json, notes_to_json
 from dspp.table.files import open_table, write_table
 from dspp.table.joined import from_dataset, open_tables
-from dspp.table.memory import check_no_inf, split_targets, to_table, with_targets
+from dspp.table.memory import attach_targets, check_no_inf, split_targets, to_table
 from dspp.table.table import MemoryTable, Table
 
 ROWS = pa.table({"a": np.arange(10.0), "b": [f"b{k}" for k in range(10)], "y": [*map(float, range(9)), None]})
@@ -65,10 +65,10 @@ def test_targets_among_the_columns() -> None:
 def test_targets_apart_from_the_rows_have_an_axis() -> None:
     numbers = to_table(np.ones((3, 2)))
     assert isinstance(numbers, MemoryTable)
-    assert with_targets(numbers, np.zeros(3)).targets.shape == (3, 1)
-    assert with_targets(numbers, np.zeros((3, 1))).target_names == ("y",)
-    assert with_targets(numbers, np.zeros((3, 2))).target_names == ("y0", "y1")
-    assert with_targets(numbers, pa.table({"u": np.zeros(3)})).target_names == ("u",)
+    assert attach_targets(numbers, np.zeros(3)).targets.shape == (3, 1)
+    assert attach_targets(numbers, np.zeros((3, 1))).target_names == ("y",)
+    assert attach_targets(numbers, np.zeros((3, 2))).target_names == ("y0", "y1")
+    assert attach_targets(numbers, pa.table({"u": np.zeros(3)})).target_names == ("u",)
 
 
 def test_notes_survive_a_file_and_old_ones_are_read() -> None:
@@ -77,5 +77,5 @@ def test_notes_survive_a_file_and_old_ones_are_read() -> None:
     assert [str(note) for note in notes] == ["column 'id' is left out: it has no values", "3 rows left out"]
     assert notes_from_json(["an old one"]) == (Note("", "an old one"),)
     for damaged in (3, {"subject": "x"}, {"subject": "x", "text": 3}):
-        with pytest.raises(InputError, match="a note must be"):
+        with pytest.raises(InputError, match="expected a note"):
             notes_from_json([damaged])

@@ -48,7 +48,7 @@ def store_shared_options(
     debug: Annotated[bool, flag("--debug", "Show the traceback of an error.")] = False,
     modules: Annotated[
         list[str] | None,
-        option("Import a module that registers parts of your own; repeatable.", "MODULE", None, "--import"),
+        option("Import a module that registers your own parts; repeatable.", "MODULE", None, "--import"),
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", metavar="", callback=_show_version, is_eager=True)

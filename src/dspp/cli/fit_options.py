@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dspp.cli.names import registered
+from dspp.cli.names import read_registered_names
 from dspp.cli.options import flag, option, sizes
 from dspp.errors import InputError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DATA, MODEL, TRAINING, SEARCH, RESULT = "Data", "Model", "Training", "Search for settings", "Result"
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
 MODELS, KERNELS, RULES, TOPOLOGIES, LIKELIHOODS, SCHEDULES = map(
-    registered, ("PRESETS", "KERNELS", "RULES", "TOPOLOGIES", "LIKELIHOODS", "SCHEDULES")
+    read_registered_names, ("PRESETS", "KERNELS", "RULES", "TOPOLOGIES", "LIKELIHOODS", "SCHEDULES")
 )
 
 EXAMPLES = """Examples:

@@ -51,9 +51,9 @@ class Commands(TyperGroup):
 
 
 def _shared_first(given: Sequence[str]) -> list[str]:
-    """What was typed, with the options of `dspp` itself before the command."""
+    """Return the arguments with the global options moved before the command."""
     if given and given[-1] == IMPORT:
-        return [IMPORT]  # so that its missing value is what is complained of
+        return [IMPORT]  # so that the error is about its missing value
     shared: list[str] = []
     others: list[str] = []
     for number, word in enumerate(given):

@@ -39,7 +39,7 @@ def info(
 
 
 def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:
-    """Everything worth knowing, as plain JSON values; what several members have of their own is in a list of them."""
+    """Return a description of the model as JSON values; several members are described in a list."""
     members = [_member_facts(member) for member in fitted.members]
     weighted = [{"weight": weight} | values for weight, values in zip(fitted.weights, members, strict=True)]
     return {

@@ -62,28 +62,32 @@ class Session:
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import modules of the user, from the current folder or wherever Python finds them.
+    """Import modules of the user, from the current folder or from sys.path.
 
     Raises:
-        InputError: A name is no name of a module, there is no such module, or it fails.
+        InputError: A name is not a module name, the module does not exist, or importing it fails.
     """
     for name in names:
         if not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):
-            raise InputError(f"--import: got {name!r}, expected the name of a module such as mymodule, without .py")
+            raise InputError(f"--import: expected the name of a module such as mymodule, without .py, got {name!r}")
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as problem:
             if problem.name is None or not f"{name}.".startswith(f"{problem.name}."):
-                raise InputError(f"--import {name}: it imports {problem.name!r}, which is not installed") from problem
+                raise InputError(
+                    f"--import {name}: the module imports {problem.name!r}, which is not installed"
+                ) from problem
             raise InputError(
-                f"--import {name}: there is no module {problem.name!r} in {os.getcwd()} or among those installed; "
+                f"--import {name}: the module {problem.name!r} is neither in {os.getcwd()} nor installed; "
                 "check the name, or run dspp in the folder of the module"
             ) from None
         except (Exception, SystemExit) as problem:
             reason = f"{type(problem).__name__}: {problem}"
-            raise InputError(f"--import {name}: it failed with {reason}; run it with --debug to see where") from problem
+            raise InputError(
+                f"--import {name}: the import failed with {reason}; rerun with --debug for the traceback"
+            ) from problem
 
 
 def print_error(text: str) -> None:

@@ -41,8 +41,8 @@ def settings_line(spec: Any, epochs: int | None = None) -> str:
 
 
 def training_line(member: Any) -> str:
-    """How long a member was trained."""
-    best = "" if member.best_epoch is None else f"; the state of epoch {member.best_epoch} was kept"
+    """Return epochs, time and best epoch of the training of a member."""
+    best = "" if member.best_epoch is None else f"; epoch {member.best_epoch} was the best and is kept"
     return f"{len(member.history)} epochs in {seconds(member.seconds)}{best}"
 
 

@@ -87,8 +87,8 @@ class Column(ABC):
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
         """Write the encoded rows to `out`, which has one column per feature."""
 
-    def has_gaps(self, array: pa.Array, place: Place) -> bool:
-        """Whether a value is missing."""
+    def has_missing(self, array: pa.Array, place: Place) -> bool:
+        """Return whether a value is missing."""
         return False
 
     def allow_missing(self) -> "Column":
@@ -142,8 +142,8 @@ class Number(Column):
         """Floating point."""
         return pa.float64()
 
-    def has_gaps(self, array: pa.Array, place: Place) -> bool:
-        """Whether a number is missing."""
+    def has_missing(self, array: pa.Array, place: Place) -> bool:
+        """Return whether a value is missing."""
         return bool(np.isnan(arrays.numbers(array, place)).any())
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
@@ -173,8 +173,8 @@ class Boolean(Column):
         """Boolean."""
         return pa.bool_()
 
-    def has_gaps(self, array: pa.Array, place: Place) -> bool:
-        """Whether true or false is missing."""
+    def has_missing(self, array: pa.Array, place: Place) -> bool:
+        """Return whether a value is missing."""
         return bool(np.isnan(arrays.booleans(array, place)).any())
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
@@ -228,8 +228,8 @@ class Category(Column):
     def _is_pair(self) -> bool:
         return len(self.levels) == 2 and not self.other and not self.missing
 
-    def has_gaps(self, array: pa.Array, place: Place) -> bool:
-        """Whether a level is missing."""
+    def has_missing(self, array: pa.Array, place: Place) -> bool:
+        """Return whether a value is missing."""
         return bool(arrays.texts(array, place, self.levels).null_count)
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:

@@ -70,8 +70,8 @@ class Datetime(Column):
         """Microseconds without a zone, taken as UTC."""
         return pa.timestamp("us")
 
-    def has_gaps(self, array: pa.Array, place: Place) -> bool:
-        """Whether a moment is missing."""
+    def has_missing(self, array: pa.Array, place: Place) -> bool:
+        """Return whether a value is missing."""
         return bool(arrays.datetimes(array, place)[1].any())
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:

@@ -88,7 +88,7 @@ class TableEncoder:
             InputError: See `transform`.
         """
         rows = self._select(table, place.where)
-        gaps = {column.name for column in self._used if _has_gaps(column, rows.column(column.name), place)}
+        gaps = {column.name for column in self._used if _has_missing(column, rows.column(column.name), place)}
         return type(self)(tuple(c.allow_missing() if c.name in gaps else c for c in self.columns), self.notes)
 
     @property
@@ -238,10 +238,10 @@ def _add(learner: Learner, column: pa.ChunkedArray | pa.Array, place: Place) -> 
         done += len(chunk)
 
 
-def _has_gaps(column: Column, values: pa.ChunkedArray, place: Place) -> bool:
+def _has_missing(column: Column, values: pa.ChunkedArray, place: Place) -> bool:
     done = 0
     for chunk in values.chunks:
-        if column.has_gaps(chunk, place.of(column.name, done)):
+        if column.has_missing(chunk, place.of(column.name, done)):
             return True
         done += len(chunk)
     return False

@@ -1,8 +1,8 @@
 """Scikit-learn estimators that predict distributions in the units of the target.
 
-One class does the work (`regressor.py`); each model of the paper is a subclass that names its preset, and
-`PresetRegressor` takes the name of any preset, such as one of your own. Data frames (pandas, polars, Arrow) may hold
-numbers, booleans, strings, dates and missing values; arrays hold numbers.
+`Regressor` implements them all; each model of the paper is a subclass that names its preset, and `PresetRegressor`
+takes the name of any preset, such as your own. Data frames (pandas, polars, Arrow) may contain numbers, Booleans,
+strings, dates and missing values; arrays contain numbers.
 """
 
 from dataclasses import asdict, dataclass
@@ -62,7 +62,7 @@ class BPDGPRegressor(Regressor):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PresetRegressor(Regressor):
-    """The model of any preset by its name: `PresetRegressor(preset="mine")`, once "mine" is registered in `PRESETS`."""
+    """The estimator of any preset: `PresetRegressor(preset="mine")` if "mine" is registered in `PRESETS`."""
 
     preset: str = "dspp"
 
@@ -99,16 +99,16 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
 
 
 def from_fitted(fitted: Fitted) -> Regressor:
-    """The estimator of the class of the first member, with the parameters that it was fitted with."""
+    """Return the estimator of a fitted model, of the class of its first member, with its parameters."""
     name, params = fitted.members[0].spec.name, fitted.params
-    if params is None:  # these hold the sizes of the network that nn+ stands for
+    if params is None:  # `_reconstruct` includes the network of nn+
         name, params = name.removeprefix("nn+"), _reconstruct(fitted)
     known = Regressor._get_param_names()
     return attach(from_preset(name, **{k: _from_json(value) for k, value in params.items() if k in known}), fitted)
 
 
 def from_preset(name: str, **params: Any) -> Regressor:
-    """The estimator of a preset, not fitted: of the class that is named after it, if there is one."""
+    """Return the unfitted estimator of a preset, of its own class if there is one."""
     return ESTIMATORS[name](**params) if name in ESTIMATORS else PresetRegressor(preset=name, **params)
 
 

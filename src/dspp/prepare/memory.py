@@ -28,7 +28,7 @@ def prepare_in_memory(
         check_no_inf(table)
     model = settings.spec(len(table.target_names)).model
     kind = LIKELIHOODS[model.likelihood].codec
-    kind.real(table.targets, table.target_names, target_place(table))  # refuses targets it cannot take
+    kind.real(table.targets, table.target_names, target_place(table))  # raises for invalid targets
     index = split_rows(settings, len(table), validation is not None, table.targets)
     train, held_out, calibration = (table if len(i) == len(table) else table.take(i) for i in index)
     validation = held_out if validation is None else validation

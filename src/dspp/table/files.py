@@ -83,7 +83,7 @@ class ArrowFile(FileTable):
     @classmethod
     def open(cls, path: Path) -> "ArrowFile":
         """Read the footer."""
-        from pyarrow import dataset  # here: it takes long to import, and most processes need none
+        from pyarrow import dataset  # imported here, as it is slow and rarely needed
 
         file = dataset.dataset(path, format="ipc")
         check_names(file.schema.names, str(path))
@@ -101,7 +101,7 @@ class ArrowFile(FileTable):
 
 
 def _parquet() -> Any:
-    from pyarrow import parquet  # here: it takes long to import, and estimators on arrays need none
+    from pyarrow import parquet  # imported here, as it is slow and arrays do not need it
 
     return parquet
 

@@ -109,7 +109,7 @@ def from_dataset(dataset: "pa.dataset.Dataset") -> JoinedTable:
 
 def is_dataset(X: Any) -> bool:
     """Return whether X is an Arrow dataset."""
-    module = sys.modules.get("pyarrow.dataset")  # not imported here: no dataset exists before it is
+    module = sys.modules.get("pyarrow.dataset")  # whoever passes a dataset has imported it
     return module is not None and isinstance(X, module.Dataset)
 
 

@@ -101,7 +101,7 @@ class Space:
 
     def __init__(self, models: Sequence[str], given: Mapping[str, Any] | None, base: Mapping[str, Any]) -> None:
         _check_names(base, OWN, "base")
-        self.modules = extension_modules()  # which hold the user's own parts, for workers
+        self.modules = extension_modules()  # with the user's own parts, for workers
         self.base = {name: value for name, value in base.items() if value is not None}  # None means not given
         self._fixed = dict(self.base)  # including the contents of FURTHER
         for where in FURTHER:
@@ -118,9 +118,9 @@ class Space:
         ordered |= {name: dimensions[name] for name in sorted(dimensions, key=lambda name: name != "layers")}
         self.dimensions = {name: dimension for name, dimension in ordered.items() if name not in self._fixed}
         likelihoods = {self._fixed.get("likelihood") or preset(name).model.likelihood for name in self.models}
-        if len(likelihoods) > 1:  # each has its own way to encode targets, which are encoded once for all trials
+        if len(likelihoods) > 1:  # targets are encoded once for all trials
             names = ", ".join(sorted(likelihoods))
-            raise InputError(f"models: got the likelihoods {names}, expected one; set 'likelihood' in base")
+            raise InputError(f"models: expected models with the same likelihood, got {names}; set 'likelihood' in base")
 
     def choose(self, choose: Callable[[str, Dimension], Any]) -> dict[str, Any]:
         """Return a setting: the result of `choose` for each parameter that applies.

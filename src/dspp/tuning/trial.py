@@ -109,7 +109,7 @@ def evaluate(
         TrainingDiverged,
     ) as problem:  # caused by this setting: the data was checked before
         return monitor.outcome("failed", reason=str(problem))
-    history = fitted.members[0].history  # a trial trains one
+    history = fitted.members[0].history  # a trial trains one member
     monitor.epochs = history[-1].number
     value = fitted.metrics["nll"]
     if not math.isfinite(value):
@@ -151,7 +151,7 @@ def run_trial(order: TrialOrder, prepared: Prepared, space: Space, seed: int) ->
     """Run a trial in a worker, with one thread unless the setting specifies more."""
     torch.set_num_threads(1)
     for module in space.modules:
-        with contextlib.suppress(ImportError):  # the trial then says which of the user's parts is missing
+        with contextlib.suppress(ImportError):  # the trial then reports the missing part
             importlib.import_module(module)
     left = order.deadline - time.time()  # may be short if the trial is retried after losing its worker
     if left <= 0 and math.isfinite(order.best_nll):  # without a model so far, train one however short the time
