@@ -759,7 +759,7 @@ def test_help_needs_no_torch_and_lists_what_there_is() -> None:
     script = """
 import contextlib, io, sys
 from dspp.cli import app
-from dspp.cli.options import KERNELS, LIKELIHOODS, MODELS, RULES, TOPOLOGIES
+from dspp.cli.fit_options import KERNELS, LIKELIHOODS, MODELS, RULES, TOPOLOGIES
 text = io.StringIO()
 for words in (["--help"], ["fit", "--help"]):
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):

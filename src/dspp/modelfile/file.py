@@ -38,6 +38,7 @@ from dspp.modelfile.weights import (
     write_tensors,
 )
 from dspp.notes import notes_from_json
+from dspp.registry import UnknownPartError
 
 MAX_HEADER_BYTES = 8_000_000  # JSON takes up to 30 times its size in memory,
 MAX_HEADER_VALUES = 400_000  # but no more than this many lists, objects and members of them
@@ -68,14 +69,16 @@ def save(fitted: Fitted, path: str | Path) -> None:
 def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
     """Read what `save` wrote; its predictions are the same, to the last bit. The model is on the CPU.
 
-    Kernels, rules and other parts of your own must have been registered, that is, their file imported.
+    The parts of your own that predictions need (kernel, mean, rule, topology, likelihood) must be registered: import
+    their module first. The preset, the objective and the schedule are not needed until the model is fitted again.
 
     Args:
         path: of the file.
         features: the module that stood in front, if it was one of your own; a copy is taken.
 
     Raises:
-        ModelFileError: There is no such file, or dspp did not write it, or it is damaged, or a later dspp wrote it.
+        ModelFileError: There is no such file, or dspp did not write it, or it is damaged, or a later dspp wrote it, or
+            a part that it names is not registered.
     """
     path = Path(path)
     try:
@@ -92,6 +95,11 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
         members = get(header, "members", list[dict[str, Any]])
         _check_features(path, any(member.get("features") == "custom" for member in members), features)
         return _restore(tensors, header, features)
+    except UnknownPartError as problem:
+        raise ModelFileError(
+            f"{path}: unknown {problem.part}; import the module that registers it before loading (on the command line: "
+            "--import MODULE)"
+        ) from None
     except (InputError, ArithmeticError, RuntimeError) as problem:  # RuntimeError: torch's, and JSON that is too deep
         reason = f"{problem!s:.500}"
         raise ModelFileError(f"{path} is not a model that this dspp can read, or it is damaged: {reason}") from None

@@ -4,6 +4,8 @@ It runs in the process of the search, on the search's own study; or in a worker,
 the trial was begun, and the search then notes in its study what the worker reports. So a journal has one writer.
 """
 
+import contextlib
+import importlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -142,6 +144,9 @@ class Order:
 def carry_out(order: Order, prepared: Prepared, space: Space, seed: int) -> Outcome:
     """Run a trial in a worker, with one thread unless the setting says otherwise."""
     torch.set_num_threads(1)
+    for module in space.modules:
+        with contextlib.suppress(ImportError):  # the trial then says which of the user's parts is missing
+            importlib.import_module(module)
     left = order.deadline - time.time()  # little where the trial is given again, as its first worker was lost
     if left <= 0 and math.isfinite(order.best_nll):  # without a model so far, it makes one however short the time
         return untrained("the time budget was used up before a worker could train it")
