@@ -185,7 +185,7 @@ def test_a_preset_of_ones_own_is_an_estimator(fitted: PresetRegressor) -> None:
     assert spec.model == dspp.preset("my-preset").model
     assert (spec.model.likelihood, spec.model.width, spec.objective.name) == ("my-likelihood", 2, "my-objective")
     assert fitted.spec(2).model.width == 2  # several outputs do not widen what the preset chose
-    assert fitted.fitted_.train.schedule == "my-schedule"
+    assert fitted.fitted_.members[0].train.schedule == "my-schedule"
     assert np.isfinite(fitted.evaluate(X, Y)["my-metric"])
     assert fitted.get_params()["preset"] == "my-preset"
     copy = clone(fitted)
