@@ -180,12 +180,12 @@ def test_the_module_has_a_part_of_every_kind(parts: ModuleType) -> None:
 
 
 def test_a_preset_of_ones_own_is_an_estimator(fitted: PresetRegressor) -> None:
-    spec = fitted.fitted_.spec
+    spec = fitted.fitted_.members[0].spec
     assert spec.name == "my-preset"
     assert spec.model == dspp.preset("my-preset").model
     assert (spec.model.likelihood, spec.model.width, spec.objective.name) == ("my-likelihood", 2, "my-objective")
     assert fitted.spec(2).model.width == 2  # several outputs do not widen what the preset chose
-    assert fitted.fitted_.train.schedule == "my-schedule"
+    assert fitted.fitted_.members[0].train.schedule == "my-schedule"
     assert np.isfinite(fitted.evaluate(X, Y)["my-metric"])
     assert fitted.get_params()["preset"] == "my-preset"
     copy = clone(fitted)
@@ -243,7 +243,8 @@ def test_what_only_training_needs_may_be_missing(fitted: PresetRegressor, tmp_pa
     fitted.save(tmp_path / "m.dspp")
     removed = {key: REGISTRIES[key]._parts.pop(f"my-{REGISTRIES[key].kind}") for key in ("PRESETS", "OBJECTIVES")}
     try:
-        assert modelfile.load(tmp_path / "m.dspp").spec == fitted.fitted_.spec  # as the command line does to predict
+        loaded = modelfile.load(tmp_path / "m.dspp")  # as the command line does to predict
+        assert loaded.members[0].spec == fitted.fitted_.members[0].spec
         with pytest.raises(ModelFileError, match=r"m\.dspp: unknown preset 'my-preset'; import the module"):
             dspp.load(tmp_path / "m.dspp")  # an estimator, which one may want to fit again
     finally:

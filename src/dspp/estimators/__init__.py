@@ -101,13 +101,13 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
 
 
 def from_fitted(fitted: Fitted) -> Regressor:
-    """The estimator of the right class for a fitted model, with the parameters that it was fitted with."""
-    name, params = fitted.spec.name, fitted.params
+    """The estimator of the class of the first member, with the parameters that it was fitted with."""
+    name, params = fitted.members[0].spec.name, fitted.params
     PRESETS[name.removeprefix("nn+")]  # or an error: without it the estimator could not be fitted again
     if params is None:  # these hold the sizes of the network that nn+ stands for
         name, params = name.removeprefix("nn+"), _reconstruct(fitted)
     known = Regressor._get_param_names()
-    return attach(from_preset(name, **{k: _tuple(value) for k, value in params.items() if k in known}), fitted)
+    return attach(from_preset(name, **{k: _from_json(value) for k, value in params.items() if k in known}), fitted)
 
 
 def from_preset(name: str, **params: Any) -> Regressor:
@@ -125,14 +125,16 @@ def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
     return estimator
 
 
-def _tuple(value: Any) -> Any:
+def _from_json(value: Any) -> Any:
     """A parameter from JSON, where tuples are lists."""
+    if isinstance(value, dict):
+        return {name: _from_json(part) for name, part in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 
 def _reconstruct(fitted: Fitted) -> dict[str, Any]:
     """The parameters behind a model file that does not hold them: what differs from the preset."""
-    spec, train = fitted.spec, fitted.train
+    spec, train = fitted.members[0].spec, fitted.members[0].train
     usual = preset(spec.name)
     model = _changed(spec.model, usual.model) | _changed(spec.objective, usual.objective)
     known = Regressor._get_param_names()

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from dspp import plots
-from dspp.report.data import ReportData, TargetData
+from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.numbers import count, number
 from dspp.report.svg import Drawing, inline_svg
 
@@ -134,20 +134,20 @@ def _small_density(target: TargetData, row: int) -> "Axes":
     return ax
 
 
-def training(data: ReportData) -> Picture:
-    """How the fit went."""
-    held_out = any(epoch.val_nll is not None for epoch in data.history)
-    kept = "" if data.best_epoch is None else " The dotted line marks the epoch whose state was kept."
+def training(part: ReportData | MemberData, num_outputs: int, name: str = "training") -> Picture:
+    """How the fit went, of the only model or of one of several."""
+    held_out = any(epoch.val_nll is not None for epoch in part.history)
+    kept = "" if part.best_epoch is None else " The dotted line marks the epoch whose state was kept."
     return _picture(
-        "training",
+        name,
         "Training",
         "The NLL after each pass over the training rows; lower is better. It is that of standardised targets"
-        + (", all outputs together" if len(data.targets) > 1 else "")
+        + (", all outputs together" if num_outputs > 1 else "")
         + ", so its scale is not that of the scores above. "
         + ("Validation rows were not trained on: where their curve turns up, the model overfits." if held_out else "")
         + ("" if held_out else "There were no validation rows, so the curve says nothing about overfitting.")
         + kept,
-        partial(plots.training_curves, data.history, best_epoch=data.best_epoch),
+        partial(plots.training_curves, part.history, best_epoch=part.best_epoch),
     )
 
 

@@ -16,9 +16,7 @@ from dspp.storage import open_atomic
 from dspp.table.arrays import plain, plain_schema
 from dspp.table.csvfile import CsvFile
 from dspp.table.messages import check_names, first_line
-from dspp.table.table import BATCH_ROWS, FileTable, Types, problems_with
-
-__all__ = ["BATCH_ROWS", "TYPED", "FileTable", "open_file", "open_table", "write_table"]
+from dspp.table.table import FileTable, Types, problems_with
 
 TYPED: Final = (".parquet", ".feather", ".arrow")  # files whose columns have types
 

@@ -105,11 +105,12 @@ def evaluate(
         return watch.outcome("pruned", standardised=watch.best / observed_per_row)
     except (InputError, NumericalError, TrainingDiverged) as problem:  # of this setting: the data was checked
         return watch.outcome("failed", reason=str(problem))
-    watch.epochs = fitted.history[-1].number
+    history = fitted.members[0].history  # a trial trains one
+    watch.epochs = history[-1].number
     value = fitted.metrics["nll"]
     if not math.isfinite(value):
         return watch.outcome("failed", reason=f"its validation NLL is {value}")
-    best = min(epoch.val_nll for epoch in fitted.history if epoch.val_nll is not None)
+    best = min(epoch.val_nll for epoch in history if epoch.val_nll is not None)
     fitted = replace(fitted, params=space.settings(params, seed).params())  # the time was the search's
     overhead = watch.seconds - fitted.seconds
     outcome = watch.outcome("finished", standardised=best / observed_per_row)  # as `value`, but for the units
