@@ -70,7 +70,7 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
     """Read what `save` wrote; its predictions are the same, to the last bit. The model is on the CPU.
 
     The parts of your own that predictions need (kernel, mean, rule, topology, likelihood) must be registered: import
-    their module first. The preset, the objective and the schedule are not needed until the model is fitted again.
+    their module first. The preset, the objective and the schedule are needed only to fit again.
 
     Args:
         path: of the file.
