@@ -161,7 +161,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"engine": "dask"}, "engine: got 'dask', expected one of: local, ray"),
+        ({"engine": "dask"}, "engine: expected one of local, ray, got 'dask'"),
         ({"jobs": 0}, "jobs: expected an integer ≥ 1, or None for all CPUs, got 0"),
         ({"jobs": 1.5}, "jobs: got 1.5"),
         ({"address": "a:1"}, "address: expected None for the engine 'local', got 'a:1'"),

@@ -222,7 +222,7 @@ def test_a_search_takes_it(jobs: int, parts: ModuleType) -> None:
     result = dspp.tune(X, Y, models=["my-preset"], space={"beta": [0.1, 0.2]}, base=base, jobs=jobs, progress=False)
     assert {trial.state for trial in result.trials} <= {"finished", "pruned"}, result.trials
     assert isinstance(result.best_estimator, PresetRegressor)
-    with pytest.raises(InputError, match="got the likelihoods gaussian, my-likelihood, expected one"):
+    with pytest.raises(InputError, match="expected models with the same likelihood, got gaussian, my-likelihood"):
         dspp.tune(X, Y, models=["my-preset", "dspp"])
 
 

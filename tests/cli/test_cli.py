@@ -368,7 +368,7 @@ def test_a_model_trained_on_an_array_takes_columns_in_order(tmp_path: Path) -> N
     done("predict", tmp_path / "m.dspp", tmp_path / "t.parquet", "--out", tmp_path / "p.parquet")
     np.testing.assert_array_equal(read(tmp_path / "p.parquet")["y_mean"], estimator.predict(x))
     done("evaluate", tmp_path / "m.dspp", tmp_path / "t.parquet", "--report", tmp_path / "r.html")
-    assert "got 1 columns, expected 2" in refused(
+    assert "expected 2 columns as in the header, got 1" in refused(
         "predict", tmp_path / "m.dspp", tmp_path / "one.parquet", "--out", tmp_path / "q.csv"
     )
 
@@ -497,9 +497,9 @@ BAD_FITS = {
     "--target price --kernel rbg": "unknown kernel 'rbg'; choose one of: ",
     "--target price --rule qr9": "unknown rule 'qr9'; choose one of: ",
     "--target price --topology ring": "unknown topology 'ring'; choose one of: ",
-    "--target price --layers 0": "layers: got 0, expected at least 1",
+    "--target price --layers 0": "layers: expected at least 1, got 0",
     "--target price --epochs many": "Invalid value for '--epochs'",
-    "--target price --epochs 0": "epochs: got 0, expected at least 1",
+    "--target price --epochs 0": "epochs: expected at least 1, got 0",
     "--target price --features 10,x": "--features: expected layer sizes such as 100,50, got '10,x'",
     "--target price --time-budget soon": "--time-budget: expected a duration such as 90s, 5m or 1h30m, got 'soon'",
     "--target price --validation-fraction 2": "validation_fraction: expected a fraction in [0, 1)",

@@ -49,7 +49,7 @@ def test_rows_that_were_picked_keep_their_names_in_errors(tmp_path: Path) -> Non
     whole = open_table(tmp_path / "t.csv").read()
     some = whole.take(np.array([3, 2])).take(np.array([1]))
     assert list(some.row_labels) == [2]
-    with pytest.raises(InputError, match=r"t\.csv: column 'a', row 2 \(line 5\): got -inf, expected a finite number"):
+    with pytest.raises(InputError, match=r"t\.csv: column 'a', row 2 \(line 5\): expected a finite number, got -inf"):
         check_no_inf(some)
 
 
@@ -58,7 +58,7 @@ def test_targets_among_the_columns() -> None:
     assert (table.names, table.target_names, len(table)) == (("a",), ("y",), 9)
     assert table.targets.shape == (9, 1)
     assert [str(note) for note in table.notes] == ["1 row without a target left out"]
-    with pytest.raises(InputError, match="column 'b', row 0: got 'b0', expected a number"):
+    with pytest.raises(InputError, match="column 'b', row 0: expected a number, got 'b0'"):
         split_targets(to_table(ROWS), ["b"])
 
 

@@ -78,7 +78,7 @@ def standardise(
         d = at[1] if len(at) > 1 else 0
         raise place.of(str(d) if names is None else names[d]).error(
             f"expected a value within {farthest:.2g} standard deviations of the training mean, got {rows[at]:g}, which "
-            f"is {scaled[at]:.2g} away; if it stands for a missing value, clear it",
+            f"is {abs(scaled[at]):.2g} away; if it stands for a missing value, clear it",
             at[0],
         )
     return scaled

@@ -103,7 +103,7 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
 def from_fitted(fitted: Fitted) -> Regressor:
     """Return the estimator of a fitted model, of the class of its first member, with its parameters."""
     name, params = fitted.members[0].spec.name, fitted.params
-    PRESETS[name.removeprefix("nn+")]  # or an error: without it the estimator could not be fitted again
+    PRESETS[name.removeprefix("nn+")]  # raises if unknown: the estimator could not be refitted
     if params is None:  # these hold the sizes of the network that nn+ stands for
         name, params = name.removeprefix("nn+"), _reconstruct(fitted)
     known = Regressor._get_param_names()
