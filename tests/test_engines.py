@@ -163,7 +163,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     [
         ({"engine": "dask"}, "engine: expected one of local, ray, got 'dask'"),
         ({"jobs": 0}, "jobs: expected an integer ≥ 1, or None for all CPUs, got 0"),
-        ({"jobs": 1.5}, "jobs: got 1.5"),
+        ({"jobs": 1.5}, "jobs: expected an integer"),
         ({"address": "a:1"}, "address: expected None for the engine 'local', got 'a:1'"),
     ],
 )

@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 import dspp
 from dspp import InputError, ModelFileError, PresetRegressor, modelfile
-from dspp.cli.names import registered
+from dspp.cli.names import read_registered_names
 from dspp.gp.kernels import KERNELS
 from dspp.gp.means import MEANS
 from dspp.likelihoods import LIKELIHOODS
@@ -305,4 +305,4 @@ def test_the_command_line_imports_it(folder: Path) -> None:
 @pytest.mark.parametrize("registry", ["PRESETS", "KERNELS", "RULES", "TOPOLOGIES", "LIKELIHOODS", "SCHEDULES"])
 def test_the_names_in_the_source_are_those_of_the_registry(registry: str) -> None:
     live = [name for name in REGISTRIES[registry] if not name.startswith("my-")]
-    assert sorted(registered(registry)) == sorted(live)
+    assert sorted(read_registered_names(registry)) == sorted(live)
