@@ -34,28 +34,28 @@ class Parameters:
         width: GPs per hidden layer; None: 5, or 20 for several outputs, which share them.
         inducing: Inducing points per GP; more are slower and finer.
         kernel: matern52, matern32, matern12 or rbf.
-        rule: how uncertainty crosses a hidden layer: qr3, qr1, qr2, gauss-hermite, monte-carlo.
-        sites: sites of the rule.
-        likelihood: how targets scatter: gaussian, student-t (outliers) or log-normal (positive targets); None: the
-            preset's own, gaussian for all presets of this package.
-        topology: what hidden layers after the first read.
-        features: sizes of a neural network in front of the first layer, or a module of your own; None: nothing.
-        beta: weight of the KL term; larger is smoother.
-        epochs: passes over the training rows; None: 40, or more on small tables, to take at least 1,000 steps.
-        batch_size: rows per step.
-        learning_rate: of Adam at the start.
-        restarts: short trials from different starts, of which the best is trained on.
-        patience: stop after so many epochs without a better validation NLL; None: go on to the end.
-        validation_fraction: share of the rows held out to choose the best epoch, when `fit` is given no validation
-            rows; 0: none. Tables of fewer than 20 rows hold nothing out.
-        conformal: whether intervals are recalibrated, with a finite-sample guarantee, on rows held out for it.
-        calibration_fraction: the share of rows held out for that.
-        time_budget: seconds that `fit` may take; it trains fewer epochs if need be.
-        checkpoint: a file to keep the state of training in, so that a killed `fit` resumes where it was. It stays after
-            a finished `fit`, which it can repeat at once; delete it before you fit other rows or settings.
-        model_settings: further fields of `ModelConfig`.
-        train_settings: further fields of `TrainConfig`.
-        random_state: the same seed gives the same bits.
+        rule: Quadrature rule of the hidden layers: qr3, qr1, qr2, gauss-hermite, monte-carlo.
+        sites: Sites of the quadrature rule.
+        likelihood: Distribution of the noise: gaussian, student-t (outliers) or log-normal (positive targets); None:
+            the preset's own, gaussian for all presets of this package.
+        topology: Inputs of the hidden layers after the first.
+        features: Layer sizes of a neural network in front of the first layer, or your own module; None: no network.
+        beta: Weight of the KL term; larger is smoother.
+        epochs: Passes over the training rows; None: 40, or more on small tables, for at least 1,000 steps.
+        batch_size: Rows per step.
+        learning_rate: Initial learning rate of Adam.
+        restarts: Short runs from different starts, of which the best continues.
+        patience: Stop after this many epochs without a better validation NLL; None: never.
+        validation_fraction: Fraction of the rows held out for choosing the best epoch, if `fit` gets no validation
+            rows; 0: none. Tables of fewer than 20 rows hold out no rows.
+        conformal: Whether to recalibrate intervals, with a finite-sample guarantee, on held-out rows.
+        calibration_fraction: Fraction of the rows held out for recalibration.
+        time_budget: Time limit of `fit` in seconds; it trains fewer epochs if needed.
+        checkpoint: A file for the state of training, from which an interrupted `fit` resumes. It is kept after `fit`,
+            so that the same `fit` can be repeated at once; delete it before fitting other rows or settings.
+        model_settings: Further fields of `ModelConfig`.
+        train_settings: Further fields of `TrainConfig`.
+        random_state: The same seed gives identical results.
         device: cpu or cuda.
         progress: Whether to show a progress bar; None: only on a terminal.
     """

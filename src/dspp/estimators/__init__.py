@@ -90,8 +90,8 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
         features: Your own feature module, if the model has one: the file contains its weights, not its code.
 
     Raises:
-        ModelFileError: there is no such file, or it is not one of ours, or it is damaged, or a part or preset that it
-            names is not registered: import its module first.
+        ModelFileError: The file does not exist, is not a model file or is damaged, or it names a part or preset that is
+            not registered: import its module first.
     """
     fitted = modelfile.load(path, features)
     try:
