@@ -280,7 +280,7 @@ def test_a_search_in_workers_stops_when_asked_and_goes_on(tmp_path: Path) -> Non
 
     beats = itertools.count()
     slow = SHALLOW | {"base": SHALLOW["base"] | {"epochs": 100_000}}
-    with pytest.raises(TrainingInterrupted, match=r"stopped in trial 1; go on with the same call"):
+    with pytest.raises(TrainingInterrupted, match=r"stopped in trial 1; repeat the same call to resume"):
         search(jobs=2, study=tmp_path / "s", should_stop=lambda: next(beats) > 3, **slow)
     assert optuna.logging.get_verbosity() != optuna.logging.ERROR
 

@@ -414,7 +414,7 @@ def test_a_journal_is_text_and_nothing_in_it_is_unpickled(tmp_path, monkeypatch)
 
 def test_asked_to_stop_it_says_how_to_go_on(tmp_path) -> None:
     steps = itertools.count(1)
-    with pytest.raises(TrainingInterrupted, match=r"stopped in trial 2; go on with the same call"):
+    with pytest.raises(TrainingInterrupted, match=r"stopped in trial 2; repeat the same call to resume"):
         search(should_stop=lambda: next(steps) > 25, space=RATES, study=tmp_path / "s", **SHALLOW)
     with pytest.raises(TrainingInterrupted, match=r"pass study="):
         search(should_stop=lambda: True, space=RATES, **SHALLOW)
@@ -567,8 +567,8 @@ def test_when_nothing_can_be_trained_it_says_why() -> None:
         ({"space": {"beta": (1.0, 0.1)}}, r"expected low < high"),
         ({"space": {"beta": (0.0, 0.1, "log")}}, r"0 < low with 'log'"),
         ({"space": {"beta": (0.1, float("inf"))}}, r"expected low < high"),
-        ({"models": ("dsp",)}, r"models: unknown model 'dsp'; choose from: dspp, ppgpr"),
-        ({"models": ()}, r"models: expected at least one model, got none; choose from: dspp"),
+        ({"models": ("dsp",)}, r"models: unknown model 'dsp'; choose from: .*ppgpr.*dspp"),
+        ({"models": ()}, r"models: expected at least one model, got none; choose from: .*dspp"),
         ({"trials": 0}, r"trials: expected an integer ≥ 1, got 0"),
         ({"trials": 2.5}, r"trials: expected an integer ≥ 1, got 2.5"),
         ({"X_val": X_VAL}, r"neither of X_val and y_val"),
