@@ -24,9 +24,9 @@ Trained = tuple["Fitted", "Evaluation | None"]
 
 def run(options: FitOptions, session: Session) -> None:
     """Learn, save, and say how good the model is; under torchrun, with the other processes it has started."""
-    from dspp.training.processes import join_launched
+    from dspp.training.processes import join_processes
 
-    with join_launched(options.device) as group:
+    with join_processes(options.device) as group:
         session.quiet |= group.rank > 0
         if group.size > 1 and options.tune:
             raise InputError("--tune trains many models: run it without torchrun, with --jobs for several processes")
