@@ -286,7 +286,7 @@ def imports(tree: ast.AST, depth: int = 0) -> Iterator[tuple[int, str]]:
         (lambda: plots.fan(mixture(), [1.0, 2.0]), r"x: got shape \(2,\), expected \(7,\)"),
         (lambda: plots.fan(mixture(), np.arange(7), y=np.arange(6)), r"y: got shape \(6,\)"),
         (lambda: plots.fan(mixture(), np.arange(7), levels=(0.5, 1.0)), "levels: got 1.0"),
-        (lambda: plots.density(mixture(), 7), "cannot take rows"),
+        (lambda: plots.density(mixture(), 7), "cannot select rows"),
         (lambda: plots.pit_histogram([0.5, 1.5]), r"pit: got 1.5, expected probabilities"),
         (lambda: plots.pit_histogram([0.5], bins=0), "got 0 bins"),
         (lambda: plots.reliability([0.5, math.nan]), "pit: expected finite numbers"),
