@@ -202,7 +202,7 @@ def test_an_infinite_interval_is_announced(tmp_path: Path) -> None:
         "6 calibration rows of y cannot promise 90 %, which takes 9: such intervals are infinite; give more rows or "
         "raise calibration_fraction"
     ]
-    with pytest.warns(UserWarning, match="0.9 intervals are infinite: 6 calibration rows are too few, it takes 9"):
+    with pytest.warns(UserWarning, match="0.9 intervals are infinite: got 6 calibration rows, need at least 9"):
         assert np.isinf(model.predict_interval(X)).all()
     assert np.isfinite(model.predict_interval(X, 0.8)).all()  # and no warning, which would be an error here
     assert "to hold 90 % of new rows they are infinite" in (report_data(model, X, Y).conformal or "")

@@ -254,7 +254,7 @@ def test_the_story_comes_back(tiny, tmp_path):
     assert torch.equal(loaded.conformal, tiny.conformal)
     assert not loaded.model.training
     few = fitted_of(spec_of(inducing=100))
-    assert "100 inducing points were asked for" in few.model.notes[0]
+    assert "expected 100 inducing points" in few.model.notes[0]
     assert assert_round_trip(few, tmp_path / "few.dspp").model.notes == few.model.notes
 
 

@@ -15,7 +15,7 @@ from dspp.history import Epoch
 from dspp.notes import notes_to_json
 from dspp.presets import Spec
 from dspp.storage import to_plain
-from dspp.upgrade import with_likelihood_setting
+from dspp.upgrade import upgrade_settings
 
 FORMAT, VERSION = "dspp-model", 2
 
@@ -99,7 +99,7 @@ def read_spec(values: dict[str, Any], version: int) -> Spec:
     model, objective = (get(values, name, dict[str, Any]) for name in ("model", "objective"))
     if version == 1:
         one_of(model.get("head", "auto"), ("auto", "single", "lmc"))
-        model = with_likelihood_setting(model)
+        model = upgrade_settings(model)
     return Spec(get(values, "name", str), read_config(ModelConfig, model), read_config(ObjectiveConfig, objective))
 
 

@@ -15,7 +15,7 @@ from dspp.fitted import Fitted
 from dspp.model import Model, layer_widths
 from dspp.modelfile.header import get, one_of
 from dspp.modelfile.skeleton import skeleton
-from dspp.upgrade import with_likelihood
+from dspp.upgrade import upgrade_tensors
 
 MAX_TENSORS = 5_000  # each may make a module
 MAX_SIZE = 10_000_000  # of what a config counts: no computer could have made the model of one with more
@@ -50,14 +50,14 @@ def has_own_features(fitted: Fitted) -> bool:
 def from_version_1(tensors: Tensors, header: Mapping[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """What a file of version 1 holds, as version 2 has it: a likelihood for a head, an axis for a single output."""
     if get(header, "num_outputs", int | None) is not None:
-        return with_likelihood(tensors), dict(header)
+        return upgrade_tensors(tensors), dict(header)
     columns = {"scale_y.mean": (1,), "scale_y.scale": (1,), "conformal": (-1, 1)}
     scalars = {name: 0 if name != "conformal" else 1 for name in columns}
     for name, axes in scalars.items():
         if name in tensors and tensors[name].ndim != axes:
             raise InputError(f"{name}: got shape {tuple(tensors[name].shape)}, expected {axes} axes")
     with_axis = {name: tensors[name].reshape(shape) for name, shape in columns.items() if name in tensors}
-    return with_likelihood({**tensors, **with_axis}), {**header, "num_outputs": 1}
+    return upgrade_tensors({**tensors, **with_axis}), {**header, "num_outputs": 1}
 
 
 def check_tensors(tensors: Tensors) -> None:

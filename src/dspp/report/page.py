@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from dspp import storage
 from dspp.errors import ModelFileError
-from dspp.metrics import of_several
+from dspp.metrics import have_several_outputs
 from dspp.report import figures, tables
 from dspp.report.data import ReportData, TargetData
 from dspp.report.figures import Picture
@@ -97,7 +97,7 @@ def _sections(data: ReportData) -> list[Section]:
 
 
 def _scores(data: ReportData) -> Section:
-    blocks = [Block(cards=tables.score_cards(data.scores, of_several(data.scores)))] if data.scores else []
+    blocks = [Block(cards=tables.score_cards(data.scores, have_several_outputs(data.scores)))] if data.scores else []
     if len(data.targets) > 1:
         more = f"The first {MAX_OUTPUTS} outputs are shown in full below." if len(data.targets) > MAX_OUTPUTS else ""
         blocks.append(Block("Each output", more, table=tables.outputs_table(data.targets)))
