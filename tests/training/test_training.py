@@ -375,7 +375,7 @@ BAD = {
     ),
     "unknown dtype": (lambda: preset("dspp", dtype="float16"), r"dtype: got 'float16'.*float32, float64"),
     "noise below its floor": (lambda: fit(small(noise=1e-5), X, Y), r"noise_floor < noise"),
-    "gamma of 1": (lambda: fit(small("gamma-dgp", gamma=1.0), X, Y), r"gamma 1.0, expected a number > 1"),
+    "gamma of 1": (lambda: fit(small("gamma-dgp", gamma=1.0), X, Y), r"gamma: expected a number > 1, got 1.0"),
     "a grid too large": (lambda: fit(small(rule="qr1", sites=6, width=5), X, Y), r"7776 components.*QR3"),
 }
 

@@ -1,7 +1,7 @@
-"""Figures of predictions and models: each function draws one thing into an Axes and returns it.
+"""Figures of predictions and models: each function draws into an Axes and returns it.
 
-matplotlib is imported when a figure is drawn, without pyplot: no window, no display, no global setting changes. The
-colours are few and safe for colour-blind readers; the report swaps them for its light and dark ones.
+matplotlib is imported on first use, without pyplot: no window, no display, no change of global settings. The colours
+are few and safe for colour-blind readers; the report replaces them by its light and dark themes.
 """
 
 from dspp.plots.models import MAX_SITES, EpochLike, ranked_bars, sites_and_weights, training_curves
