@@ -69,10 +69,11 @@ def predictions(rows: int, folder: Path) -> dict[str, float]:
     new, _ = table(rows, seed=1)
     pq.write_table(new, folder / "new.parquet", row_group_size=100_000)
     fitted = load(folder / "model.dspp").fitted_
+    predictor = fitted.members[0].predictor
     X = fitted.scale_X.transform(np.column_stack([c.to_numpy() for c in new.columns]))
     del new
     part = X[: rows // 5]
-    bare = len(part) / seconds(lambda: fitted.predictor(part))
+    bare = len(part) / seconds(lambda: predictor(part))
     command = [
         sys.executable,
         "-c",
@@ -87,7 +88,7 @@ def predictions(rows: int, folder: Path) -> dict[str, float]:
     run = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
     taken = time.perf_counter() - begin
     peak = int(run.stderr.split("VmHWM:")[1].split()[0]) / 1024
-    bare = (bare + len(part) / seconds(lambda: fitted.predictor(part))) / 2  # before and after: the machine is noisy
+    bare = (bare + len(part) / seconds(lambda: predictor(part))) / 2  # before and after: the machine is noisy
     assert pq.read_metadata(folder / "out.parquet").num_rows == rows
     return {
         "bare_rows_s": bare,

@@ -71,7 +71,7 @@ def disk(folder: Path, part: int, repeats: int) -> dict[str, object]:
     allowed, begin = limit(), time.perf_counter()
     model = PPGPRRegressor(**MODEL).fit(pyarrow.dataset.dataset(folder / "table"), "y", cache=folder)
     fitted = model.fitted_
-    seconds = fitted.history[0].seconds
+    seconds = fitted.members[0].history[0].seconds
     return {
         "address_space_mb": allowed,
         "beyond_imports_mb": LIMIT_MB,

@@ -1,4 +1,4 @@
-"""What a process that only predicts imports: nothing that trains, searches, draws or reports."""
+"""What a process imports: to predict, nothing that trains, searches, draws or reports; to begin, nothing slow."""
 
 import json
 import subprocess
@@ -41,3 +41,34 @@ def test_predicting_imports_nothing_that_trains_searches_draws_or_reports(progra
     assert "dspp.fitted" in modules, "or it did not predict"
     found = [name for name in modules if name.removeprefix("dspp.").split(".")[0] in FORBIDDEN]
     assert not found
+
+
+FIRST = """
+import json, sys
+import torch, sklearn.base
+before = set(sys.modules)
+import dspp
+dspp.DSPPRegressor()
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+SLOW = (
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "scipy.stats",
+    "optuna",
+    "matplotlib",
+    "rich",
+    "typer",
+    "joblib",
+    "jinja2",
+)
+
+
+def test_the_first_estimator_imports_nothing_slow() -> None:
+    """Beyond what torch and scikit-learn import themselves: it is to take under 0.8 s more than these."""
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
+    modules = json.loads(done.stdout)
+    assert "dspp.estimators" in modules
+    slow = [name for name in modules if any(f"{name}.".startswith(f"{other}.") for other in SLOW)]
+    unneeded = [name for name in modules if name.removeprefix("dspp.").split(".")[0] in FORBIDDEN]
+    assert not slow + unneeded

@@ -13,7 +13,7 @@ from reference import assert_close
 from torch import Tensor
 
 from dspp.config import ModelConfig
-from dspp.errors import InputError
+from dspp.errors import InputError, NumericalError
 from dspp.model import Model, build
 from dspp.objectives import predictive
 from dspp.predictive import NormalMixture
@@ -316,3 +316,19 @@ def test_pruning_keeps_the_heaviest_components_with_their_sites() -> None:
     alone = FixedSites(sites, logs).prune(0.9)
     assert torch.equal(alone.sites(0), sites[0][:1])
     assert alone.log_weights().tolist() == [0.0]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_parameters_that_are_nan_are_a_numerical_problem(name: str) -> None:
+    """Training goes back to an earlier state for these, but not for what a user could have given otherwise."""
+    model = make_model(name)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(math.nan)
+    with pytest.raises(NumericalError):
+        model.predictor()(ref.random_rows(0, 5, D))
+    rule = model.rule
+    assert rule is not None
+    if rule.log_weights().isnan().any():
+        with pytest.raises(NumericalError, match=f"weights of the rule {type(rule).__name__} are not finite"):
+            rule.pruned(1e-30)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dspp.estimators import GammaDGPRegressor as GammaDGPRegressor
     from dspp.estimators import ODSVGPRegressor as ODSVGPRegressor
     from dspp.estimators import PPGPRRegressor as PPGPRRegressor
+    from dspp.estimators import PresetRegressor as PresetRegressor
     from dspp.estimators import SVGPRegressor as SVGPRegressor
     from dspp.estimators import load as load
     from dspp.model import Model as Model
@@ -56,7 +57,7 @@ _NAMES = {
     "config": "ModelConfig ObjectiveConfig TrainConfig",
     "errors": "CheckpointError DsppError InputError ModelFileError NumericalError TrainingDiverged TrainingInterrupted",
     "estimators": "BPDGPRegressor DGPRegressor DSPPRegressor GammaDGPRegressor ODSVGPRegressor PPGPRRegressor "
-    "SVGPRegressor load",
+    "PresetRegressor SVGPRegressor load",
     "predictive": "LogNormalMixture MultivariateNormalMixture NormalMixture StudentTMixture",
     "model": "Model Predictor build",
     "presets": "PRESETS Spec preset",

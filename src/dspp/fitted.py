@@ -1,9 +1,12 @@
-"""A fitted model: everything that turns the user's rows into the user's distribution, and how it came about."""
+"""A fitted model: everything that turns the user's rows into the user's distribution, and how it came about.
+
+It has one member or several: trained models of the same encoded rows, whose predictive distributions are mixed.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -26,28 +29,106 @@ from dspp.table.checks import Array, check_width, check_X
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 
+WEIGHT_TOLERANCE = 1e-6  # by which the weights of members may miss one, as in `Predictive.mix`
+
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
-    """What `fit` leaves behind, `modelfile.save` keeps and every prediction comes from."""
+class Member:
+    """One trained model, which works in standardised units, and how it was trained."""
 
     spec: Spec  # the model and its objective
     train: TrainConfig  # how it was trained
-    model: Model  # works in standardised units
+    model: Model
+    history: tuple[Epoch, ...]
+    best_epoch: int | None  # the epoch that was kept, when there were validation rows
+    seconds: float  # that training took
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The model frozen for predictions, made when first asked for; changes of the model after that go unnoticed.
+
+        Raises:
+            NumericalError: the kernel matrix of the inducing points cannot be factorised.
+        """
+        return self.model.predictor()
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What `fit` leaves behind, `modelfile.save` keeps and every prediction comes from.
+
+    Members may differ in their settings, but not in the likelihood. What is not in a member belongs to all of them.
+
+    Raises:
+        InputError: there is no member, or their weights are not positive numbers that sum to one, or their likelihoods
+            differ.
+    """
+
+    members: tuple[Member, ...]
+    weights: tuple[float, ...]  # of the members
     scale_X: Standardizer  # noqa: N815 - X is a matrix; of the encoded columns, (D,)
     codec: Codec  # from the user's targets to standardised ones and back
     encoder: TableEncoder | None  # from a table's columns to numbers; None: the rows were numbers
     feature_names: tuple[str, ...] | None  # of the encoded columns; None: they have none
     target_names: tuple[str, ...]  # of the outputs
-    history: tuple[Epoch, ...]
-    best_epoch: int | None  # the epoch that was kept, when there were validation rows
     metrics: dict[str, float]  # scores on the validation rows
     notes: tuple[Note, ...]  # what the user should know
-    seconds: float  # that training took
     versions: dict[str, str]  # of dspp, Python and the libraries that trained it
     conformal: Float[Tensor, "n T"] | None  # calibration scores in float64: see calibration.Conformal
     num_rows: int  # training rows
     params: dict[str, Any] | None = None  # what the estimator was told; None: a file from before that was kept
+
+    def __post_init__(self) -> None:
+        weights = self.weights
+        if len(weights) != len(self.members) or not weights:
+            raise InputError(
+                f"got {len(self.members)} members and {len(weights)} weights, expected one weight for each"
+            )
+        if not all(weight > 0.0 for weight in weights) or abs(sum(weights) - 1.0) > WEIGHT_TOLERANCE:
+            raise InputError(
+                f"weights: got {str(weights)[:100]}, expected positive numbers that sum to 1; divide them by their sum"
+            )
+        likelihoods = sorted({member.spec.model.likelihood for member in self.members})
+        if len(likelihoods) > 1:
+            raise InputError(f"got members with the likelihoods {', '.join(likelihoods)}, expected one for all of them")
+
+    @classmethod
+    def join(cls, parts: Sequence[Self], weights: Sequence[float]) -> Self:
+        """Mix fitted models: the members of all of them, with the notes of all and what they share of the first.
+
+        Scores and calibration belong to each of the parts; what is joined has none yet.
+
+        Args:
+            parts: Models of the same columns and targets, encoded and scaled alike.
+            weights: One for each part, at least 0, with a sum of one. Parts without weight are left out.
+
+        Raises:
+            InputError: The encoders, scales, codecs, names or likelihoods differ, or the weights are not that.
+        """
+        if len(parts) != len(weights) or not parts:
+            raise InputError(f"got {len(parts)} models and {len(weights)} weights, expected one weight for each")
+        first = parts[0]
+        for k, part in enumerate(parts):
+            if (differs := _difference(first, part)) is not None:
+                raise InputError(
+                    f"model {k} has another {differs} than model 0, expected the same; fit them to the same prepared "
+                    "rows"
+                )
+        heavy = [(part, float(weight)) for part, weight in zip(parts, weights, strict=True) if weight != 0.0]
+        return replace(
+            first,
+            members=tuple(member for part, _ in heavy for member in part.members),
+            weights=tuple(weight * share for part, weight in heavy for share in part.weights),
+            metrics={},
+            notes=tuple(dict.fromkeys(note for part, _ in heavy for note in part.notes)),
+            conformal=None,
+            num_rows=max(part.num_rows for part in parts),
+        )
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that training took, all members together."""
+        return sum(member.seconds for member in self.members)
 
     @property
     def num_inputs(self) -> int:
@@ -66,15 +147,6 @@ class Fitted:
             return None
         return Conformal(self.conformal[:, 0] if self.num_outputs == 1 else self.conformal)
 
-    @cached_property
-    def predictor(self) -> Predictor:
-        """The model frozen for predictions, made when first asked for; changes of the model after that go unnoticed.
-
-        Raises:
-            NumericalError: the kernel matrix of the inducing points cannot be factorised.
-        """
-        return self.model.predictor()
-
     def distribution(self, X: Array, place: Place = IN_X) -> Predictive:
         """The predictive distribution of each row of X (N, D), encoded but not scaled; in the units of y, density too.
 
@@ -87,11 +159,17 @@ class Fitted:
         """
         rows = check_X(X)
         check_width(rows, self.num_inputs)
-        return self.of_standardised(standardise(rows, self.scale_X, self.spec.model.dtype, self.feature_names, place))
+        dtypes = {member.spec.model.dtype for member in self.members}
+        shortest = "float32" if "float32" in dtypes else "float64"  # in which numbers must stay finite
+        return self.of_standardised(standardise(rows, self.scale_X, shortest, self.feature_names, place))
 
     def of_standardised(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
         """The predictive distribution of rows that are encoded and scaled; in the units of y, density too."""
-        return self.codec.decode(self.predictor(X))
+        parts = [member.predictor(X) for member in self.members]
+        if len(parts) == 1:
+            return self.codec.decode(parts[0])
+        exact = [part.to(torch.float64) for part in parts]  # members may differ in dtype
+        return self.codec.decode(type(exact[0]).mix(exact, self.weights))  # Σ_k w_k p_k(y)
 
     # ---------------------------------------------------------------- the user's tables
 
@@ -133,6 +211,7 @@ class Fitted:
         """
         mixture = self.predict(table)
         draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
+        ends = None if interval is None else self._intervals(mixture, interval)
         columns: dict[str, Tensor] = {}
         for t, (name, one) in enumerate(zip(self.target_names, mixture.outputs(), strict=True)):
             if moments:
@@ -140,20 +219,21 @@ class Fitted:
             if len(quantiles):
                 values = one.quantile(torch.tensor(quantiles, dtype=torch.float64))
                 columns |= {f"{name}_{quantile_name(p)}": row for p, row in zip(quantiles, values, strict=True)}
-            if interval is not None:
-                ends = self._interval(mixture, one, t, interval)
-                columns |= {f"{name}_lower": ends[0], f"{name}_upper": ends[1]}
+            if ends is not None:
+                columns |= {f"{name}_lower": ends[0][:, t], f"{name}_upper": ends[1][:, t]}
             if components:
                 columns |= _components(name, one)
             if draws is not None:
                 columns |= {f"{name}_sample_{k}": draws[k, :, t] for k in range(samples)}
         return {name: column.contiguous().numpy() for name, column in columns.items()}
 
-    def _interval(self, mixture: Predictive, one: RealPredictive, t: int, coverage: float) -> tuple[Tensor, Tensor]:
-        """The ends of an output's central interval, recalibrated where there are calibration scores."""
-        if self.recalibration is None:
-            return one.interval(coverage)
-        lower, upper = (ends.reshape(len(one), -1)[:, t] for ends in self.recalibration.interval(mixture, coverage))
+    def _intervals(self, mixture: Predictive, coverage: float) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
+        """The ends of the central intervals, recalibrated where there are calibration scores."""
+        if self.recalibration is not None:
+            lower, upper = self.recalibration.interval(mixture, coverage)
+            return lower.reshape(len(mixture), -1), upper.reshape(len(mixture), -1)
+        pairs = [one.interval(coverage) for one in mixture.outputs()]
+        lower, upper = (torch.stack(ends, dim=1) for ends in zip(*pairs, strict=True))
         return lower, upper
 
     def why_infinite(self, coverage: float | None) -> str:
@@ -208,6 +288,25 @@ class Evaluation:
     def calibration(self) -> Calibration:
         """Whether the intervals hold what they promise."""
         return calibration_of(self.comparison, self.fitted.target_names, self.fitted.recalibration)
+
+
+def _difference(one: Fitted, other: Fitted) -> str | None:
+    """What keeps two fitted models from being members of one, if anything does."""
+    shared = _shared(other)
+    return next((name for name, value in _shared(one).items() if value != shared[name]), None)
+
+
+def _shared(fitted: Fitted) -> dict[str, object]:
+    """What all members must agree on, in values that can be compared."""
+    scale_X, scale_y = fitted.scale_X, fitted.codec.scale
+    return {
+        "encoder": None if fitted.encoder is None else fitted.encoder.to_json(),
+        "set of feature names": fitted.feature_names,
+        "set of target names": fitted.target_names,
+        "codec": type(fitted.codec),
+        "scale of the inputs": (scale_X.mean.tolist(), scale_X.scale.tolist()),
+        "scale of the targets": (scale_y.mean.tolist(), scale_y.scale.tolist()),
+    }
 
 
 def quantile_name(level: float) -> str:

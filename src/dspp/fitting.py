@@ -9,7 +9,7 @@ from typing import Any
 
 from dspp import training
 from dspp.calibration import Conformal
-from dspp.fitted import Evaluation, Fitted
+from dspp.fitted import Evaluation, Fitted, Member
 from dspp.history import Epoch
 from dspp.notes import Note
 from dspp.prepare import Prepared
@@ -65,19 +65,15 @@ def train(
         )
     encoder = prepared.encoder
     fitted = Fitted(
-        spec=spec,
-        train=config,
-        model=result.model,
+        members=(Member(spec, config, result.model, result.history, result.best_epoch, result.seconds),),
+        weights=(1.0,),
         scale_X=prepared.scale_X,
         codec=prepared.codec,
         encoder=encoder,
         feature_names=None if encoder is None else encoder.feature_names,
         target_names=prepared.target_names,
-        history=result.history,
-        best_epoch=result.best_epoch,
         metrics={},
         notes=(*prepared.notes, *(Note("", note) for note in result.notes)),
-        seconds=result.seconds,
         versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS},
         conformal=None,
         num_rows=prepared.num_rows,

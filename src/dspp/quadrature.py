@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from dspp.errors import InputError
+from dspp.errors import InputError, NumericalError
 from dspp.registry import Registry
 
 RULES: Registry[type["Rule"]] = Registry("rule")
@@ -120,8 +120,14 @@ class Rule(nn.Module, ABC):
 
     @torch.no_grad()
     def heavy_components(self, min_weight: float) -> Bool[Tensor, " S"]:
-        """Return which components `prune` keeps: those of at least `min_weight`, and the heaviest."""
+        """Return which components `prune` keeps: those of at least `min_weight`, and the heaviest.
+
+        Raises:
+            NumericalError: A weight is NaN.
+        """
         log_weights = self.log_weights()
+        if bool(log_weights.isnan().any()):
+            raise NumericalError(f"the weights of the rule {type(self).__name__} are not finite; fit the model again")
         if not self._can_be_listed:
             return torch.ones_like(log_weights, dtype=torch.bool)
         heavy: Tensor = log_weights >= np.log(max(min_weight, 1e-300))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from dspp.config import TrainConfig
+from dspp.config import ModelConfig, TrainConfig
 from dspp.errors import InputError
 from dspp.presets import Spec, preset
 from dspp.quadrature import RULES
@@ -36,7 +36,8 @@ class Parameters:
         kernel: matern52, matern32, matern12 or rbf.
         rule: how uncertainty crosses a hidden layer: qr3, qr1, qr2, gauss-hermite, monte-carlo.
         sites: sites of the rule.
-        likelihood: how targets scatter: gaussian, student-t (outliers) or log-normal (positive targets).
+        likelihood: how targets scatter: gaussian, student-t (outliers) or log-normal (positive targets); None: the
+            preset's own, gaussian for all presets of this package.
         topology: what hidden layers after the first read.
         features: sizes of a neural network in front of the first layer, or a module of your own; None: nothing.
         beta: weight of the KL term; larger is smoother.
@@ -65,7 +66,7 @@ class Parameters:
     kernel: str | None = None
     rule: str | None = None
     sites: int | None = None
-    likelihood: str = "gaussian"
+    likelihood: str | None = None
     topology: str | None = None
     features: Sequence[int] | nn.Module | None = None
     beta: float | None = None
@@ -108,7 +109,8 @@ class Settings(Parameters):
             given["features"] = tuple(self.features)
         given |= self.model_settings or {}
         spec = preset(self.preset, **given)
-        if num_outputs == 1 or spec.model.layers == 1 or "width" in given or RULES[spec.model.rule].grid:  # S^W sites
+        own_width = "width" in given or spec.model.width != ModelConfig().width
+        if num_outputs == 1 or spec.model.layers == 1 or own_width or RULES[spec.model.rule].grid:  # S^W sites
             return spec
         return replace(spec, model=spec.model.change(width=SHARED_WIDTH))
 

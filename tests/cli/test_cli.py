@@ -176,10 +176,10 @@ def test_fit_takes_every_kind_of_setting(train: Path, tmp_path: Path) -> None:
         *(*settings.split(), *more.split(), *where, "--time-budget", "10m", "--conformal"),
     )
     known = load(out).fitted_
-    model = known.spec.model
+    model = known.members[0].spec.model
     assert (model.features, model.layers, model.kernel, model.rule) == ((6, 4), 3, "rbf", "qr1")
-    assert (model.sites, model.topology, known.spec.objective.beta) == (2, "mean-from-input", 0.3)
-    train_config = known.train
+    assert (model.sites, model.topology, known.members[0].spec.objective.beta) == (2, "mean-from-input", 0.3)
+    train_config = known.members[0].train
     assert (train_config.epochs, train_config.batch_size, train_config.learning_rate) == (2, 40, 0.01)
     assert (train_config.restarts, train_config.patience, train_config.seed, train_config.threads) == (1, 5, 7, 1)
     assert known.conformal is not None
@@ -476,7 +476,7 @@ def test_info_shows_what_a_model_is_made_of(model: Path) -> None:
         assert column["how"][:30] in text
     assert found["columns"] == known.encoder.describe()
     assert found["validation"] == known.metrics
-    assert found["parameters"] == sum(p.numel() for p in known.model.parameters())
+    assert found["parameters"] == sum(p.numel() for p in known.members[0].model.parameters())
     assert found["bytes"] == model.stat().st_size
     assert found["settings"]["model"]["inducing"] == 8
     assert found["versions"] == known.versions
@@ -749,7 +749,7 @@ def test_a_fit_that_is_stopped_twice_ends_as_if_it_had_not_been(train: Path, tes
     assert not checkpoint.exists()
     X = inputs(test_file)
     np.testing.assert_array_equal(load(out).predict(X), load(tmp_path / "b.dspp").predict(X))
-    assert len(load(out).fitted_.history) == 100
+    assert len(load(out).fitted_.members[0].history) == 100
 
 
 # ---------------------------------------------------------------- in a process of its own
@@ -759,7 +759,7 @@ def test_help_needs_no_torch_and_lists_what_there_is() -> None:
     script = """
 import contextlib, io, sys
 from dspp.cli import app
-from dspp.cli.options import KERNELS, LIKELIHOODS, MODELS, RULES, TOPOLOGIES
+from dspp.cli.fit_options import KERNELS, LIKELIHOODS, MODELS, RULES, TOPOLOGIES
 text = io.StringIO()
 for words in (["--help"], ["fit", "--help"]):
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):

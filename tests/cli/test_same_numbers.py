@@ -55,7 +55,9 @@ def test_a_fit_is_the_same_in_both(fitted: tuple[Path, tuple[str, ...]]) -> None
     assert own.fitted_.metrics == model.fitted_.metrics
     assert own.get_params() == model.get_params()
     for (name, value), other in zip(
-        own.fitted_.model.state_dict().items(), model.fitted_.model.state_dict().values(), strict=True
+        own.fitted_.members[0].model.state_dict().items(),
+        model.fitted_.members[0].model.state_dict().values(),
+        strict=True,
     ):
         assert value.numpy().tobytes() == other.numpy().tobytes(), name
 

@@ -220,10 +220,10 @@ def test_enough_rows_for_a_promise_are_not_announced() -> None:
 
 def test_numbers_of_numpy_are_parameters() -> None:
     search = GridSearchCV(tiny(), {"width": np.arange(2, 4), "beta": np.array([0.1], np.float32)}, cv=2).fit(X, Y)
-    assert type(search.best_estimator_.fitted_.spec.model.width) is int
+    assert type(search.best_estimator_.fitted_.members[0].spec.model.width) is int
     model = tiny(features=np.array([4, 2]), epochs=np.int64(1), learning_rate=np.float32(0.01)).fit(X, Y)
-    assert model.fitted_.spec.model.features == (4, 2)
-    assert json.loads(model.fitted_.train.to_json())["epochs"] == 1
+    assert model.fitted_.members[0].spec.model.features == (4, 2)
+    assert json.loads(model.fitted_.members[0].train.to_json())["epochs"] == 1
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, np.float32("inf"), 10**400])

@@ -223,8 +223,8 @@ def test_several_outputs_some_not_observed() -> None:
 
 def test_several_outputs_share_a_wider_hidden_layer() -> None:
     both = np.column_stack([Y, -Y])
-    assert DSPPRegressor(**QUICK).fit(X, both).fitted_.spec.model.width == SHARED_WIDTH > 5
-    assert DSPPRegressor(**QUICK).fit(X, both[:, :1]).fitted_.spec.model.width == 5
+    assert DSPPRegressor(**QUICK).fit(X, both).fitted_.members[0].spec.model.width == SHARED_WIDTH > 5
+    assert DSPPRegressor(**QUICK).fit(X, both[:, :1]).fitted_.members[0].spec.model.width == 5
     assert DSPPRegressor(width=2).spec(2).model.width == 2
     assert DSPPRegressor(model_settings={"width": 3}).spec(2).model.width == 3
     assert DSPPRegressor(rule="qr2", sites=3).spec(2).model.width == 5  # of a grid of 3^W sites
@@ -312,7 +312,9 @@ def test_rows_held_out_for_calibration_do_not_reach_the_model() -> None:
     other_X[held], other_Y[held] = 1e3, -1e3
     a = estimator.fit(X, Y).fitted_
     b = estimator.fit(other_X, other_Y).fitted_
-    for (name, p), q in zip(a.model.state_dict().items(), b.model.state_dict().values(), strict=True):
+    for (name, p), q in zip(
+        a.members[0].model.state_dict().items(), b.members[0].model.state_dict().values(), strict=True
+    ):
         assert torch.equal(p, q), name
     np.testing.assert_array_equal(a.scale_X.mean, b.scale_X.mean)
 
@@ -323,7 +325,7 @@ def test_validation_rows_teach_neither_scale_nor_weights_of_the_last_epoch() -> 
     straight = estimator.fit(X, Y, X, Y).fitted_
     np.testing.assert_array_equal(shifted.scale_X.mean, straight.scale_X.mean)
     np.testing.assert_array_equal(shifted.codec.scale.scale, straight.codec.scale.scale)
-    assert [e.objective for e in shifted.history] == [e.objective for e in straight.history]
+    assert [e.objective for e in shifted.members[0].history] == [e.objective for e in straight.members[0].history]
 
 
 # ---------------------------------------------------------------- files
@@ -370,6 +372,18 @@ def test_a_loaded_estimator_has_the_settings_it_was_fitted_with(tmp_path) -> Non
     again = dspp.load(tmp_path / "model.dspp")
     assert again.spec() == estimator.spec()
     assert again.train_config(N, 0) == estimator.train_config(N, 0)
+
+
+def test_a_loaded_estimator_has_the_parameters_it_was_given(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Not what differs from the preset: also what only `fit` is told, and what a preset has anyway."""
+    told = {"validation_fraction": 0.2, "calibration_fraction": 0.15, "conformal": True, "time_budget": 500.0}
+    told |= {"width": np.int64(5), "model_settings": {"features": (4, 3)}, "random_state": 7}
+    estimator = DSPPRegressor(**{**QUICK, **told}, checkpoint=tmp_path / "state").fit(X, Y)
+    estimator.save(tmp_path / "model.dspp")
+    again = dspp.load(tmp_path / "model.dspp")
+    assert again.get_params() == estimator.get_params() | {"checkpoint": None, "progress": None}
+    again.fit(X, Y)
+    np.testing.assert_array_equal(again.predict(X), estimator.predict(X))
 
 
 def test_a_module_of_the_user_s(tmp_path) -> None:  # type: ignore[no-untyped-def]

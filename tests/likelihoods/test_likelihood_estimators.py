@@ -37,7 +37,7 @@ def test_fit_save_load_and_predict_the_same_bits(name: str, likelihood: str, tmp
     assert all(np.isfinite(numbers).all() for numbers in arrays(distribution))
     model.save(tmp_path / "m.dspp")
     loaded = dspp.load(tmp_path / "m.dspp")
-    assert (loaded.likelihood, loaded.fitted_.spec) == (likelihood, model.fitted_.spec)
+    assert (loaded.likelihood, loaded.fitted_.members[0].spec) == (likelihood, model.fitted_.members[0].spec)
     for before, after in zip(arrays(distribution), arrays(loaded.predict_dist(X[200:])), strict=True):
         np.testing.assert_array_equal(before, after)
     again = MODELS[name](likelihood=likelihood, **sizes, **TINY).fit(X[:200], Y[:200])

@@ -98,7 +98,7 @@ def test_targets_that_are_not_positive_have_no_density() -> None:
 
 def test_the_codec_is_that_of_log_y() -> None:
     y = np.exp(np.random.default_rng(0).normal(3, 2, size=(50, 1)))
-    real = Logarithm.real(y, ["price"], range(50))
+    real = Logarithm.real(y, ["price"], Place("y"))
     codec, plain = Logarithm.fit(real), Standardised.fit(np.log(y))
     np.testing.assert_array_equal(codec.scale.mean, plain.scale.mean)
     np.testing.assert_array_equal(codec.scale.scale, plain.scale.scale)

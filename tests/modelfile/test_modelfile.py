@@ -29,7 +29,7 @@ from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import DsppError, InputError, ModelFileError
-from dspp.fitted import Fitted
+from dspp.fitted import Fitted, Member
 from dspp.history import Epoch
 from dspp.likelihoods.codec import Standardised
 from dspp.model import TOPOLOGIES, build
@@ -60,25 +60,27 @@ def fitted_of(spec: Spec, y=Y, features: nn.Module | None = None, **changes) -> 
     scale_X, codec = Standardizer.fit(X), Standardised.fit(y.reshape(len(y), -1))
     rows, targets = scale_X.transform(X), codec.scale.transform(y.reshape(len(y), -1))
     result = fit(spec, rows, targets, config=QUICK, features=features)
+    history = (*result.history, Epoch(2, math.nan, math.inf, 0.25, 1e-300, 0.1))
     fitted = Fitted(
-        spec=spec,
-        train=QUICK,
-        model=result.model,
+        members=(Member(spec, QUICK, result.model, history, 2, result.seconds),),
+        weights=(1.0,),
         scale_X=scale_X,
         codec=codec,
         encoder=None,
         feature_names=("a", "b", "ç"),
         target_names=("y",) if y.ndim == 1 else ("y", "z", "w"),
-        history=(*result.history, Epoch(2, math.nan, math.inf, 0.25, 1e-300, 0.1)),
-        best_epoch=2,
         metrics={"nll": 0.1 + 0.2, "crps": math.nan},
         notes=(Note("", "a note, “quoted”"),),
-        seconds=result.seconds,
         versions={"dspp": "0.1.0", "torch": torch.__version__},
         conformal=None,
         num_rows=40,
     )
     return replace(fitted, **changes)
+
+
+def with_member(fitted: Fitted, **changes) -> Fitted:
+    """The same with other parts of its only member."""
+    return replace(fitted, members=(replace(fitted.members[0], **changes),))
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +105,15 @@ def assert_round_trip(fitted: Fitted, path: Path, features: nn.Module | None = N
     save(fitted, path)
     loaded = load(path, features)
     assert bits(loaded.distribution(X)) == bits(fitted.distribution(X))
-    before, after = fitted.model.state_dict(), loaded.model.state_dict()
+    before, after = fitted.members[0].model.state_dict(), loaded.members[0].model.state_dict()
     assert list(before) == list(after)
     assert all(torch.equal(before[name], after[name]) and before[name].dtype == after[name].dtype for name in before)
-    grads = {name: p.requires_grad for name, p in fitted.model.named_parameters()}
-    assert grads == {name: p.requires_grad for name, p in loaded.model.named_parameters()}
-    for name in ("spec", "train", "feature_names", "target_names", "num_outputs", "best_epoch", "notes", "seconds"):
+    grads = {name: p.requires_grad for name, p in fitted.members[0].model.named_parameters()}
+    assert grads == {name: p.requires_grad for name, p in loaded.members[0].model.named_parameters()}
+    for name in ("feature_names", "target_names", "num_outputs", "notes", "seconds"):
         assert getattr(loaded, name) == getattr(fitted, name), name
+    for name in ("spec", "train", "best_epoch", "seconds"):
+        assert getattr(loaded.members[0], name) == getattr(fitted.members[0], name), name
     assert (loaded.num_inputs, loaded.num_outputs) == (fitted.num_inputs, fitted.num_outputs)
     assert (loaded.versions, loaded.num_rows) == (fitted.versions, fitted.num_rows)
     again = path.with_suffix(".again")
@@ -196,7 +200,7 @@ def test_a_skeleton_copies_the_users_module(tmp_path):
 def test_the_distribution_is_in_the_users_units(y):
     """The density of y is that of the standardised y over the scales; means and variances go the same way."""
     fitted = fitted_of(spec_of(dtype="float64"), y)
-    inner = fitted.model.predictor()(fitted.scale_X.transform(X))
+    inner = fitted.members[0].model.predictor()(fitted.scale_X.transform(X))
     outer = fitted.distribution(X)
     scale = fitted.codec.scale
     jacobian = math.log(math.prod(scale.scale))
@@ -213,7 +217,7 @@ def test_the_distribution_refuses_other_tables(tiny):
             tiny.distribution(table)
     with pytest.raises(InputError, match="inf"):
         tiny.distribution(np.full((1, 3), -1.7e308))
-    assert tiny.predictor is tiny.predictor
+    assert tiny.members[0].predictor is tiny.members[0].predictor
 
 
 # ---------------------------------------------------------------- round trips (promise 26)
@@ -238,24 +242,26 @@ def test_every_preset_comes_back_to_the_last_bit(name, y, tmp_path):
 )
 def test_every_dial_comes_back_to_the_last_bit(changes, tmp_path):
     loaded = assert_round_trip(fitted_of(spec_of(**changes)), tmp_path / "m.dspp")
-    assert loaded.model.num_inputs == 3
-    assert loaded.model.likelihood.noise_floor == loaded.spec.model.noise_floor
+    assert loaded.members[0].model.num_inputs == 3
+    assert loaded.members[0].model.likelihood.noise_floor == loaded.members[0].spec.model.noise_floor
 
 
 def test_the_story_comes_back(tiny, tmp_path):
-    tiny.model.gp_layers[1].climbs = 7
+    tiny.members[0].model.gp_layers[1].climbs = 7
     loaded = assert_round_trip(replace(tiny, notes=(Note("a", "x"), Note("", "y"))), tmp_path / "m.dspp")
-    tiny.model.gp_layers[1].climbs = 0
-    assert loaded.model.jitter_climbs == 7
-    assert loaded.history[0] == tiny.history[0]
-    assert repr(loaded.history[1]) == repr(Epoch(2, math.nan, math.nan, 0.25, 1e-300, 0.1))  # inf is null, then NaN
+    tiny.members[0].model.gp_layers[1].climbs = 0
+    assert loaded.members[0].model.jitter_climbs == 7
+    assert loaded.members[0].history[0] == tiny.members[0].history[0]
+    assert repr(loaded.members[0].history[1]) == repr(
+        Epoch(2, math.nan, math.nan, 0.25, 1e-300, 0.1)
+    )  # inf is null, then NaN
     assert loaded.metrics["nll"] == 0.1 + 0.2
     assert math.isnan(loaded.metrics["crps"])
     assert torch.equal(loaded.conformal, tiny.conformal)
-    assert not loaded.model.training
+    assert not loaded.members[0].model.training
     few = fitted_of(spec_of(inducing=100))
-    assert "expected 100 inducing points" in few.model.notes[0]
-    assert assert_round_trip(few, tmp_path / "few.dspp").model.notes == few.model.notes
+    assert "expected 100 inducing points" in few.members[0].model.notes[0]
+    assert assert_round_trip(few, tmp_path / "few.dspp").members[0].model.notes == few.members[0].model.notes
 
 
 def test_an_encoder_comes_back(tmp_path):
@@ -266,7 +272,10 @@ def test_an_encoder_comes_back(tmp_path):
     scale, scale_y = Standardizer.fit(rows), Standardizer.fit(Y)
     result = fit(spec_of(), scale.transform(rows), scale_y.transform(Y), config=QUICK)
     fitted = replace(
-        fitted_of(spec_of()), model=result.model, scale_X=scale, encoder=encoder, feature_names=encoder.feature_names
+        with_member(fitted_of(spec_of()), model=result.model),
+        scale_X=scale,
+        encoder=encoder,
+        feature_names=encoder.feature_names,
     )
     save(fitted, tmp_path / "m.dspp")
     loaded = load(tmp_path / "m.dspp")
@@ -319,14 +328,14 @@ def test_only_what_can_be_loaded_is_saved(tiny, tmp_path):
     other = fitted_of(spec_of(width=1))
     broken = fitted_of(spec_of())
     with torch.no_grad():
-        broken.model.gp_layers[0].inducing_points[0, 0, 0] = math.nan
+        broken.members[0].model.gp_layers[0].inducing_points[0, 0, 0] = math.nan
     cases = [
-        (replace(tiny, model=other.model), "inducing_points"),
-        (replace(tiny, spec=spec_of(dtype="float64")), "float32"),
+        (with_member(tiny, model=other.members[0].model), "inducing_points"),
+        (with_member(tiny, spec=spec_of(dtype="float64")), "float32"),
         (replace(tiny, feature_names=("a",)), "feature_names: got 1, expected 3"),
         (replace(tiny, target_names=("a", "b")), "target_names: got 2, expected 1"),
-        (replace(tiny, best_epoch=17), "17"),
-        (replace(tiny, seconds=math.nan), "JSON"),
+        (with_member(tiny, best_epoch=17), "17"),
+        (with_member(tiny, seconds=math.nan), "JSON"),
         (replace(tiny, conformal=torch.tensor([[0.3], [0.1]], dtype=torch.float64)), "out of order"),
         (replace(tiny, codec=Standardised(Standardizer(np.zeros(1), np.zeros(1)))), "positive"),
         (replace(tiny, notes=(Note("", "x" * 9_000_000),)), "header"),
@@ -436,7 +445,9 @@ def test_unknown_fields_are_ignored_and_missing_ones_are_not(good, tiny, tmp_pat
     assert bits(load(tmp_path / "m").distribution(X)) == bits(tiny.distribution(X))
     for name in apart(good)[1]:
         refusal(tmp_path / "m", with_header(good, lambda h, name=name: h.pop(name)))
-    message = refusal(tmp_path / "m", with_header(good, lambda h: h["spec"]["model"].update(colour="blue")))
+    message = refusal(
+        tmp_path / "m", with_header(good, lambda h: h["members"][0]["spec"]["model"].update(colour="blue"))
+    )
     assert "ModelConfig has no setting 'colour'" in message
 
 
@@ -480,7 +491,7 @@ def test_unknown_fields_are_ignored_and_missing_ones_are_not(good, tiny, tmp_pat
     ids=lambda v: str(v)[:20],
 )
 def test_a_config_that_the_tensors_do_not_bear_out(field, value, message, good, tmp_path):
-    data = with_header(good, lambda h: h["spec"]["model"].update({field: value}))
+    data = with_header(good, lambda h: h["members"][0]["spec"]["model"].update({field: value}))
     path = tmp_path / "m"
     path.write_bytes(data)
     with pytest.raises(ModelFileError, match=message):
@@ -490,24 +501,24 @@ def test_a_config_that_the_tensors_do_not_bear_out(field, value, message, good, 
 def test_powers_of_a_width_are_not_computed(good, tmp_path):
     """100^(10^7) has twenty million digits."""
     change = {"rule": "qr1", "sites": 100, "width": 10_000_000}
-    refusal(tmp_path / "m", with_header(good, lambda h: h["spec"]["model"].update(change)))
+    refusal(tmp_path / "m", with_header(good, lambda h: h["members"][0]["spec"]["model"].update(change)))
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("model.layers.0.q.mean", None, "missing"),
-        ("model.layers.0.q.mean", torch.zeros(2, 5, dtype=torch.float64), "got torch.float64"),
-        ("model.layers.0.q.mean", torch.zeros(2, 5, dtype=torch.float16), "got torch.float16"),
-        ("model.layers.0.q.mean", torch.zeros(5, 2), r"\(5, 2\)"),
-        ("model.layers.0.q.mean", torch.full((2, 5), math.nan), "NaN"),
-        ("model.layers.0.q.mean", torch.tensor([[0.0] * 5, [0.0] * 4 + [-math.inf]]), "inf"),
-        ("model.layers.0.q.mean", torch.zeros(2, 5, dtype=torch.bool), "bool"),
-        ("model.layers.0.inducing_points", torch.zeros(2, 5, 4), "raw_lengthscale|inducing_points"),
-        ("model.layers.0.inducing_points", torch.zeros(2, 0, 3), "M from 1"),
-        ("model.layers.0.inducing_points", torch.zeros(10**7, 5, 0), "expected"),
-        ("model.layers.0.kernel.raw_lengthscale", torch.full((2, 3), -3e38), "layer 1 of 2"),
-        ("model.extra", torch.zeros(1), "not a tensor of this model"),
+        ("members.0.model.layers.0.q.mean", None, "missing"),
+        ("members.0.model.layers.0.q.mean", torch.zeros(2, 5, dtype=torch.float64), "got torch.float64"),
+        ("members.0.model.layers.0.q.mean", torch.zeros(2, 5, dtype=torch.float16), "got torch.float16"),
+        ("members.0.model.layers.0.q.mean", torch.zeros(5, 2), r"\(5, 2\)"),
+        ("members.0.model.layers.0.q.mean", torch.full((2, 5), math.nan), "NaN"),
+        ("members.0.model.layers.0.q.mean", torch.tensor([[0.0] * 5, [0.0] * 4 + [-math.inf]]), "inf"),
+        ("members.0.model.layers.0.q.mean", torch.zeros(2, 5, dtype=torch.bool), "bool"),
+        ("members.0.model.layers.0.inducing_points", torch.zeros(2, 5, 4), "raw_lengthscale|inducing_points"),
+        ("members.0.model.layers.0.inducing_points", torch.zeros(2, 0, 3), "M from 1"),
+        ("members.0.model.layers.0.inducing_points", torch.zeros(10**7, 5, 0), "expected"),
+        ("members.0.model.layers.0.kernel.raw_lengthscale", torch.full((2, 3), -3e38), "layer 1 of 2"),
+        ("members.0.model.extra", torch.zeros(1), "not a tensor of this model"),
         ("extra", torch.zeros(1), "not a tensor of a model file"),
         ("scale_X.mean", None, "scale_X"),
         ("scale_X.mean", torch.zeros(3), "float64"),
@@ -539,13 +550,15 @@ def test_there_is_a_limit_to_calibration_rows(good, tmp_path, monkeypatch):
 def test_kernel_matrices_that_cannot_be_factorised_do_not_load(good, tmp_path):
     far = torch.full((2, 5, 3), 3e38)
     far[:, ::2] *= -1
-    assert "layer 1 of 2" in refusal(tmp_path / "m", with_tensors(good, {"model.layers.0.inducing_points": far}))
+    assert "layer 1 of 2" in refusal(
+        tmp_path / "m", with_tensors(good, {"members.0.model.layers.0.inducing_points": far})
+    )
 
 
 def test_what_is_too_large_to_try_is_left_to_the_first_prediction(good, tmp_path, monkeypatch):
     far = torch.full((2, 5, 3), 3e38)
     far[:, ::2] *= -1
-    (tmp_path / "m").write_bytes(with_tensors(good, {"model.layers.0.inducing_points": far}))
+    (tmp_path / "m").write_bytes(with_tensors(good, {"members.0.model.layers.0.inducing_points": far}))
     monkeypatch.setattr(limits, "MAX_FACTORISED", 10)
     with pytest.raises(DsppError, match="layer 1 of 2"):
         load(tmp_path / "m").distribution(X)
@@ -559,33 +572,33 @@ def test_what_is_too_large_to_try_is_left_to_the_first_prediction(good, tmp_path
         lambda h: h.update(num_outputs=HUGE),
         lambda h: h.update(num_outputs=0),
         lambda h: h.update(num_outputs=True),
-        lambda h: h.update(features="none"),
-        lambda h: h.update(features="custom"),
+        lambda h: h["members"][0].update(features="none"),
+        lambda h: h["members"][0].update(features="custom"),
         lambda h: h.update(version=True),
         lambda h: h.update(version=0),
         lambda h: h.update(version="1"),
         lambda h: h.update(format="dspp-checkpoint"),
         lambda h: h.update(feature_names=["a"]),
         lambda h: h.update(target_names=None),
-        lambda h: h.update(history={}),
-        lambda h: h.update(history=[[]]),
-        lambda h: h["history"][0].pop("seconds"),
-        lambda h: h["history"][0].update(number=None),
-        lambda h: h["history"][0].update(objective="0.1"),
-        lambda h: h.update(best_epoch=9),
+        lambda h: h["members"][0].update(history={}),
+        lambda h: h["members"][0].update(history=[[]]),
+        lambda h: h["members"][0]["history"][0].pop("seconds"),
+        lambda h: h["members"][0]["history"][0].update(number=None),
+        lambda h: h["members"][0]["history"][0].update(objective="0.1"),
+        lambda h: h["members"][0].update(best_epoch=9),
         lambda h: h.update(metrics={"nll": "low"}),
         lambda h: h.update(metrics={"nll": 10**4000}),
         lambda h: h.update(notes="none"),
         lambda h: h.update(versions={"dspp": 1}),
-        lambda h: h.update(seconds=math.inf),
-        lambda h: h.update(jitter_climbs=[0]),
-        lambda h: h.update(jitter_climbs=[0, -1]),
+        lambda h: h["members"][0].update(seconds=math.inf),
+        lambda h: h["members"][0].update(jitter_climbs=[0]),
+        lambda h: h["members"][0].update(jitter_climbs=[0, -1]),
         lambda h: h.update(num_rows="40"),
-        lambda h: h.update(spec=[]),
-        lambda h: h["spec"].pop("objective"),
-        lambda h: h["train"].update(epochs=0),
-        lambda h: h["train"].update(milestones=[[1]]),
-        lambda h: h["train"].update(learning_rate=math.inf),
+        lambda h: h["members"][0].update(spec=[]),
+        lambda h: h["members"][0]["spec"].pop("objective"),
+        lambda h: h["members"][0]["train"].update(epochs=0),
+        lambda h: h["members"][0]["train"].update(milestones=[[1]]),
+        lambda h: h["members"][0]["train"].update(learning_rate=math.inf),
     ],
 )
 def test_a_wrong_header_is_refused(change, good, tmp_path):
@@ -624,7 +637,7 @@ def test_a_key_given_twice_cannot_hide_a_lie(good, tiny, tmp_path):
     assert bits(load(tmp_path / "m").distribution(X)) == bits(tiny.distribution(X))
     refusal(tmp_path / "m", together(outer, None, body, text=text.replace('"width": 2', '"width": 2, "width": 3', 1)))
     head = json.dumps({**outer, "__metadata__": {"dspp": text}})
-    name = "model.layers.0.q.mean"
+    name = "members.0.model.layers.0.q.mean"
     lie = json.dumps({name: {**outer[name], "shape": [HUGE, HUGE]}})[1:-1]
     for double in (f"{{{lie},{head[1:]}", f"{head[:-1]},{lie}}}"):
         (tmp_path / "m").write_bytes(struct.pack("<Q", len(double)) + double.encode() + body)
@@ -876,26 +889,30 @@ def lists_in_disguise(good: bytes) -> bytes:
 def worst_files(good: bytes) -> dict[str, bytes]:
     """The files that would take most: by what they claim, by what they hold, by what parsing makes of them."""
     outer, _, body = apart(good)
-    many = {f"model.{i}": torch.zeros(0) for i in range(10_000)}
+    many = {f"members.0.model.{i}": torch.zeros(0) for i in range(10_000)}
     deep = {"features": [1] * 980}
     scores = torch.linspace(0, 0.5, 4_000_000, dtype=torch.float64)[:, None]
-    points = {"model.layers.0.inducing_points": torch.zeros(2, 1_000_000, 3)}
+    points = {"members.0.model.layers.0.inducing_points": torch.zeros(2, 1_000_000, 3)}
     return {
-        "M": with_header(good, lambda h: h["spec"]["model"].update(inducing=HUGE)),
-        "all sizes": with_header(good, lambda h: h["spec"]["model"].update(dict.fromkeys(limits.SIZES, HUGE))),
-        "full, M of a million": with_tensors(
-            with_header(good, lambda h: h["spec"]["model"].update(covariance="full", inducing=1_000_000)), points
+        "M": with_header(good, lambda h: h["members"][0]["spec"]["model"].update(inducing=HUGE)),
+        "all sizes": with_header(
+            good, lambda h: h["members"][0]["spec"]["model"].update(dict.fromkeys(limits.SIZES, HUGE))
         ),
-        "empty but wide": with_tensors(good, {"model.layers.0.inducing_points": torch.zeros(10**7, 5, 0)}),
+        "full, M of a million": with_tensors(
+            with_header(good, lambda h: h["members"][0]["spec"]["model"].update(covariance="full", inducing=1_000_000)),
+            points,
+        ),
+        "empty but wide": with_tensors(good, {"members.0.model.layers.0.inducing_points": torch.zeros(10**7, 5, 0)}),
         "10,000 tensors": with_tensors(good, many),
         "980 feature layers": with_tensors(
-            with_header(good, lambda h: h["spec"]["model"].update(deep)), dict(list(many.items())[:4_900])
+            with_header(good, lambda h: h["members"][0]["spec"]["model"].update(deep)), dict(list(many.items())[:4_900])
         ),
         "4 million scores": with_tensors(good, {"conformal": scores}),
         "notes": with_header(good, lambda h: h.update(notes=["n"] * 350_000)),
-        "history": with_header(good, lambda h: h.update(history=[{"a": 1}] * 130_000)),
+        "history": with_header(good, lambda h: h["members"][0].update(history=[{"a": 1}] * 130_000)),
         "wide text": with_header(good, lambda h: h.update(notes=["\U0001f600" * 300_000])),
         "lists in disguise": lists_in_disguise(good),
+        "100 members of one": with_header(good, lambda h: h.update(members=h["members"] * 100, weights=[0.01] * 100)),
         "50 MB of header": struct.pack("<Q", 50_000_000) + b'{"a":' + b"[" * 49_999_995,
         "long list": together(outer, None, body, text="[" + "1e9," * 1_900_000 + "0]"),
     }
@@ -906,15 +923,27 @@ def largest_tried(tmp_path: Path) -> bytes:
     rows = np.random.default_rng(0).normal(size=(770, 2))
     spec = preset("svgp", inducing=770)
     model = build(spec.model, torch.tensor(rows).float())
-    assert limits.cheap_to_factorise(model)
+    assert limits.cheap_to_factorise([model])
     scale = Standardizer.fit(rows)
-    fitted = replace(fitted_of(spec_of()), spec=spec, model=model, scale_X=scale, feature_names=None)
+    fitted = replace(with_member(fitted_of(spec_of()), spec=spec, model=model), scale_X=scale, feature_names=None)
     save(fitted, tmp_path / "largest")
     return (tmp_path / "largest").read_bytes()
 
 
+def most_members(tmp_path: Path) -> bytes:
+    """As many members as there may be, which `load` factorises all."""
+    fitted = fitted_of(spec_of())
+    assert limits.cheap_to_factorise([fitted.members[0].model] * limits.MAX_MEMBERS)
+    save(Fitted.join([fitted] * limits.MAX_MEMBERS, [1 / limits.MAX_MEMBERS] * limits.MAX_MEMBERS), tmp_path / "most")
+    return (tmp_path / "most").read_bytes()
+
+
 def test_no_file_takes_more_than_twice_its_size_and_100_mb(good, tmp_path):
-    files = {**worst_files(good), "largest tried": largest_tried(tmp_path)}
+    files = {
+        **worst_files(good),
+        "largest tried": largest_tried(tmp_path),
+        "most members": most_members(tmp_path),
+    }
     paths = [tmp_path / f"file-{i}" for i in range(len(files))]
     (tmp_path / "good").write_bytes(good)
     for path, data in zip(paths, files.values(), strict=True):
@@ -926,7 +955,11 @@ def test_no_file_takes_more_than_twice_its_size_and_100_mb(good, tmp_path):
     assert len(lines) == len(files), run.stdout + run.stderr
     for (name, data), line in zip(files.items(), lines, strict=True):
         what, grown, seconds = line.split()
-        expected = "loaded" if name in ("4 million scores", "notes", "wide text", "largest tried") else "refused"
+        expected = (
+            "loaded"
+            if name in ("4 million scores", "notes", "wide text", "largest tried", "most members")
+            else "refused"
+        )
         assert what == expected, (name, line)
         assert int(grown) <= 2 * len(data) + 100_000_000, (name, len(data), line)
         assert float(seconds) < 10, (name, line)
@@ -952,14 +985,12 @@ def test_loading_does_not_wait_for_torch_s_compiler(tmp_path):
             Standardizer(*(np.full(outputs, v) for v in (0.0, 1.0))),
         )
         changes = {
-            "spec": spec,
-            "model": model,
             "scale_X": scale_X,
             "codec": Standardised(scale_y),
             "feature_names": None,
         }
         names = ("y",) if outputs == 1 else ("a", "b")
-        fitted = replace(fitted_of(spec_of()), **changes, target_names=names)
+        fitted = replace(with_member(fitted_of(spec_of()), spec=spec, model=model), **changes, target_names=names)
         paths.append(str(tmp_path / name))
         save(fitted, paths[-1])
     code = "import sys\nfrom dspp.modelfile import load\nfor p in sys.argv[1:]: load(p)\nprint('sympy' in sys.modules)"

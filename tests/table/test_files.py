@@ -23,8 +23,9 @@ from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table import csvfile
 from dspp.table.arrays import MISSING
-from dspp.table.files import FileTable, open_table, write_table
+from dspp.table.files import open_table, write_table
 from dspp.table.messages import Place
+from dspp.table.table import FileTable
 
 SUFFIXES = [".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".feather", ".arrow"]
 TABLE = pa.table(

@@ -29,7 +29,8 @@ from typer.testing import CliRunner
 from dspp import DSPPRegressor, InputError, PPGPRRegressor, TrainConfig, load, preset, storage
 from dspp.cli import app, sources
 from dspp.encoding import learning
-from dspp.encoding.encoder import Category, TableEncoder, TableLearner
+from dspp.encoding.columns import Category
+from dspp.encoding.encoder import TableEncoder, TableLearner
 from dspp.encoding.scaling import RunningScale, Standardizer
 from dspp.errors import CheckpointError, TrainingInterrupted
 from dspp.estimators import Regressor
@@ -461,9 +462,11 @@ def test_a_run_stopped_anywhere_goes_on_bit_for_bit(folder: Path, tmp_path: Path
     assert reused == [False] + [True] * (len(reused) - 1), "the rows were written once"
     assert len(reused) > 2
     assert os.listdir(tmp_path) == ["run"]
-    for name, value in whole.fitted_.model.state_dict().items():
-        assert torch.equal(model.fitted_.model.state_dict()[name], value), name
-    assert [e.val_nll for e in model.fitted_.history] == [e.val_nll for e in whole.fitted_.history]
+    for name, value in whole.fitted_.members[0].model.state_dict().items():
+        assert torch.equal(model.fitted_.members[0].model.state_dict()[name], value), name
+    assert [e.val_nll for e in model.fitted_.members[0].history] == [
+        e.val_nll for e in whole.fitted_.members[0].history
+    ]
 
 
 def test_a_cache_that_is_kept_is_used_again_unless_it_is_damaged(folder: Path, tmp_path: Path) -> None:
@@ -769,7 +772,7 @@ def test_a_fit_that_is_killed_goes_on_from_its_cache(folder: Path, tmp_path: Pat
     again = CliRunner().invoke(app, [*command, str(out), "--resume"], catch_exceptions=False)
     assert "which was there" in again.stdout
     assert CliRunner().invoke(app, [*command, str(tmp_path / "whole.dspp")]).exit_code == 0
-    resumed, whole = (load(path).fitted_.model.state_dict() for path in (out, tmp_path / "whole.dspp"))
+    resumed, whole = (load(path).fitted_.members[0].model.state_dict() for path in (out, tmp_path / "whole.dspp"))
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
     assert sorted(os.listdir(tmp_path)) == ["m.dspp", "whole.dspp"]
 

@@ -46,7 +46,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
     """What two processes found, and the folder they left a checkpoint in."""
     out = a_folder(tmp_path_factory.mktemp("two"))
     team_worker.stopped(out)
-    done = launch(2, WORKER, out, "parity", "spoilt", "stopped", "resumed")
+    done = launch(2, WORKER, out, "parity", "unused", "spoilt", "stopped", "resumed")
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((out / "found.json").read_text()), out
 
@@ -64,6 +64,13 @@ def test_every_preset_learns_the_same_in_two_processes(two: tuple[dict, Path]) -
     assert one.keys() == both.keys()
     for name in one:
         assert_same(both[name], one[name])
+
+
+def test_a_parameter_without_a_gradient_stays_where_it_is(two: tuple[dict, Path]) -> None:
+    one, both = team_worker.unused(two[1]), two[0]["unused"]
+    for name in one:
+        assert_same({**both[name], "history": []}, {**one[name], "history": []})  # there are no validation rows
+        assert one[name]["weights"]["likelihood.sites"] == both[name]["weights"]["likelihood.sites"]
 
 
 def test_a_checkpoint_goes_on_in_another_number_of_processes(two: tuple[dict, Path]) -> None:

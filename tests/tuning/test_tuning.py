@@ -164,7 +164,7 @@ def test_weak_settings_end_at_a_quarter_or_a_half_and_the_winner_is_still_the_wi
     for trial in by_state["pruned"]:  # its NLL is in the units of y: that of the best epoch so far
         fitted = full[trial.params["learning_rate"]]
         shift = np.log(fitted.codec.scale.scale)
-        best = min(e.val_nll for e in fitted.history[: trial.epochs])
+        best = min(e.val_nll for e in fitted.members[0].history[: trial.epochs])
         assert trial.val_nll == pytest.approx(best + shift, abs=1e-5)
 
 
@@ -179,7 +179,9 @@ def test_the_nll_of_a_weak_setting_of_several_outputs_is_that_of_a_value_in_its_
         estimator = ESTIMATORS["ppgpr"](**SHALLOW["base"], learning_rate=trial.params["learning_rate"])
         fitted = estimator.fit(*data).fitted_
         observed = ~np.isnan(Y3[90:] if given else Y3[split_rows(estimator.settings(), len(X), False, Y3)[1]])
-        joint = len(observed) * min(e.val_nll for e in fitted.history[: trial.epochs])  # of standardised rows
+        joint = len(observed) * min(
+            e.val_nll for e in fitted.members[0].history[: trial.epochs]
+        )  # of standardised rows
         units = (observed * np.log(fitted.codec.scale.scale)).sum()
         assert trial.val_nll == pytest.approx((joint + units) / observed.sum(), abs=1e-5)
 
@@ -188,7 +190,10 @@ def test_a_trial_goes_on_only_among_the_better_half() -> None:
     """Optuna's rule, replayed on the trials in the order in which they were run."""
     result = search(space=RATES, **SHALLOW)
     curves = {
-        rate: [e.val_nll for e in ESTIMATORS["ppgpr"](**SHALLOW["base"], learning_rate=rate).fit(X, Y).fitted_.history]
+        rate: [
+            e.val_nll
+            for e in ESTIMATORS["ppgpr"](**SHALLOW["base"], learning_rate=rate).fit(X, Y).fitted_.members[0].history
+        ]
         for rate in RATES["learning_rate"]
     }
     at = {2: [], 4: []}
@@ -229,7 +234,7 @@ def test_the_time_budget_is_kept() -> None:
         begin = time.perf_counter()
         result = search(base=BASE | {"epochs": 2000}, time_budget=budget, trials=1000)
         spent = time.perf_counter() - begin
-        epoch = max(e.seconds for e in result.best_estimator.fitted_.history)
+        epoch = max(e.seconds for e in result.best_estimator.fitted_.members[0].history)
         longest = max(t.seconds for t in result.trials)
         if spent < 1.05 * budget + epoch + slack and longest < 0.25 * budget + epoch + slack:
             break

@@ -7,7 +7,8 @@ import typer
 
 from dspp.cli import demo, evaluate, fit, fit_options, info, predict
 from dspp.cli.group import Commands
-from dspp.cli.options import command_of, flag
+from dspp.cli.options import command_of, flag, option
+from dspp.cli.session import import_modules
 
 EXAMPLES = """Try it:
 
@@ -45,6 +46,10 @@ def shared(
     ctx: typer.Context,
     quiet: Annotated[bool, flag("--quiet", "Print errors only; no bars.")] = False,
     debug: Annotated[bool, flag("--debug", "Show where an error came from.")] = False,
+    modules: Annotated[
+        list[str] | None,
+        option("Import a module that registers parts of your own; repeatable.", "MODULE", None, "--import"),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", metavar="", callback=_show_version, is_eager=True)
     ] = False,
@@ -52,6 +57,7 @@ def shared(
     """Note what all commands heed."""
     ctx.obj.quiet |= quiet
     ctx.obj.debug |= debug
+    import_modules(modules or ())
 
 
 app.command(

@@ -63,7 +63,7 @@ class Unseen:
     """
 
     def __init__(self, encoder: Any) -> None:
-        from dspp.encoding.encoder import Category
+        from dspp.encoding.columns import Category
 
         columns = () if encoder is None else encoder.columns
         self._columns = [column for column in columns if isinstance(column, Category) and not column.other]

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +40,11 @@ def _run(options: FitOptions, session: Session, first: bool) -> None:
     checkpoint = None if options.tune else options.kept
     settings = options.settings(time_budget=budget, checkpoint=checkpoint, progress=session.bars)
     on_disk = sources.is_on_disk(options)
+    if not on_disk:
+        with session.working(f"reading {options.train}"):
+            table, prepared = sources.prepare_rows(options, settings, on_disk)
     with _resumable(options, session), _until_signalled() as stop:
-        with session.working(f"reading {options.train}") if not on_disk else nullcontext():
+        if on_disk:
             table, prepared = sources.prepare_rows(options, settings, on_disk, stop)
         with prepared:
             session.say(*_lines(options, table, prepared, settings))
@@ -191,8 +194,7 @@ def _summary(
     if evaluation is not None:
         title = f"Scores on {len(evaluation.table):,} rows ({judges})"
         lines += ["", *show.score_table(title, evaluation.scores, "fit"), evaluation.calibration.verdict()]
-    best = "" if fitted.best_epoch is None else f"; the state of epoch {fitted.best_epoch} was kept"
-    lines.append(f"Trained {len(fitted.history)} epochs in {show.seconds(fitted.seconds)}{best}.")
+    lines += [f"Trained {show.training_line(member)}." for member in fitted.members]
     lines += [f"note: {note}" for note in fitted.notes if note not in prepared.notes]
     lines.append(f"Model:  {options.out} ({file_size(options.out)})")
     if options.report is not None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dspp.cli.options import KERNELS, LIKELIHOODS, MODELS, RULES, TOPOLOGIES, flag, option, sizes
+from dspp.cli.names import registered
+from dspp.cli.options import flag, option, sizes
 from dspp.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 DATA, MODEL, TRAINING, SEARCH, RESULT = "Data", "Model", "Training", "Search for settings", "Result"
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
+MODELS, KERNELS, RULES, TOPOLOGIES, LIKELIHOODS, SCHEDULES = map(
+    registered, ("PRESETS", "KERNELS", "RULES", "TOPOLOGIES", "LIKELIHOODS", "SCHEDULES")
+)
 
 EXAMPLES = """Examples:
 
@@ -80,8 +84,8 @@ class FitOptions:
         option(f"What later hidden layers read: {', '.join(TOPOLOGIES)}.", "NAME", MODEL, choices=TOPOLOGIES),
     ] = None
     likelihood: Annotated[
-        str, option(f"How targets scatter: {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=LIKELIHOODS)
-    ] = "gaussian"
+        str | None, option(f"How targets scatter: {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=LIKELIHOODS)
+    ] = None
     features: Annotated[str | None, option("Sizes of a neural network in front, such as 100,50.", "SIZES", MODEL)] = (
         None
     )
@@ -92,6 +96,10 @@ class FitOptions:
     epochs: Annotated[int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING)] = None
     batch_size: Annotated[int, option("Rows a step.", "N", TRAINING)] = 500
     learning_rate: Annotated[float, option("Of Adam, at the start.", "NUMBER", TRAINING)] = 0.05
+    schedule: Annotated[
+        str | None,
+        option(f"How the rate changes: {', '.join(SCHEDULES)}.", "NAME", TRAINING, choices=SCHEDULES),
+    ] = None
     restarts: Annotated[int, option("Short trials from different starts; the best is trained on.", "N", TRAINING)] = 3
     patience: Annotated[
         int | None, option("Stop after so many epochs without a better validation NLL.", "N", TRAINING)
@@ -155,7 +163,8 @@ class FitOptions:
         names = (*MODEL_SETTINGS, "epochs", "patience")
         usual = ("batch_size", "learning_rate", "restarts", "validation_fraction", "conformal", "device")
         given = {name: getattr(self, name) for name in (*names, *usual)}
-        given |= {"features": self._network(), "train_settings": self.threads and {"threads": self.threads}}
+        further = {name: getattr(self, name) for name in ("threads", "schedule") if getattr(self, name) is not None}
+        given |= {"features": self._network(), "train_settings": further or None}
         return {name: value for name, value in given.items() if value is not None}
 
     def _network(self) -> tuple[int, ...] | None:
@@ -178,6 +187,7 @@ class FitOptions:
         from dspp.presets import PRESETS
         from dspp.quadrature import RULES
         from dspp.settings import Settings
+        from dspp.training.schedules import SCHEDULES
 
         named = (
             (PRESETS, self.preset),
@@ -185,6 +195,7 @@ class FitOptions:
             (RULES, self.rule),
             (TOPOLOGIES, self.topology),
             (LIKELIHOODS, self.likelihood),
+            (SCHEDULES, self.schedule),
         )
         for registry, name in named:
             if name is not None:

@@ -13,7 +13,8 @@ from typer.core import TyperGroup
 from dspp.cli.session import Session, Stopped, complain
 from dspp.errors import CheckpointError, DsppError, InputError, ModelFileError
 
-ANYWHERE = ("--debug", "--quiet")  # options of `dspp` that may also follow the command
+ANYWHERE = ("--debug", "--quiet")  # options of `dspp` that may also follow the command, as may
+IMPORT = "--import"  # with its value
 BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
 
 
@@ -34,7 +35,7 @@ class Commands(TyperGroup):
         session = extra.pop("obj", None) or Session(_program(), tuple(given))
 
         def run() -> Any:
-            words = [*filter(ANYWHERE.__contains__, given), *(word for word in given if word not in ANYWHERE)]
+            words = _shared_first(given)
             return super(Commands, self).main(
                 words or ["--help"], "dspp", complete_var, False, windows_expand_args, obj=session, **extra
             )
@@ -47,6 +48,19 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Stopped(INTERRUPTED) from None
+
+
+def _shared_first(given: Sequence[str]) -> list[str]:
+    """What was typed, with the options of `dspp` itself before the command."""
+    if given and given[-1] == IMPORT:
+        return [IMPORT]  # so that its missing value is what is complained of
+    shared: list[str] = []
+    others: list[str] = []
+    for number, word in enumerate(given):
+        value = number > 0 and given[number - 1] == IMPORT
+        ours = value or word in (*ANYWHERE, IMPORT) or word.startswith(f"{IMPORT}=")
+        (shared if ours else others).append(word)
+    return [*shared, *others]
 
 
 def exit_code(run: Callable[[], Any], session: Session) -> int:

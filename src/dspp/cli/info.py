@@ -13,7 +13,7 @@ from dspp.cli.options import flag
 from dspp.cli.session import Session
 
 if TYPE_CHECKING:
-    from dspp.fitted import Fitted
+    from dspp.fitted import Fitted, Member
 
 EXAMPLES = """Examples:
 
@@ -39,42 +39,53 @@ def info(
 
 
 def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:
-    """Everything worth knowing, as plain JSON values."""
-    epochs = len(fitted.history)
+    """Everything worth knowing, as plain JSON values; what several members have of their own is in a list of them."""
+    members = [_member_facts(member) for member in fitted.members]
+    weighted = [{"weight": weight} | values for weight, values in zip(fitted.weights, members, strict=True)]
     return {
         "file": str(path),
         "bytes": path.stat().st_size,
-        "model": fitted.spec.name,
-        "parameters": sum(parameter.numel() for parameter in fitted.model.parameters()),
+        **(members[0] if len(members) == 1 else {"members": weighted}),
         "targets": list(fitted.target_names),
         "columns": [] if fitted.encoder is None else fitted.encoder.describe(),
         "inputs": fitted.num_inputs,
         "rows": fitted.num_rows,
-        "epochs": epochs,
-        "best_epoch": fitted.best_epoch,
-        "seconds": fitted.seconds,
         "validation": show.plain(fitted.metrics),
         "conformal_rows": 0 if fitted.conformal is None else len(fitted.conformal),
-        "settings": {
-            "model": asdict(fitted.spec.model),
-            "objective": asdict(fitted.spec.objective),
-            "training": asdict(fitted.train),
-        },
         "versions": fitted.versions,
         "notes": [str(note) for note in fitted.notes],
     }
 
 
+def _member_facts(member: "Member") -> dict[str, Any]:
+    return {
+        "model": member.spec.name,
+        "parameters": sum(parameter.numel() for parameter in member.model.parameters()),
+        "epochs": len(member.history),
+        "best_epoch": member.best_epoch,
+        "seconds": member.seconds,
+        "settings": {
+            "model": asdict(member.spec.model),
+            "objective": asdict(member.spec.objective),
+            "training": asdict(member.train),
+        },
+    }
+
+
 def _shown(fitted: "Fitted", path: Path) -> list[Any]:
     known = facts(fitted, path)
+    members = list(zip(fitted.members, fitted.weights, known.get("members", [known]), strict=True))
     source = f"{fitted.num_inputs} numbers without names"
     if fitted.encoder is not None:
         source = f"{len(fitted.encoder.column_names)} of {len(known['columns'])} columns"
-    best = f"; the state of epoch {fitted.best_epoch} was kept" if fitted.best_epoch else ""
-    lines: list[Any] = [
-        f"{path} ({file_size(path)}): predicts {', '.join(fitted.target_names)} from {source}",
-        f"  model     {show.settings_line(fitted.spec)}; {known['parameters']:,} parameters",
-        f"  trained   on {fitted.num_rows:,} rows, {known['epochs']} epochs in {show.seconds(fitted.seconds)}{best}",
+    lines: list[Any] = [f"{path} ({file_size(path)}): predicts {', '.join(fitted.target_names)} from {source}"]
+    for member, weight, values in members:
+        share = "" if len(members) == 1 else f", weight {weight:.3g}"
+        lines += [
+            f"  model     {show.settings_line(member.spec)}; {values['parameters']:,} parameters{share}",
+            f"  trained   on {fitted.num_rows:,} rows, {show.training_line(member)}",
+        ]
+    lines += [
         f"  versions  {', '.join(f'{name} {version}' for name, version in fitted.versions.items())}",
     ]
     if known["conformal_rows"]:
@@ -85,8 +96,11 @@ def _shown(fitted: "Fitted", path: Path) -> list[Any]:
         lines += ["", *show.table("Columns", ("column", "kind", "how the model reads it"), rows)]
     if fitted.metrics:
         lines += show.score_table("Scores on validation rows", fitted.metrics, "evaluate")
-    settings = [(name, _short(values)) for name, values in known["settings"].items()]
-    return [*lines, *show.table("Settings", ("of", "values"), settings)]
+    for k, (_, _, values) in enumerate(members, start=1):
+        title = "Settings" if len(members) == 1 else f"Settings of member {k}"
+        settings = [(name, _short(part)) for name, part in values["settings"].items()]
+        lines += show.table(title, ("of", "values"), settings)
+    return lines
 
 
 def _short(values: dict[str, Any]) -> str:

@@ -12,13 +12,6 @@ from rich.markup import escape
 
 from dspp.errors import InputError
 
-# Written out so that help need not import the models; a test holds them against the registries.
-MODELS = ("svgp", "od-svgp", "ppgpr", "dgp", "gamma-dgp", "bpdgp", "dspp")
-KERNELS = ("rbf", "matern12", "matern32", "matern52")
-RULES = ("gauss-hermite", "qr1", "qr2", "qr3", "monte-carlo")
-LIKELIHOODS = ("gaussian", "log-normal", "student-t")
-TOPOLOGIES = ("feedforward", "mean-from-input", "mean-from-both", "all-from-both")
-
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 _DURATION = re.compile(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s?)?")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dspp.fitted import Fitted
     from dspp.progress import ProgressBar
-    from dspp.table.files import FileTable
+    from dspp.table.table import FileTable
 
 STDOUT = Path("-")
 EXAMPLES = """Examples:

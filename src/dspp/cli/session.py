@@ -1,10 +1,15 @@
 """What all commands share: how they were called, where they may write, and how they end."""
 
+import importlib
+import os
 import shlex
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from dspp.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,6 +59,31 @@ class Session:
         """What was typed, with some more, ready to be pasted into a shell."""
         added = [word for word in more if word not in self.argv]
         return f"{self.program} {shlex.join([*self.argv, *added])}"
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import modules of the user, from the current folder or wherever Python finds them.
+
+    Raises:
+        InputError: A name is no name of a module, there is no such module, or it fails.
+    """
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):
+            raise InputError(f"--import: got {name!r}, expected the name of a module such as mymodule, without .py")
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as problem:
+            if problem.name is None or not f"{name}.".startswith(f"{problem.name}."):
+                raise InputError(f"--import {name}: it imports {problem.name!r}, which is not installed") from problem
+            raise InputError(
+                f"--import {name}: there is no module {problem.name!r} in {os.getcwd()} or among those installed; "
+                "check the name, or run dspp in the folder of the module"
+            ) from None
+        except (Exception, SystemExit) as problem:
+            reason = f"{type(problem).__name__}: {problem}"
+            raise InputError(f"--import {name}: it failed with {reason}; run it with --debug to see where") from problem
 
 
 def complain(text: str) -> None:

@@ -40,6 +40,12 @@ def settings_line(spec: Any, epochs: int | None = None) -> str:
     return f"{spec.name}: {network}{deep}{model.inducing} inducing points{length}"
 
 
+def training_line(member: Any) -> str:
+    """How long a member was trained."""
+    best = "" if member.best_epoch is None else f"; the state of epoch {member.best_epoch} was kept"
+    return f"{len(member.history)} epochs in {seconds(member.seconds)}{best}"
+
+
 def kinds_line(columns: Sequence[Mapping[str, str]]) -> str:
     """How many columns there are of each kind."""
     counts: dict[str, int] = {}

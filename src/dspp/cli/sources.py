@@ -55,7 +55,7 @@ def memory_bytes() -> float:
 
 
 def prepare_rows(
-    options: FitOptions, settings: "Settings", on_disk: bool, should_stop: Callable[[], bool]
+    options: FitOptions, settings: "Settings", on_disk: bool, should_stop: Callable[[], bool] | None = None
 ) -> tuple["Table", "Prepared"]:
     """The table, and its rows made ready to be trained on."""
     from dspp.prepare import OnDisk, prepare

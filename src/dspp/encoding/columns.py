@@ -87,6 +87,10 @@ class Column(ABC):
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
         """Write the encoded rows to `out`, which has a column for each feature."""
 
+    def has_gaps(self, array: pa.Array, place: Place) -> bool:
+        """Whether a value is missing."""
+        return False
+
     def with_gaps(self) -> "Column":
         """Return the same column with a mark for missing values as its last feature."""
         change: dict[str, Any] = {"missing": True}
@@ -138,6 +142,10 @@ class Number(Column):
         """Floating point."""
         return pa.float64()
 
+    def has_gaps(self, array: pa.Array, place: Place) -> bool:
+        """Whether a number is missing."""
+        return bool(np.isnan(arrays.numbers(array, place)).any())
+
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
         """Write the numbers."""
         write(arrays.numbers(array, place), self.fill, self.missing, out, place)
@@ -164,6 +172,10 @@ class Boolean(Column):
     def arrow_type(self) -> pa.DataType:
         """Boolean."""
         return pa.bool_()
+
+    def has_gaps(self, array: pa.Array, place: Place) -> bool:
+        """Whether true or false is missing."""
+        return bool(np.isnan(arrays.booleans(array, place)).any())
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
         """Write zeros and ones."""
@@ -215,6 +227,10 @@ class Category(Column):
     @property
     def _is_pair(self) -> bool:
         return len(self.levels) == 2 and not self.other and not self.missing
+
+    def has_gaps(self, array: pa.Array, place: Place) -> bool:
+        """Whether a level is missing."""
+        return bool(arrays.texts(array, place, self.levels).null_count)
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
         """Write the column of each row's level."""

@@ -70,6 +70,10 @@ class Datetime(Column):
         """Microseconds without a zone, which are UTC here."""
         return pa.timestamp("us")
 
+    def has_gaps(self, array: pa.Array, place: Place) -> bool:
+        """Whether a moment is missing."""
+        return bool(arrays.datetimes(array, place)[1].any())
+
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
         """Write the days, the waves and the mark."""
         micros, absent = arrays.datetimes(array, place)

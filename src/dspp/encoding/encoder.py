@@ -33,8 +33,6 @@ from dspp.table.memory import BLOCK, number_columns
 from dspp.table.messages import Place, check_names
 from dspp.table.table import MemoryTable
 
-__all__ = ["BLOCK", "MAX_COLUMNS", "Category", "TableEncoder", "TableLearner", "encode", "learn", "reading_types"]
-
 MAX_COLUMNS: Final = 10_000  # of a table
 
 IN_X: Final = Place("X")  # where rows are that came from Python
@@ -91,10 +89,8 @@ class TableEncoder:
         Raises:
             InputError: As `transform` does.
         """
-        tolerant = type(self)(tuple(column.with_gaps() for column in self.columns), self.notes)
-        ends = np.cumsum([len(column.features) for column in tolerant._used])
-        marks = np.any(tolerant.transform(table, place)[:, ends - 1] > 0, axis=0).tolist()  # the last feature
-        gaps = {column.name for column, gap in zip(tolerant._used, marks, strict=True) if gap}
+        rows = self._select(table, place.where)
+        gaps = {column.name for column in self._used if _has_gaps(column, rows.column(column.name), place)}
         return type(self)(tuple(c.with_gaps() if c.name in gaps else c for c in self.columns), self.notes)
 
     @property
@@ -238,6 +234,15 @@ def _add(learner: Learner, column: pa.ChunkedArray | pa.Array, place: Place) -> 
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         learner.add(chunk, place.of(place.column, done))
         done += len(chunk)
+
+
+def _has_gaps(column: Column, values: pa.ChunkedArray, place: Place) -> bool:
+    done = 0
+    for chunk in values.chunks:
+        if column.has_gaps(chunk, place.of(column.name, done)):
+            return True
+        done += len(chunk)
+    return False
 
 
 def _noted(column: Column, hint: str = "") -> tuple[Column, Note | None]:

@@ -1,10 +1,11 @@
 """The front door: scikit-learn estimators that take a table and give distributions in its own units.
 
-One class does the work (`regressor.py`); each model of the paper is a subclass that names its preset. Data frames
-(pandas, polars, Arrow) may hold numbers, booleans, strings, dates and missing values; arrays hold numbers.
+One class does the work (`regressor.py`); each model of the paper is a subclass that names its preset, and
+`PresetRegressor` takes the name of any preset, such as one of your own. Data frames (pandas, polars, Arrow) may hold
+numbers, booleans, strings, dates and missing values; arrays hold numbers.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from torch import nn
 
 from dspp import modelfile
 from dspp.config import TrainConfig
-from dspp.errors import ModelFileError
+from dspp.errors import InputError, ModelFileError
 from dspp.estimators.regressor import Regressor
 from dspp.fitted import Fitted
-from dspp.presets import Spec, preset
+from dspp.presets import preset
 
 
 class DSPPRegressor(Regressor):
@@ -59,6 +60,13 @@ class BPDGPRegressor(Regressor):
     _preset = "bpdgp"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
+class PresetRegressor(Regressor):
+    """The model of any preset by its name: `PresetRegressor(preset="mine")`, once "mine" is registered in `PRESETS`."""
+
+    preset: str = "dspp"
+
+
 ESTIMATORS: dict[str, type[Regressor]] = {
     kind._preset: kind
     for kind in (
@@ -84,17 +92,24 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
         ModelFileError: there is no such file, or it is not one of ours, or it is damaged.
     """
     fitted = modelfile.load(path, features)
-    if _plain_name(fitted.spec) not in ESTIMATORS:
-        raise ModelFileError(f"{path} holds a model {fitted.spec.name!r}, which has no estimator; use modelfile.load")
-    return from_fitted(fitted)
+    try:
+        return from_fitted(fitted)
+    except InputError as problem:
+        raise ModelFileError(f"{path}: {problem}") from None
 
 
 def from_fitted(fitted: Fitted) -> Regressor:
-    """The estimator of the right class for a fitted model, with the parameters that it was fitted with."""
-    kind = ESTIMATORS[_plain_name(fitted.spec)]
-    params = _reconstruct(fitted) if fitted.params is None else fitted.params
-    known = kind._get_param_names()
-    return attach(kind(**{name: _tuple(value) for name, value in params.items() if name in known}), fitted)
+    """The estimator of the class of the first member, with the parameters that it was fitted with."""
+    name, params = fitted.members[0].spec.name, fitted.params
+    if params is None:  # these hold the sizes of the network that nn+ stands for
+        name, params = name.removeprefix("nn+"), _reconstruct(fitted)
+    known = Regressor._get_param_names()
+    return attach(from_preset(name, **{k: _from_json(value) for k, value in params.items() if k in known}), fitted)
+
+
+def from_preset(name: str, **params: Any) -> Regressor:
+    """The estimator of a preset, not fitted: of the class that is named after it, if there is one."""
+    return ESTIMATORS[name](**params) if name in ESTIMATORS else PresetRegressor(preset=name, **params)
 
 
 def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
@@ -107,14 +122,16 @@ def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
     return estimator
 
 
-def _tuple(value: Any) -> Any:
+def _from_json(value: Any) -> Any:
     """A parameter from JSON, where tuples are lists."""
+    if isinstance(value, dict):
+        return {name: _from_json(part) for name, part in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 
 def _reconstruct(fitted: Fitted) -> dict[str, Any]:
     """The parameters behind a model file that does not hold them: what differs from the preset."""
-    spec, train = fitted.spec, fitted.train
+    spec, train = fitted.members[0].spec, fitted.members[0].train
     usual = preset(spec.name)
     model = _changed(spec.model, usual.model) | _changed(spec.objective, usual.objective)
     known = Regressor._get_param_names()
@@ -137,7 +154,3 @@ def _changed(settings: Any, usual: Any) -> dict[str, Any]:
     """The fields that differ from the usual ones, but for a network's sizes, which are a parameter of their own."""
     pairs = zip(asdict(settings).items(), asdict(usual).values(), strict=True)
     return {name: value for (name, value), other in pairs if value != other and name != "features"}
-
-
-def _plain_name(spec: Spec) -> str:
-    return spec.name.removeprefix("nn+")

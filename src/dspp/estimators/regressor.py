@@ -57,8 +57,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def settings(self) -> Settings:
         """What these parameters mean, with a seed drawn from `random_state`."""
-        given = self.get_params(deep=False) | {"random_state": seed_of(self.random_state)}
-        return Settings(preset=self._preset, **given)
+        given = {"preset": self._preset} | self.get_params(deep=False)
+        return Settings(**given | {"random_state": seed_of(self.random_state)})
 
     def spec(self, num_outputs: int = 1) -> Spec:
         """The model and the objective that these settings mean for so many outputs."""

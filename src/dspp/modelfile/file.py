@@ -10,7 +10,7 @@ from torch import nn
 from dspp import storage
 from dspp.config import TrainConfig
 from dspp.errors import InputError, ModelFileError
-from dspp.fitted import Fitted
+from dspp.fitted import Fitted, Member
 from dspp.likelihoods import LIKELIHOODS
 from dspp.modelfile.header import (
     FORMAT,
@@ -25,18 +25,20 @@ from dspp.modelfile.header import (
     read_spec,
     write_header,
 )
+from dspp.modelfile.version1 import from_version_1
 from dspp.modelfile.weights import (
     Tensors,
     cheap_to_factorise,
     check_tensors,
-    from_version_1,
     has_own_features,
     read_model,
     read_scale,
     read_scores,
+    split_members,
     write_tensors,
 )
 from dspp.notes import notes_from_json
+from dspp.registry import UnknownPartError
 
 MAX_HEADER_BYTES = 8_000_000  # JSON takes up to 30 times its size in memory,
 MAX_HEADER_VALUES = 400_000  # but no more than this many lists, objects and members of them
@@ -45,19 +47,20 @@ MAX_HEADER_VALUES = 400_000  # but no more than this many lists, objects and mem
 def save(fitted: Fitted, path: str | Path) -> None:
     """Write `fitted` to one file, whole or not at all.
 
-    A features module of your own is kept by its weights only: `load` needs the module again.
+    A features module of your own is kept by its weights only: `load` needs the module again, one for all members.
 
     Raises:
         ModelFileError: It could not be written, or could not be loaded again; what was at `path` is still there.
     """
-    own = fitted.model.features if has_own_features(fitted) else None
+    own = [has_own_features(member, fitted.num_inputs) for member in fitted.members]
+    module = fitted.members[own.index(True)].model.features if any(own) else None
     try:
-        tensors, header = write_tensors(fitted), write_header(fitted, own is not None)
+        tensors, header = write_tensors(fitted), write_header(fitted, own)
         header["digest"] = storage.digest(tensors, header)
         text = json.dumps(header, allow_nan=False)
         length = len(json.dumps(text)) + sum(len(name) + 200 for name in tensors)
         _check_header_size(length, _count_values(text.encode()) + 20 * len(tensors))
-        _restore(tensors, json.loads(text), own)
+        _restore(tensors, json.loads(text), module)
     except (InputError, ArithmeticError, RuntimeError, ValueError, TypeError) as problem:
         raise ModelFileError(f"cannot save the model to {path}: {problem}; nothing was written") from problem
     storage.write(path, tensors, header, ModelFileError)
@@ -66,14 +69,16 @@ def save(fitted: Fitted, path: str | Path) -> None:
 def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
     """Read what `save` wrote; its predictions are the same, to the last bit. The model is on the CPU.
 
-    Kernels, rules and other parts of your own must have been registered, that is, their file imported.
+    The parts of your own that predictions need (kernel, mean, rule, topology, likelihood) must be registered: import
+    their module first. The preset, the objective and the schedule are not needed until the model is fitted again.
 
     Args:
         path: of the file.
         features: the module that stood in front, if it was one of your own; a copy is taken.
 
     Raises:
-        ModelFileError: There is no such file, or dspp did not write it, or it is damaged, or a later dspp wrote it.
+        ModelFileError: There is no such file, or dspp did not write it, or it is damaged, or a later dspp wrote it, or
+            a part that it names is not registered.
     """
     path = Path(path)
     try:
@@ -85,8 +90,16 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
         tensors, header = storage.read(path, ModelFileError)
         _check_format(path, header)
         _check_digest(path, tensors, header)
-        _check_features(path, header.get("features") == "custom", features)
+        if header["version"] == 1:
+            tensors, header = from_version_1(tensors, header)
+        members = get(header, "members", list[dict[str, Any]])
+        _check_features(path, any(member.get("features") == "custom" for member in members), features)
         return _restore(tensors, header, features)
+    except UnknownPartError as problem:
+        raise ModelFileError(
+            f"{path}: unknown {problem.part}; import the module that registers it before loading (on the command line: "
+            "--import MODULE)"
+        ) from None
     except (InputError, ArithmeticError, RuntimeError) as problem:  # RuntimeError: torch's, and JSON that is too deep
         reason = f"{problem!s:.500}"
         raise ModelFileError(f"{path} is not a model that this dspp can read, or it is damaged: {reason}") from None
@@ -149,31 +162,42 @@ def _check_features(path: Path, own: bool, features: nn.Module | None) -> None:
 def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | None) -> Fitted:
     """The fitted model, or an InputError, ArithmeticError or RuntimeError that says what is wrong."""
     check_tensors(tensors)
-    version = get(header, "version", int)
-    if version == 1:
-        tensors, header = from_version_1(tensors, header)
-    spec = read_spec(get(header, "spec", dict[str, Any]), version)
     D, T = get(header, "num_inputs", int), get(header, "num_outputs", int)
-    history = tuple(read_epoch(values) for values in get(header, "history", list[dict[str, Any]]))
+    described = get(header, "members", list[dict[str, Any]])
+    parts = list(zip(described, split_members(tensors, len(described)), strict=True))
+    scale_X, scale_y = read_scale(tensors, "scale_X", (D,)), read_scale(tensors, "scale_y", (T,))  # models believe D, T
+    members = tuple(_restore_member(values, weights, (D, T), features) for values, weights in parts)
     fitted = Fitted(
-        spec=spec,
-        train=read_config(TrainConfig, get(header, "train", dict[str, Any])),
-        scale_X=read_scale(tensors, "scale_X", (D,)),  # before the model, which believes D and T
-        codec=LIKELIHOODS[spec.model.likelihood].codec(read_scale(tensors, "scale_y", (T,))),
-        model=read_model(spec.model, tensors, header, features),
+        members=members,
+        weights=tuple(map(float, get(header, "weights", list[float]))),
+        scale_X=scale_X,
+        codec=LIKELIHOODS[members[0].spec.model.likelihood].codec(scale_y),
         encoder=read_encoder(get(header, "encoder", dict[str, Any] | None), D),
         feature_names=read_names(header, "feature_names", D),
         target_names=read_names(header, "target_names", T) or (),
-        history=history,
-        best_epoch=one_of(get(header, "best_epoch", int | None), [None, *(epoch.number for epoch in history)]),
         metrics={name: or_nan(value) for name, value in get(header, "metrics", dict[str, float | None]).items()},
         notes=notes_from_json(get(header, "notes", list[Any])),
-        seconds=float(get(header, "seconds", float)),
         versions=get(header, "versions", dict[str, str]),
         conformal=read_scores(tensors, T),
         num_rows=get(header, "num_rows", int),
         params=get(header, "params", dict[str, Any] | None) if "params" in header else None,
     )
-    if cheap_to_factorise(fitted.model):
-        _ = fitted.predictor  # or NumericalError; kept for the first prediction
+    if cheap_to_factorise([member.model for member in members]):
+        for member in members:
+            _ = member.predictor  # or NumericalError; kept for the first prediction
     return fitted
+
+
+def _restore_member(
+    values: dict[str, Any], weights: Tensors, size: tuple[int, int], features: nn.Module | None
+) -> Member:
+    spec = read_spec(get(values, "spec", dict[str, Any]))
+    history = tuple(read_epoch(epoch) for epoch in get(values, "history", list[dict[str, Any]]))
+    return Member(
+        spec=spec,
+        train=read_config(TrainConfig, get(values, "train", dict[str, Any])),
+        model=read_model(spec.model, weights, values, size, features),
+        history=history,
+        best_epoch=one_of(get(values, "best_epoch", int | None), [None, *(epoch.number for epoch in history)]),
+        seconds=float(get(values, "seconds", float)),
+    )

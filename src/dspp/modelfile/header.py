@@ -10,46 +10,52 @@ from typing import Any, TypeVar
 from dspp.config import ModelConfig, ObjectiveConfig, TrainConfig, fits
 from dspp.encoding.encoder import TableEncoder
 from dspp.errors import InputError
-from dspp.fitted import Fitted
+from dspp.fitted import Fitted, Member
 from dspp.history import Epoch
 from dspp.notes import notes_to_json
 from dspp.presets import Spec
 from dspp.storage import to_plain
-from dspp.upgrade import upgrade_settings
 
 FORMAT, VERSION = "dspp-model", 2
 
 Config = TypeVar("Config", ModelConfig, ObjectiveConfig, TrainConfig)
 
 
-def write_header(fitted: Fitted, own_features: bool) -> dict[str, Any]:
-    """Everything that is not a tensor."""
-    spec = fitted.spec
+def write_header(fitted: Fitted, own_features: Sequence[bool]) -> dict[str, Any]:
+    """Everything that is not a tensor; `own_features` says which members have a features module of the user's."""
     return {
         "format": FORMAT,
         "version": VERSION,
+        "members": [_write_member(*pair) for pair in zip(fitted.members, own_features, strict=True)],
+        "weights": fitted.weights,
+        "num_inputs": fitted.num_inputs,
+        "num_outputs": fitted.num_outputs,
+        "num_rows": fitted.num_rows,
+        "encoder": None if fitted.encoder is None else fitted.encoder.to_json(),
+        "feature_names": fitted.feature_names,
+        "target_names": fitted.target_names,
+        "metrics": to_plain({name: float(value) for name, value in fitted.metrics.items()}, non_finite=_null),
+        "notes": notes_to_json(fitted.notes),
+        **({} if fitted.params is None else {"params": fitted.params}),
+        "versions": fitted.versions,
+    }
+
+
+def _write_member(member: Member, own_features: bool) -> dict[str, Any]:
+    spec = member.spec
+    return {
         "spec": {
             "name": spec.name,
             "model": dataclasses.asdict(spec.model),
             "objective": dataclasses.asdict(spec.objective),
         },
-        "train": dataclasses.asdict(fitted.train),
-        "num_inputs": fitted.num_inputs,
-        "num_outputs": fitted.num_outputs,
-        "num_rows": fitted.num_rows,
+        "train": dataclasses.asdict(member.train),
         "features": "custom" if own_features else "config",
-        "encoder": None if fitted.encoder is None else fitted.encoder.to_json(),
-        "feature_names": fitted.feature_names,
-        "target_names": fitted.target_names,
-        "history": to_plain([dataclasses.asdict(epoch) for epoch in fitted.history], non_finite=_null),
-        "best_epoch": fitted.best_epoch,
-        "metrics": to_plain({name: float(value) for name, value in fitted.metrics.items()}, non_finite=_null),
-        "notes": notes_to_json(fitted.notes),
-        **({} if fitted.params is None else {"params": fitted.params}),
-        "model_notes": fitted.model.notes,
-        "jitter_climbs": [layer.climbs for layer in fitted.model.gp_layers],
-        "seconds": fitted.seconds,
-        "versions": fitted.versions,
+        "history": to_plain([dataclasses.asdict(epoch) for epoch in member.history], non_finite=_null),
+        "best_epoch": member.best_epoch,
+        "model_notes": member.model.notes,
+        "jitter_climbs": [layer.climbs for layer in member.model.gp_layers],
+        "seconds": member.seconds,
     }
 
 
@@ -94,12 +100,9 @@ def read_encoder(values: dict[str, Any] | None, num_inputs: int) -> TableEncoder
     return encoder
 
 
-def read_spec(values: dict[str, Any], version: int) -> Spec:
+def read_spec(values: dict[str, Any]) -> Spec:
     """The model's and the objective's settings."""
     model, objective = (get(values, name, dict[str, Any]) for name in ("model", "objective"))
-    if version == 1:
-        one_of(model.get("head", "auto"), ("auto", "single", "lmc"))
-        model = upgrade_settings(model)
     return Spec(get(values, "name", str), read_config(ModelConfig, model), read_config(ObjectiveConfig, objective))
 
 

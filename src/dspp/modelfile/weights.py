@@ -1,6 +1,6 @@
 """The tensors: a model's weights and what else of a `Fitted` is numbers, checked before any of it is believed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,13 +11,13 @@ from dspp.config import ModelConfig
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.features import feature_network
-from dspp.fitted import Fitted
+from dspp.fitted import Fitted, Member
 from dspp.model import Model, layer_widths
 from dspp.modelfile.header import get, one_of
 from dspp.modelfile.skeleton import skeleton
-from dspp.upgrade import upgrade_tensors
 
 MAX_TENSORS = 5_000  # each may make a module
+MAX_MEMBERS = 100
 MAX_SIZE = 10_000_000  # of what a config counts: no computer could have made the model of one with more
 MAX_SCORES = 10_000_000  # of calibration rows
 MAX_FACTORISED = 600_000  # Σ W M², up to which the kernel matrices are factorised as a test
@@ -30,34 +30,25 @@ Tensors = dict[str, Tensor]
 
 def write_tensors(fitted: Fitted) -> Tensors:
     """Every number that predictions need."""
-    tensors = {f"model.{name}": value.detach().cpu() for name, value in fitted.model.state_dict().items()}
+    tensors = {
+        f"members.{k}.model.{name}": value.detach().cpu()
+        for k, member in enumerate(fitted.members)
+        for name, value in member.model.state_dict().items()
+    }
     for name, scale in (("scale_X", fitted.scale_X), ("scale_y", fitted.codec.scale)):
         tensors |= {f"{name}.mean": torch.tensor(scale.mean), f"{name}.scale": torch.tensor(scale.scale)}
     return tensors if fitted.conformal is None else tensors | {"conformal": fitted.conformal.detach().cpu()}
 
 
-def has_own_features(fitted: Fitted) -> bool:
+def has_own_features(member: Member, num_inputs: int) -> bool:
     """Whether a module of the user's stands in front, which the config does not describe."""
-    features, sizes = fitted.model.features, fitted.spec.model.features
+    features, sizes = member.model.features, member.spec.model.features
     if features is None or not sizes:
         return features is not None
     with torch.device("meta"):
-        described = feature_network(fitted.num_inputs, sizes)
+        described = feature_network(num_inputs, sizes)
     types = [type(module) for module in described.modules()]
     return types != [type(module) for module in features.modules()] or repr(described) != repr(features)
-
-
-def from_version_1(tensors: Tensors, header: Mapping[str, Any]) -> tuple[Tensors, dict[str, Any]]:
-    """What a file of version 1 holds, as version 2 has it: a likelihood for a head, an axis for a single output."""
-    if get(header, "num_outputs", int | None) is not None:
-        return upgrade_tensors(tensors), dict(header)
-    columns = {"scale_y.mean": (1,), "scale_y.scale": (1,), "conformal": (-1, 1)}
-    scalars = {name: 0 if name != "conformal" else 1 for name in columns}
-    for name, axes in scalars.items():
-        if name in tensors and tensors[name].ndim != axes:
-            raise InputError(f"{name}: got shape {tuple(tensors[name].shape)}, expected {axes} axes")
-    with_axis = {name: tensors[name].reshape(shape) for name, shape in columns.items() if name in tensors}
-    return upgrade_tensors({**tensors, **with_axis}), {**header, "num_outputs": 1}
 
 
 def check_tensors(tensors: Tensors) -> None:
@@ -65,25 +56,51 @@ def check_tensors(tensors: Tensors) -> None:
     if len(tensors) > MAX_TENSORS:
         raise InputError(f"got {len(tensors)} tensors, expected at most {MAX_TENSORS}")
     for name, value in tensors.items():
-        if not name.startswith("model.") and name not in OTHERS:
+        if not name.startswith("members.") and name not in OTHERS:
             raise InputError(f"{name:.100}: not a tensor of a model file")
         if value.is_floating_point() and value.numel() and not all(bool(end.isfinite()) for end in value.aminmax()):
             raise InputError(f"{name:.100} holds NaN or inf")
 
 
-def read_model(config: ModelConfig, tensors: Tensors, header: Mapping[str, Any], features: nn.Module | None) -> Model:
-    """The model of `config` with the weights of the file, which must be those that it needs and no others."""
-    one_of(get(header, "features", str), ("config", "custom"))
-    _check_sizes(config, len(tensors))
-    weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-    D, T = get(header, "num_inputs", int), get(header, "num_outputs", int)
+def split_members(tensors: Tensors, count: int) -> list[Tensors]:
+    """The weights of each member by their names in its model: of as many members as the header describes, 1 or more."""
+    if not 1 <= count <= MAX_MEMBERS:
+        raise InputError(f"members: got {count}, expected 1 to {MAX_MEMBERS}")
+    prefixes = {f"members.{k}.model.": Tensors() for k in range(count)}
+    for name in tensors:
+        if name in OTHERS:
+            continue
+        prefix = name[: name.find(".model.") + len(".model.")]
+        if prefix not in prefixes:
+            raise InputError(
+                f"{name:.100}: not a tensor of this model, whose members have the numbers 0 to {count - 1}"
+            )
+        prefixes[prefix][name.removeprefix(prefix)] = tensors[name]
+    return list(prefixes.values())
+
+
+def read_model(
+    config: ModelConfig, weights: Tensors, values: Mapping[str, Any], size: tuple[int, int], features: nn.Module | None
+) -> Model:
+    """The model of `config` with its weights of the file, which must be those that it needs and no others.
+
+    Args:
+        config: what the model is.
+        weights: by their names in the model.
+        values: the member's part of the header.
+        size: D and T.
+        features: the module that stood in front, if it was one of the user's own.
+    """
+    own = one_of(get(values, "features", str), ("config", "custom")) == "custom"
+    _check_sizes(config, len(weights))
+    D, T = size
     widths = layer_widths(config, T)
     inducing = _num_points(weights, "inducing_points", widths, config.inducing)
     mean_inducing = _num_points(weights, "mean_points", widths, config.mean_inducing) if config.mean_inducing else ()
-    model = skeleton(config, D, T, inducing, mean_inducing, features)
+    model = skeleton(config, D, T, inducing, mean_inducing, features if own else None)
     _check_weights(weights, model.state_dict())
     model.load_state_dict(weights, assign=True)
-    _restore_story(model, header)
+    _restore_story(model, values)
     return model.eval()
 
 
@@ -119,9 +136,9 @@ def _check_weights(weights: Tensors, expected: Mapping[str, Tensor]) -> None:
             )
 
 
-def _restore_story(model: Model, header: Mapping[str, Any]) -> None:
-    model.notes = tuple(get(header, "model_notes", list[str]))
-    climbs = get(header, "jitter_climbs", list[int])
+def _restore_story(model: Model, values: Mapping[str, Any]) -> None:
+    model.notes = tuple(get(values, "model_notes", list[str]))
+    climbs = get(values, "jitter_climbs", list[int])
     if len(climbs) != len(model.gp_layers) or min(climbs) < 0:
         raise InputError(f"jitter_climbs: got {str(climbs)[:50]}, expected a count for each layer")
     for layer, count in zip(model.gp_layers, climbs, strict=True):
@@ -150,11 +167,12 @@ def read_scores(tensors: Tensors, num_outputs: int) -> Tensor | None:
     return Conformal(scores).scores
 
 
-def cheap_to_factorise(model: Model) -> bool:
-    """Whether a predictor takes so little that it may be made only to see that it can be."""
+def cheap_to_factorise(models: Sequence[Model]) -> bool:
+    """Whether predictors of them take so little that they may be made only to see that they can be."""
     elements = 0
-    for layer in model.gp_layers:
+    for layer in (layer for model in models for layer in model.gp_layers):
         W, M, _ = layer.inducing_points.shape
         P = 0 if layer.mean_points is None else layer.mean_points.shape[1]
         elements += W * (M + P) ** 2
-    return elements <= MAX_FACTORISED and sum(p.numel() for p in model.parameters()) <= MAX_COPIED
+    numbers = sum(p.numel() for model in models for p in model.parameters())
+    return elements <= MAX_FACTORISED and numbers <= MAX_COPIED

@@ -143,7 +143,6 @@ class _Passes:
                 scale_X=scale_X,
                 codec=codec,
                 target_names=tuple(self.targets),
-                column_names=tuple(self.inputs.names),
                 table_rows=num_rows,
                 notes=(*notes, *encoder.notes),
                 reused=found is not None,

@@ -26,12 +26,14 @@ def prepare_in_memory(
     """Split, learn the encoding and the scales, encode; see `prepare`."""
     if table.arrow is not None:
         check_no_inf(table)
+    model = settings.spec(len(table.target_names)).model
+    kind = LIKELIHOODS[model.likelihood].codec
+    kind.real(table.targets, table.target_names, target_place(table))  # refuses targets it cannot take
     index = split_rows(settings, len(table), validation is not None, table.targets)
     train, held_out, calibration = (table if len(i) == len(table) else table.take(i) for i in index)
     validation = held_out if validation is None else validation
     encoder = learn(train, validation, calibration)
-    X, model = encode(train, encoder), settings.spec(len(table.target_names)).model
-    kind = LIKELIHOODS[model.likelihood].codec
+    X = encode(train, encoder)
     y = kind.real(train.targets, table.target_names, target_place(train))
     scale_X, codec = Standardizer.fit(X), kind.fit(y)
     check_scale(codec, table.target_names, table.where)
@@ -46,7 +48,6 @@ def prepare_in_memory(
         scale_X=scale_X,
         codec=codec,
         target_names=table.target_names,
-        column_names=table.names,
         table_rows=table_rows,
         notes=(*table.notes, *_notes(encoder, train, table)),
     )

@@ -45,7 +45,6 @@ class Prepared:
         scale_X: Of the encoded columns, (D,).
         codec: From targets to numbers, (N, T), and from predictions to the user's units.
         target_names: T of them.
-        column_names: The columns learned from, as given; none where they have no names.
         table_rows: How many rows the table has, those without a target included.
         notes: What the user should know.
         reused: Whether a cache was found and not written.
@@ -62,7 +61,6 @@ class Prepared:
     scale_X: Standardizer  # noqa: N815 - X is a matrix
     codec: Codec
     target_names: tuple[str, ...]
-    column_names: tuple[str, ...]
     table_rows: int
     notes: tuple[Note, ...]
     reused: bool = False
@@ -81,11 +79,6 @@ class Prepared:
     def num_rows(self) -> int:
         """How many rows are trained on."""
         return len(self.train) if isinstance(self.train, Rows) else self.train.num_rows
-
-    @property
-    def num_inputs(self) -> int:
-        """D, the encoded columns."""
-        return len(self.scale_X.mean)
 
     def source(
         self, spec: Spec, config: TrainConfig, reading: Mapping[str, int]

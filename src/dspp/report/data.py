@@ -79,6 +79,16 @@ class TargetData:
 
 
 @dataclass(frozen=True, eq=False)
+class MemberData:
+    """One of several models whose predictions are mixed: what it has of its own."""
+
+    name: str  # its heading
+    history: Sequence[EpochLike] = ()  # of training
+    best_epoch: int | None = None  # the epoch whose state was kept
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # sections of name -> value
+
+
+@dataclass(frozen=True, eq=False)
 class ReportData:
     """Everything the page can show; sections without content are omitted.
 
@@ -101,6 +111,7 @@ class ReportData:
     row_labels: Sequence[object] = ()  # name of each row; empty for its number, from 0
     encoding: Sequence[Mapping[str, str]] = ()  # for each column: column, kind, how
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # sections of name -> value
+    members: Sequence[MemberData] = ()  # where there are several; history and settings are then theirs
     versions: Mapping[str, str] = field(default_factory=dict)  # of the software, the data, the machine
     notes: Sequence[str] = ()  # further notes for the user
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from dspp import plots
-from dspp.report.data import ReportData, TargetData
+from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.numbers import number
 from dspp.report.svg import Drawing, inline_svg
 
@@ -135,15 +135,15 @@ def _small_density(target: TargetData, row: int) -> "Axes":
     return ax
 
 
-def training(data: ReportData) -> Picture:
-    """Return the training curves."""
-    validated = any(epoch.val_nll is not None for epoch in data.history)
-    kept = "" if data.best_epoch is None else " The dotted line marks the epoch whose state was kept."
+def training(part: ReportData | MemberData, num_outputs: int, name: str = "training") -> Picture:
+    """Return the training curves of the only model or of one of several."""
+    validated = any(epoch.val_nll is not None for epoch in part.history)
+    kept = "" if part.best_epoch is None else " The dotted line marks the epoch whose state was kept."
     return _picture(
-        "training",
+        name,
         "Training",
         "The NLL of each epoch; lower is better. It is computed on standardised targets"
-        + (", jointly over all outputs" if len(data.targets) > 1 else "")
+        + (", jointly over all outputs" if num_outputs > 1 else "")
         + ", so its scale differs from that of the scores above. "
         + (
             "The model is not trained on validation rows: where their curve turns up, it overfits."
@@ -151,7 +151,7 @@ def training(data: ReportData) -> Picture:
             else "There were no validation rows, so the curve does not show overfitting."
         )
         + kept,
-        partial(plots.training_curves, data.history, best_epoch=data.best_epoch),
+        partial(plots.training_curves, part.history, best_epoch=part.best_epoch),
     )
 
 

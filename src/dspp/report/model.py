@@ -13,10 +13,10 @@ from jaxtyping import Float
 from dspp.calibration import Conformal
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
-from dspp.fitted import Evaluation, Fitted
+from dspp.fitted import Evaluation, Fitted, Member
 from dspp.metrics import METRICS
 from dspp.predictive import Predictive
-from dspp.report.data import ReportData, TargetData
+from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.page import write_report
 from dspp.table.table import MemoryTable
 
@@ -82,24 +82,22 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "hel
     shown, note = _shown_rows(observed)
     labels = evaluation.table.row_labels
     conformal = fitted.recalibration
-    names = " and ".join(fitted.target_names)
+    names, members = " and ".join(fitted.target_names), fitted.members
+    kind = f"{members[0].spec.name.upper()} model" if len(members) == 1 else f"Mixture of {len(members)} models"
     return ReportData(
-        title=title or f"{fitted.spec.name.upper()} model of {names}",
+        title=title or f"{kind} of {names}",
         subtitle=f"{len(mixture):,} rows of {rows}; trained on {fitted.num_rows:,} rows",
         targets=_targets(fitted, mixture.rows(torch.from_numpy(shown)), observed[shown]),
         calibration=evaluation.calibration.verdict(),
         conformal=None if conformal is None else _conformal(conformal, fitted.target_names),
         scores={name: value for name, value in evaluation.scores.items() if _is_shown(name)},
-        history=fitted.history,
-        best_epoch=fitted.best_epoch,
         relevance=_relevance(fitted),
         rows=_inputs(fitted, evaluation.table, shown),
         row_labels=[str(labels[i]) for i in shown],
         encoding=[] if fitted.encoder is None else fitted.encoder.describe(),
-        settings=_settings(fitted),
         versions=fitted.versions,
         notes=[*map(str, fitted.notes), *note],
-        **_sites(fitted),
+        **(_only_member(members[0], fitted.num_rows) if len(members) == 1 else {"members": _members(fitted)}),
     )
 
 
@@ -147,8 +145,22 @@ def _conformal(conformal: Conformal, names: Sequence[str]) -> str:
     )
 
 
-def _sites(fitted: Fitted) -> Mapping[str, Any]:
-    rule = fitted.model.rule
+def _only_member(member: Member, num_rows: int) -> Mapping[str, Any]:
+    story = {"history": member.history, "best_epoch": member.best_epoch, "settings": _settings(member, num_rows)}
+    return {**story, **_sites(member)}
+
+
+def _members(fitted: Fitted) -> list[MemberData]:
+    """What each of several models has of its own."""
+    found = []
+    for k, (member, weight) in enumerate(zip(fitted.members, fitted.weights, strict=True), start=1):
+        name = f"member {k}: {member.spec.name}, weight {weight:.3g}"
+        found.append(MemberData(name, member.history, member.best_epoch, _settings(member, fitted.num_rows)))
+    return found
+
+
+def _sites(member: Member) -> Mapping[str, Any]:
+    rule = member.model.rule
     if rule is None:
         return {}
     with torch.no_grad():
@@ -157,19 +169,21 @@ def _sites(fitted: Fitted) -> Mapping[str, Any]:
 
 
 def _relevance(fitted: Fitted) -> list[tuple[str, float]]:
-    """1/length scale of each input in the first layer, the mean over its GPs; nothing behind a network."""
-    if fitted.model.features is not None:
+    """1/length scale of each input in the first layer, the mean over its GPs and members; nothing behind a network."""
+    models = [member.model for member in fitted.members]
+    if any(model.features is not None for model in models):
         return []
     with torch.no_grad():
-        relevance = fitted.model.gp_layers[0].kernel.lengthscale.reciprocal().mean(0).cpu().double().numpy()
+        each = [model.gp_layers[0].kernel.lengthscale.reciprocal().mean(0).cpu().double().numpy() for model in models]
+    relevance = np.average(each, axis=0, weights=fitted.weights)
     names = fitted.feature_names or tuple(f"x{d}" for d in range(len(relevance)))
     return list(zip(names, relevance.tolist(), strict=True))
 
 
-def _settings(fitted: Fitted) -> dict[str, dict[str, str]]:
-    sections = {"Model": fitted.spec.model, "Objective": fitted.spec.objective, "Training": fitted.train}
+def _settings(member: Member, num_rows: int) -> dict[str, dict[str, str]]:
+    sections = {"Model": member.spec.model, "Objective": member.spec.objective, "Training": member.train}
     shown = {title: {key: str(value) for key, value in asdict(part).items()} for title, part in sections.items()}
-    shown["Training"] |= {"training rows": f"{fitted.num_rows:,}", "seconds": f"{fitted.seconds:.1f}"}
+    shown["Training"] |= {"training rows": f"{num_rows:,}", "seconds": f"{member.seconds:.1f}"}
     return shown
 
 

@@ -145,10 +145,16 @@ def _surprises(data: ReportData) -> Section:
 
 
 def _inside(data: ReportData) -> Section:
-    pictures = [figures.training(data)] if data.history else []
+    num = len(data.targets)
+    pictures = [figures.training(data, num)] if data.history else []
     pictures += figures.sites(data) if data.sites else []
     pictures += [figures.relevance(data)] if data.relevance else []
     blocks = [Block(pictures=pictures)] if pictures else []
+    blocks += [
+        Block(member.name, pictures=[figures.training(member, num, f"training-{k}")])
+        for k, member in enumerate(data.members)
+        if member.history
+    ]
     return Section("inside", "Inside the model", "How the model was trained, and what it learned.", blocks)
 
 
@@ -158,9 +164,11 @@ def _provenance(data: ReportData) -> Section:
         header = list(dict.fromkeys(key for column in data.encoding for key in column))
         rows = [[column.get(key, "") for key in header] for column in data.encoding]
         blocks.append(Block("Columns", table=TextTable(header, rows, labels=len(header))))
-    lists = {title: dict(values) for title, values in data.settings.items() if values}
-    if lists:
-        blocks.append(Block("Settings", lists=lists))
+    parts = [("Settings", data.settings), *((f"Settings of {m.name}", m.settings) for m in data.members)]
+    for heading, settings in parts:
+        lists = {title: dict(values) for title, values in settings.items() if values}
+        if lists:
+            blocks.append(Block(heading, lists=lists))
     if data.versions:
         blocks.append(Block("Versions", lists={"": dict(data.versions)}))
     if data.notes:

@@ -10,17 +10,13 @@ from typing import IO, Any, Final
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.dataset
-import pyarrow.parquet
 
 from dspp.errors import InputError
 from dspp.storage import open_atomic
 from dspp.table.arrays import plain, plain_schema
 from dspp.table.csvfile import CsvFile
 from dspp.table.messages import check_names, first_line
-from dspp.table.table import BATCH_ROWS, FileTable, Types, problems_with
-
-__all__ = ["BATCH_ROWS", "TYPED", "FileTable", "open_file", "open_table", "write_table"]
+from dspp.table.table import FileTable, Types, problems_with
 
 TYPED: Final = (".parquet", ".feather", ".arrow")  # files whose columns have types
 
@@ -65,16 +61,16 @@ class ParquetFile(FileTable):
     @classmethod
     def open(cls, path: Path) -> "ParquetFile":
         """Read the footer."""
-        with pa.parquet.ParquetFile(path) as file:
+        with _parquet().ParquetFile(path) as file:
             check_names(file.schema_arrow.names, str(path))
             return cls(path, plain_schema(file.schema_arrow), file.metadata.num_rows)
 
     def _read(self, column_types: Types) -> pa.Table:
-        with problems_with(self.path), pa.parquet.ParquetFile(self.path) as file:
+        with problems_with(self.path), _parquet().ParquetFile(self.path) as file:
             return _sound(file.read())
 
     def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
-        with problems_with(self.path), pa.parquet.ParquetFile(self.path, pre_buffer=False) as file:
+        with problems_with(self.path), _parquet().ParquetFile(self.path, pre_buffer=False) as file:
             for group in range(file.num_row_groups):  # all groups at once would keep what has been read of each
                 yield from map(_sound, file.iter_batches(batch_size=rows, row_groups=[group]))
 
@@ -86,7 +82,9 @@ class ArrowFile(FileTable):
     @classmethod
     def open(cls, path: Path) -> "ArrowFile":
         """Read the footer."""
-        file = pa.dataset.dataset(path, format="ipc")
+        from pyarrow import dataset  # here: it takes long to import, and most processes need none
+
+        file = dataset.dataset(path, format="ipc")
         check_names(file.schema.names, str(path))
         return cls(path, plain_schema(file.schema), file.count_rows())
 
@@ -99,6 +97,12 @@ class ArrowFile(FileTable):
             file = pa.ipc.open_file(source)
             for i in range(file.num_record_batches):
                 yield _sound(file.get_batch(i))
+
+
+def _parquet() -> Any:
+    from pyarrow import parquet  # here: it takes long to import, and estimators on arrays need none
+
+    return parquet
 
 
 def _sound(table: Any) -> Any:
@@ -160,7 +164,7 @@ def _write(file: IO[bytes], suffix: str, batches: Iterable[pa.RecordBatch], sche
 
 def _writer(file: IO[bytes], suffix: str, schema: pa.Schema, stack: contextlib.ExitStack) -> Any:
     if suffix == ".parquet":
-        return pa.parquet.ParquetWriter(file, schema)
+        return _parquet().ParquetWriter(file, schema)
     if suffix in (".feather", ".arrow"):
         return pa.ipc.new_file(file, schema)
     sink = stack.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0)) if suffix.endswith(".gz") else file

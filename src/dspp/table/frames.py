@@ -14,23 +14,8 @@ from jaxtyping import Shaped
 from pyarrow import types
 
 from dspp.errors import InputError
-from dspp.table.arrays import is_number, is_text, numbers, plain, texts
+from dspp.table.arrays import plain
 from dspp.table.messages import Place, check_names, first_line, listed
-
-__all__ = [  # what is of `arrays` and `messages` is here because `dspp.cli` reads it from here
-    "Place",
-    "check_names",
-    "frame_like",
-    "has_string_names",
-    "is_frame",
-    "is_number",
-    "is_text",
-    "listed",
-    "numbers",
-    "series_like",
-    "texts",
-    "to_arrow",
-]
 
 
 def is_frame(X: object) -> bool:

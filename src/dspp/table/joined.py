@@ -2,15 +2,15 @@
 
 import glob
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset
 from pyarrow import types
 
 from dspp.errors import InputError
@@ -19,6 +19,9 @@ from dspp.table.arrays import kind_of, plain_schema
 from dspp.table.files import TYPED, open_file
 from dspp.table.messages import check_names, first_line, listed
 from dspp.table.table import BATCH_ROWS, FileTable, MemoryTable, Table, Types, join, problems_with
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def open_tables(path: Path) -> JoinedTable:
     return JoinedTable(str(path), tuple(filled), _common(filled))
 
 
-def from_dataset(dataset: pa.dataset.Dataset) -> JoinedTable:
+def from_dataset(dataset: "pa.dataset.Dataset") -> JoinedTable:
     """The rows of an Arrow dataset, whose schema and partitions hold for all its files.
 
     Raises:
@@ -106,7 +109,8 @@ def from_dataset(dataset: pa.dataset.Dataset) -> JoinedTable:
 
 def is_dataset(X: Any) -> bool:
     """Whether this is an Arrow dataset."""
-    return isinstance(X, pa.dataset.Dataset)
+    module = sys.modules.get("pyarrow.dataset")  # not imported here: no dataset exists before it is
+    return module is not None and isinstance(X, module.Dataset)
 
 
 def is_many(path: Path) -> bool:

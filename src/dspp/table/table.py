@@ -77,7 +77,7 @@ class MemoryTable(Table):
         y: The targets, NaN where missing.
         target_names: Their names.
         first_row: The number of the first row in the table that this is a part of.
-        labels: What to call each row, where that is not its number.
+        labels: What to call each row, where that is not its place after the first.
         line_of: The line of a row of a text file.
         source: Of a part of a table in several files, what the file is called in labels.
     """
@@ -120,10 +120,8 @@ class MemoryTable(Table):
     @property
     def row_labels(self) -> Sequence[object] | Shaped[np.ndarray, " N"]:
         """What to call each row: its number, after the file's name where there are several."""
-        if self.labels is not None:
-            return self.labels
-        numbers = range(self.first_row, self.first_row + len(self))
-        return [f"{self.source}, {number}" for number in numbers] if self.source else numbers
+        labels = range(self.first_row, self.first_row + len(self)) if self.labels is None else self.labels
+        return [f"{self.source}, {label}" for label in labels] if self.source else labels
 
     @property
     def targets(self) -> Float[np.ndarray, "N T"]:
@@ -142,12 +140,13 @@ class MemoryTable(Table):
 
     def take(self, index: Int[np.ndarray, " K"]) -> Self:
         """Some of the rows, which keep their labels."""
+        labels = np.arange(self.first_row, self.first_row + len(self)) if self.labels is None else self.labels
         return replace(
             self,
             arrow=None if self.arrow is None else self.arrow.take(pa.array(index)),
             array=None if self.array is None else self.array[index],
             y=None if self.y is None else self.y[index],
-            labels=np.array(self.row_labels)[index],
+            labels=np.asarray(labels)[index],
         )
 
     def select(self, names: Iterable[str]) -> Self:

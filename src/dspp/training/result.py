@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from dspp.history import Epoch, Recovery
 from dspp.model import Model
+from dspp.training.precision import precision_note
+from dspp.training.rows import Rows
 from dspp.training.state import RunState, Start
 
 
@@ -24,12 +26,20 @@ class FitResult:
     stopped: str  # why training ended: "finished", "early" (validation stopped improving) or "time" (budget spent)
 
 
-def make_result(start: Start, end: RunState, steps_per_epoch: int) -> FitResult:
-    """Return the result of a finished run, with the weights that validation found best, if any."""
+def make_result(start: Start, end: RunState, steps_per_epoch: int, rows: Rows) -> FitResult:
+    """Return the result of a finished run, with the weights that validation found best, if any.
+
+    Args:
+        start: the start that was trained to the end.
+        end: the state of the run.
+        steps_per_epoch: steps per epoch.
+        rows: training rows on which the precision of the model is checked.
+    """
     assert end.stopped is not None
     if start.state.best_weights is not None:
         start.model.load_state_dict(start.state.best_weights)
     model = start.model.eval()
+    imprecise = precision_note(model, rows)
     return FitResult(
         model=model,
         history=start.state.history,
@@ -37,7 +47,7 @@ def make_result(start: Start, end: RunState, steps_per_epoch: int) -> FitResult:
         best_epoch=start.state.best_epoch,
         recoveries=start.state.recoveries,
         jitter_climbs=model.jitter_climbs,
-        notes=model.notes + end.notes,
+        notes=(*model.notes, *end.notes, *([imprecise] if imprecise else [])),
         seconds=end.seconds,
         planned_epochs=math.ceil(end.total_steps / steps_per_epoch),
         stopped=end.stopped,

@@ -161,7 +161,8 @@ class Run:
         """Choose a start and train it to the end, from the beginning or from the state an earlier process saved."""
         saved = self._restore_progress()
         if saved is not None and saved.stopped is not None:
-            return make_result(self._start_at(saved.current.trial, saved.current), saved, self.plan.steps_per_epoch)
+            start = self._start_at(saved.current.trial, saved.current)
+            return make_result(start, saved, self.plan.steps_per_epoch, self.trial_rows)
         steps = self.plan.total_steps + (self.config.restarts - 1) * self.plan.trial_steps
         with ProgressBar(steps, progress, smoothing=SMOOTHING) as self.bar, self._checkpoint_at_the_end():
             self.restarts = Restarts(
@@ -187,7 +188,7 @@ class Run:
                 pass
             stopped = self._why_stopped(start)
             self.good.state = end = replace(self._state_with(start, stage), stopped=stopped)
-        return make_result(start, end, self.plan.steps_per_epoch)
+        return make_result(start, end, self.plan.steps_per_epoch, self.trial_rows)
 
     @cached_property
     def trial_rows(self) -> Rows:

@@ -12,11 +12,12 @@ import optuna
 from dspp.batches import derive_seed
 from dspp.config import ModelConfig, TrainConfig
 from dspp.errors import InputError
-from dspp.estimators import ESTIMATORS
+from dspp.estimators import from_preset
 from dspp.estimators.regressor import Regressor
 from dspp.model import TOPOLOGIES
-from dspp.presets import preset
+from dspp.presets import PRESETS, preset
 from dspp.quadrature import RULES
+from dspp.registry import extension_modules
 from dspp.settings import Settings
 
 OWN = ("random_state", "seed", "time_budget", "checkpoint", "progress")  # set by the search itself
@@ -100,6 +101,7 @@ class Space:
 
     def __init__(self, models: Sequence[str], given: Mapping[str, Any] | None, base: Mapping[str, Any]) -> None:
         _check_names(base, OWN, "base")
+        self.modules = extension_modules()  # which hold the user's own parts, for workers
         self.base = {name: value for name, value in base.items() if value is not None}  # None: not given
         self._fixed = dict(self.base)  # by the names of the settings themselves
         for where in FURTHER:
@@ -115,6 +117,10 @@ class Space:
         ordered: dict[str, Dimension] = {"model": Choices(self.models)}
         ordered |= {name: dimensions[name] for name in sorted(dimensions, key=lambda name: name != "layers")}
         self.dimensions = {name: dimension for name, dimension in ordered.items() if name not in self._fixed}
+        likelihoods = {self._fixed.get("likelihood") or preset(name).model.likelihood for name in self.models}
+        if len(likelihoods) > 1:  # each has its own way to encode targets, which are encoded once for all trials
+            names = ", ".join(sorted(likelihoods))
+            raise InputError(f"models: got the likelihoods {names}, expected one; set 'likelihood' in base")
 
     def choose(self, choose: Callable[[str, Dimension], Any]) -> dict[str, Any]:
         """One setting: what `choose` says for each parameter that applies, given those before it.
@@ -169,7 +175,7 @@ class Space:
         for name in [name for name in given if name not in own]:
             routed["model_settings" if name in _model_settings() else "train_settings"][name] = given.pop(name)
         given |= {where: settings for where, settings in routed.items() if settings}
-        return ESTIMATORS[params["model"]](**given, **more)
+        return from_preset(params["model"], **given, **more)
 
     def settings(self, params: Mapping[str, Any], seed: int, time_budget: float | None = None) -> Settings:
         """What a setting means."""
@@ -197,10 +203,10 @@ def _model_settings() -> set[str]:
 def _known_models(models: Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys([models] if isinstance(models, str) else models))
     for name in names:
-        if name not in ESTIMATORS:
-            raise InputError(f"models: got {name!r}; choose from: {', '.join(ESTIMATORS)}")
+        if name not in PRESETS:
+            raise InputError(f"models: got {name!r}; choose from: {', '.join(PRESETS)}")
     if not names:
-        raise InputError(f"models: got none; choose from: {', '.join(ESTIMATORS)}")
+        raise InputError(f"models: got none; choose from: {', '.join(PRESETS)}")
     return names
 
 

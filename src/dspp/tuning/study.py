@@ -4,13 +4,11 @@ The journal is text, a JSON object a line; its file backend keeps no snapshots, 
 """
 
 import hashlib
-import io
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import optuna
@@ -21,6 +19,7 @@ from optuna.storages.journal import JournalFileBackend
 from dspp.errors import CheckpointError, InputError
 from dspp.prepare import Prepared
 from dspp.storage import lock
+from dspp.table.arrays import decoded
 
 NAME = "dspp"  # of the study in its journal
 HEAD = b'{"op_code":'  # how every journal begins
@@ -76,30 +75,16 @@ def digest(prepared: Prepared) -> str:
     hasher = hashlib.sha256()
     for table in (prepared.table, prepared.validation_table):
         assert table is not None
+        hasher.update(str(table.schema.remove_metadata()).encode())
         if table.arrow is not None:
-            with pa.ipc.new_stream(_Sink(hasher.update), table.arrow.schema) as stream:
-                stream.write_table(table.arrow.combine_chunks())
+            columns = {name: decoded(table.arrow.column(name).combine_chunks()) for name in table.names}
+            for batch in pa.table(columns).to_batches():
+                hasher.update(batch.serialize())
         for array in (table.array, table.targets):
             if array is not None:
                 hasher.update(str(array.shape).encode())
                 hasher.update(np.ascontiguousarray(array).data)
     return hasher.hexdigest()
-
-
-class _Sink(io.RawIOBase):
-    """A file that hands on what is written to it."""
-
-    def __init__(self, take: Callable[[Any], None]) -> None:
-        self._take = take
-
-    def writable(self) -> bool:
-        """It is."""
-        return True
-
-    def write(self, content: Any) -> int:
-        """Hand it on."""
-        self._take(content)
-        return len(content)
 
 
 @contextmanager

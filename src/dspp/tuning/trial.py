@@ -4,6 +4,8 @@ It runs in the process of the search, on the search's own study; or in a worker,
 the trial was begun, and the search then notes in its study what the worker reports. So a journal has one writer.
 """
 
+import contextlib
+import importlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -103,11 +105,12 @@ def evaluate(
         return watch.outcome("pruned", standardised=watch.best / observed_per_row)
     except (InputError, NumericalError, TrainingDiverged) as problem:  # of this setting: the data was checked
         return watch.outcome("failed", reason=str(problem))
-    watch.epochs = fitted.history[-1].number
+    history = fitted.members[0].history  # a trial trains one
+    watch.epochs = history[-1].number
     value = fitted.metrics["nll"]
     if not math.isfinite(value):
         return watch.outcome("failed", reason=f"its validation NLL is {value}")
-    best = min(epoch.val_nll for epoch in fitted.history if epoch.val_nll is not None)
+    best = min(epoch.val_nll for epoch in history if epoch.val_nll is not None)
     fitted = replace(fitted, params=space.settings(params, seed).params())  # the time was the search's
     overhead = watch.seconds - fitted.seconds
     outcome = watch.outcome("finished", standardised=best / observed_per_row)  # as `value`, but for the units
@@ -141,6 +144,9 @@ class Order:
 def carry_out(order: Order, prepared: Prepared, space: Space, seed: int) -> Outcome:
     """Run a trial in a worker, with one thread unless the setting says otherwise."""
     torch.set_num_threads(1)
+    for module in space.modules:
+        with contextlib.suppress(ImportError):  # the trial then says which of the user's parts is missing
+            importlib.import_module(module)
     left = order.deadline - time.time()  # little where the trial is given again, as its first worker was lost
     if left <= 0 and math.isfinite(order.best_nll):  # without a model so far, it makes one however short the time
         return untrained("the time budget was used up before a worker could train it")

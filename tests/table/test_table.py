@@ -1,0 +1,81 @@
+"""One type for a table: the same rows, names and places wherever they are."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from dspp.errors import InputError
+from dspp.notes import Note, notes_from_json, notes_to_json
+from dspp.table.files import open_table, write_table
+from dspp.table.joined import from_dataset, open_tables
+from dspp.table.memory import check_no_inf, split_targets, table_of, with_targets
+from dspp.table.table import MemoryTable, Table
+
+ROWS = pa.table({"a": np.arange(10.0), "b": [f"b{k}" for k in range(10)], "y": [*map(float, range(9)), None]})
+
+
+def tables(folder: Path) -> dict[str, Table]:
+    """The same rows in memory, in files of each kind, in two files, and in a dataset."""
+    for suffix in ("csv", "parquet", "arrow"):
+        write_table(folder / f"t.{suffix}", ROWS.to_batches(), ROWS.schema)
+    parts = folder / "parts"
+    parts.mkdir()
+    for k, part in enumerate((ROWS.slice(0, 6), ROWS.slice(6))):
+        pq.write_table(part, parts / f"{k}.parquet")
+    found: dict[str, Table] = {suffix: open_table(folder / f"t.{suffix}") for suffix in ("csv", "parquet", "arrow")}
+    return found | {"memory": table_of(ROWS), "folder": open_tables(parts), "dataset": from_dataset(ds.dataset(parts))}
+
+
+def test_rows_are_the_same_wherever_they_are(tmp_path: Path) -> None:
+    types = {"a": pa.float64(), "y": pa.float64()}
+    for name, table in tables(tmp_path).items():
+        assert table.names == ("a", "b", "y")
+        assert table.num_rows in (10, None if name == "csv" else 10)
+        assert table.read(types).arrow.combine_chunks() == ROWS, name
+        batches = list(table.batches(4, types))
+        assert pa.concat_tables(batch.arrow for batch in batches).combine_chunks() == ROWS, name
+        numbers = [str(label).split(", ")[-1] for batch in batches for label in batch.row_labels]
+        several = name in ("folder", "dataset")
+        assert numbers == [str(k if not several else k % 6) for k in range(10)], name
+        assert all(str(label).startswith("1.parquet, ") for label in batches[-1].row_labels) == several
+
+
+def test_rows_that_were_picked_keep_their_names_in_errors(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,y\n1,2\n\n3,4\n-inf,5\n6,7\n")
+    whole = open_table(tmp_path / "t.csv").read()
+    some = whole.take(np.array([3, 2])).take(np.array([1]))
+    assert list(some.row_labels) == [2]
+    with pytest.raises(InputError, match=r"t\.csv: column 'a', row 2 \(line 5\): got -inf, expected a finite number"):
+        check_no_inf(some)
+
+
+def test_targets_among_the_columns() -> None:
+    table = split_targets(table_of(ROWS), ["y"], drop=["b"])
+    assert (table.names, table.target_names, len(table)) == (("a",), ("y",), 9)
+    assert table.targets.shape == (9, 1)
+    assert [str(note) for note in table.notes] == ["1 row without a target left out"]
+    with pytest.raises(InputError, match="column 'b', row 0: got 'b0', expected a number"):
+        split_targets(table_of(ROWS), ["b"])
+
+
+def test_targets_apart_from_the_rows_have_an_axis() -> None:
+    numbers = table_of(np.ones((3, 2)))
+    assert isinstance(numbers, MemoryTable)
+    assert with_targets(numbers, np.zeros(3)).targets.shape == (3, 1)
+    assert with_targets(numbers, np.zeros((3, 1))).target_names == ("y",)
+    assert with_targets(numbers, np.zeros((3, 2))).target_names == ("y0", "y1")
+    assert with_targets(numbers, pa.table({"u": np.zeros(3)})).target_names == ("u",)
+
+
+def test_notes_survive_a_file_and_old_ones_are_read() -> None:
+    notes = (Note("column 'id' is left out", "it has no values"), Note("", "3 rows left out"))
+    assert notes_from_json(notes_to_json(notes)) == notes
+    assert [str(note) for note in notes] == ["column 'id' is left out: it has no values", "3 rows left out"]
+    assert notes_from_json(["an old one"]) == (Note("", "an old one"),)
+    for damaged in (3, {"subject": "x"}, {"subject": "x", "text": 3}):
+        with pytest.raises(InputError, match="a note must be"):
+            notes_from_json([damaged])

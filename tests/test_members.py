@@ -1,0 +1,292 @@
+"""Fitted models of several members: their predictions are mixed, and file, report and command line know them all."""
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from dspp import modelfile
+from dspp.cli.app import app
+from dspp.errors import InputError, ModelFileError
+from dspp.estimators import from_fitted, load
+from dspp.fitted import Fitted
+from dspp.fitting import train
+from dspp.modelfile import weights as limits
+from dspp.notes import Note
+from dspp.prepare import prepare
+from dspp.report.model import report_data
+from dspp.report.page import render
+from dspp.settings import Settings
+from dspp.table.memory import table_of, with_targets
+from tests.modelfile.test_modelfile import apart, with_header, with_tensors
+from tests.outline import Outline
+
+GENERATOR = np.random.default_rng(8)
+X = GENERATOR.normal(size=(60, 2)) * [1.0, 40.0] + [300.0, 0.0]
+Y = np.exp(0.3 * np.sin(X[:, 0]) + 0.01 * X[:, 1] + 0.1 * GENERATOR.normal(size=60)) * 1e3
+BOTH = np.stack([Y, X[:, 1] - Y / 30], axis=1)
+TINY = {"inducing": 6, "width": 2, "sites": 3, "epochs": 2, "batch_size": 60, "restarts": 1}
+SHALLOW = {"layers": 1, "kernel": "rbf", "inducing": 9, "model_settings": {"dtype": "float64"}}
+SHARES = (0.3, 0.7)
+
+
+def fit(y: np.ndarray = Y, second: dict | None = None, **common) -> list[Fitted]:
+    """Two models of the same prepared rows, from different seeds; `second` are further settings of the second."""
+    settings = [Settings(**TINY | common), Settings(**TINY | common | {"random_state": 1} | (second or {}))]
+    with prepare(with_targets(table_of(X), y), settings[0]) as prepared:
+        return [train(prepared, one)[0] for one in settings]
+
+
+def bits(predictive) -> dict[str, bytes]:
+    return {f.name: getattr(predictive, f.name).numpy().tobytes() for f in fields(predictive)}
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[Fitted]:
+    return fit(second=SHALLOW)
+
+
+@pytest.fixture(scope="module")
+def joined(parts) -> Fitted:
+    return Fitted.join(parts, SHARES)
+
+
+@pytest.fixture
+def saved(joined, tmp_path) -> bytes:
+    modelfile.save(joined, tmp_path / "saved.dspp")
+    return (tmp_path / "saved.dspp").read_bytes()
+
+
+# ---------------------------------------------------------------- the mixture
+
+
+CASES = {
+    "seeds": {},
+    "kernel, layers and dtype": {"second": SHALLOW},
+    "outputs": {"y": BOTH},
+    "student-t": {"likelihood": "student-t", "second": SHALLOW},
+    "log-normal": {"likelihood": "log-normal"},
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_the_density_is_the_weighted_mean_of_the_members_densities(case):
+    parts, y = fit(**case), torch.tensor(case.get("y", Y))
+    whole, alone = Fitted.join(parts, SHARES).distribution(X), [part.distribution(X) for part in parts]
+    assert not torch.allclose(alone[0].mean, alone[1].mean, rtol=1e-6), "or one member would do"
+    log_density = [np.log(share) + one.log_prob(y) for share, one in zip(SHARES, alone, strict=True)]
+    torch.testing.assert_close(whole.log_prob(y), torch.logsumexp(torch.stack(log_density), 0), rtol=1e-12, atol=1e-12)
+    mean = sum(share * one.mean for share, one in zip(SHARES, alone, strict=True))
+    torch.testing.assert_close(whole.mean, mean, rtol=1e-6, atol=1e-6)  # weights of components are float32
+
+
+@pytest.mark.parametrize("y", [Y, BOTH], ids=["one", "two"])
+def test_cdf_quantiles_and_crps_are_those_of_the_mixture(y):
+    float64 = {"model_settings": {"dtype": "float64"}}
+    parts, y = fit(y, **float64), torch.tensor(y).reshape(len(y), -1)
+    whole, alone = Fitted.join(parts, SHARES).distribution(X), [part.distribution(X) for part in parts]
+    levels = torch.tensor([0.05, 0.5, 0.9], dtype=torch.float64)
+    for t, (one, *members) in enumerate(
+        zip(whole.outputs(), *(part.outputs() for part in alone), strict=True),
+    ):
+
+        def mixed(x, members=members):
+            return sum(share * member.cdf(x) for share, member in zip(SHARES, members, strict=True))
+
+        torch.testing.assert_close(one.cdf(y[:, t]), mixed(y[:, t]), rtol=1e-10, atol=1e-12)
+        places = one.quantile(levels)
+        torch.testing.assert_close(mixed(places), levels[:, None].expand(3, len(y)), rtol=0, atol=1e-7)
+        ends = one.quantile(torch.tensor([1e-9, 1 - 1e-9], dtype=torch.float64))
+        low, high = torch.minimum(ends[0], y[:, t]), torch.maximum(ends[1], y[:, t])
+        grid = low + torch.linspace(0, 1, 4001, dtype=torch.float64)[:, None] * (high - low)
+        squares = (mixed(grid) - (grid >= y[:, t]).double()).square()  # CRPS = ∫ (F(x) − 1{y <= x})² dx
+        numeric = torch.trapezoid(squares, dx=1.0, dim=0) * (high - low) / 4000
+        crps = whole.crps(y.squeeze(-1)).reshape(len(y), -1)[:, t]
+        torch.testing.assert_close(crps, numeric, rtol=5e-3, atol=0)
+
+
+def test_one_member_is_the_model_alone(parts):
+    alone = parts[0]
+    assert alone.weights == (1.0,)
+    expected = alone.codec.decode(alone.members[0].model.predictor()(alone.scale_X.transform(X)))
+    assert bits(alone.distribution(X)) == bits(expected)
+    for same in (Fitted.join([alone], [1.0]), Fitted.join(parts, [1.0, 0.0]), Fitted.join([alone, alone], [0.5, 0.5])):
+        assert all(member is alone.members[0] for member in same.members)
+        torch.testing.assert_close(
+            same.distribution(X).log_prob(torch.tensor(Y)), alone.distribution(X).log_prob(torch.tensor(Y))
+        )
+    assert bits(Fitted.join(parts, [1.0, 0.0]).distribution(X)) == bits(expected)
+
+
+def test_join_keeps_what_is_shared(parts, joined):
+    again = Fitted.join([joined, replace(parts[0], notes=(*parts[0].notes, Note("", "more")))], [0.5, 0.5])
+    assert again.weights == pytest.approx((0.15, 0.35, 0.5))
+    assert again.members == (*joined.members, *parts[0].members)
+    assert again.notes == (*joined.notes, Note("", "more"))
+    assert (again.metrics, again.conformal, again.params) == ({}, None, parts[0].params)
+    assert again.seconds == sum(member.seconds for member in again.members)
+    assert len(Fitted.join([*parts, parts[0]], [0.5, 0.0, 0.5]).members) == 2, "no weight, no member"
+
+
+@pytest.mark.parametrize("shares", [(0.3, 0.6), (0.5,), (1.5, -0.5), (float("nan"), 1.0), (0.0, 0.0), ()])
+def test_weights_that_are_none_are_refused(parts, shares):
+    with pytest.raises(InputError, match="expected"):
+        Fitted.join(parts, shares)
+
+
+def test_only_models_of_the_same_rows_are_joined(parts):
+    other = parts[1]
+    scale = replace(other.scale_X, mean=other.scale_X.mean + 1e-9)
+    for part, message in (
+        (replace(other, scale_X=scale), "another scale of the inputs"),
+        (replace(other, target_names=("z",)), "another set of target names"),
+        (replace(other, codec=replace(other.codec, scale=scale)), "another scale of the targets"),
+        (fit(likelihood="log-normal")[0], "another codec"),
+        (fit(likelihood="student-t")[0], "likelihoods gaussian, student-t"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Fitted.join([parts[0], part], SHARES)
+    with pytest.raises(InputError, match="0 members"):
+        replace(parts[0], members=())
+
+
+# ---------------------------------------------------------------- the file
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_members_come_back_to_the_last_bit(case, tmp_path):
+    joined, path = Fitted.join(fit(**case), SHARES), tmp_path / "m.dspp"
+    modelfile.save(joined, path)
+    loaded = modelfile.load(path)
+    before, after = joined.distribution(X), loaded.distribution(X)
+    assert torch.equal(before.log_prob(torch.tensor(case.get("y", Y))), after.log_prob(torch.tensor(case.get("y", Y))))
+    assert torch.equal(before.mean, after.mean)
+    assert loaded.weights == joined.weights
+    for old, new in zip(joined.members, loaded.members, strict=True):
+        assert (old.spec, old.train, old.best_epoch, old.seconds) == (new.spec, new.train, new.best_epoch, new.seconds)
+        assert (old.history, old.model.notes) == (new.history, new.model.notes)
+    modelfile.save(loaded, tmp_path / "again.dspp")
+    assert (tmp_path / "again.dspp").read_bytes() == path.read_bytes()
+    assert torch.equal(load(path).predict_dist(X).mean, after.mean)
+
+
+def test_a_module_of_the_users_serves_the_members_that_had_it(tmp_path):
+    module = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+    joined, path = Fitted.join(fit(features=module, second={"features": None}), SHARES), tmp_path / "m.dspp"
+    modelfile.save(joined, path)
+    assert bits(modelfile.load(path, module).distribution(X)) == bits(joined.distribution(X))
+    with pytest.raises(ModelFileError, match="not its code"):
+        modelfile.load(path)
+
+
+def test_every_field_of_a_member_is_needed(saved, tmp_path):
+    for name in apart(saved)[1]["members"][1]:
+        (tmp_path / "m").write_bytes(with_header(saved, lambda h, name=name: h["members"][1].pop(name)))
+        with pytest.raises(ModelFileError):
+            modelfile.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda h: h.update(members=[]), "members: got 0, expected 1 to 100"),
+        (lambda h: h.update(members=h["members"] * 51), "members: got 102, expected 1 to 100"),
+        (lambda h: h.update(members=h["members"] * 2), r"2 layers .* in 0 tensors"),
+        (lambda h: h.update(members=h["members"][:1]), "whose members have the numbers 0 to 0"),
+        (lambda h: h["members"].reverse(), "inducing_points"),
+        (lambda h: h.update(members={}), "members: got"),
+        (lambda h: h.update(members=[[], []]), "members: got"),
+        (lambda h: h["members"][1]["spec"]["model"].update(likelihood="log-normal"), "likelihoods gaussian, log-norm"),
+        (lambda h: h["members"][1]["spec"]["model"].update(likelihood="student-t"), "likelihood"),
+        (lambda h: h["members"][1]["spec"]["model"].update(inducing=10**9), "ModelConfig.inducing"),
+        (lambda h: h.update(weights=[0.3, 0.8]), "sum to 1"),
+        (lambda h: h.update(weights=[1.0]), "2 members and 1 weights"),
+        (lambda h: h.update(weights=[1.0, 0.0]), "positive"),
+        (lambda h: h.update(weights=["0.3", "0.7"]), "weights: got"),
+        (lambda h: h.update(weights=[10**400, 0.7]), "model"),
+    ],
+)
+def test_members_that_the_tensors_do_not_bear_out(change, message, saved, tmp_path):
+    (tmp_path / "m").write_bytes(with_header(saved, change))
+    with pytest.raises(ModelFileError, match=message):
+        modelfile.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "name", ["members.2.model.a", "members.00.model.a", "members.model.a", "members.0.a", "model.a"]
+)
+def test_tensors_of_no_member_are_refused(name, saved, tmp_path):
+    (tmp_path / "m").write_bytes(with_tensors(saved, {name: torch.zeros(1)}))
+    with pytest.raises(ModelFileError, match="not a tensor of"):
+        modelfile.load(tmp_path / "m")
+
+
+def test_what_load_tries_is_limited_for_all_members_together(saved, tmp_path, monkeypatch):
+    """Each member is small, but a hundred of them would not be."""
+
+    def tried() -> list[bool]:
+        return ["predictor" in vars(member) for member in modelfile.load(tmp_path / "m").members]
+
+    (tmp_path / "m").write_bytes(saved)
+    assert tried() == [True, True]
+    monkeypatch.setattr(limits, "MAX_FACTORISED", 3 * 6**2 + 9**2 - 1)  # Σ W M² of both, less one
+    assert tried() == [False, False]
+
+
+# ---------------------------------------------------------------- what shows them
+
+
+def test_the_report_shows_each_member(joined):
+    data = report_data(from_fitted(joined), X, Y)
+    assert data.title == "Mixture of 2 models of y"
+    page = Outline(render(data))
+    figures = [attributes.get("id") for attributes in page.all("figure")]
+    assert {"training-0", "training-1", "relevance"} <= set(figures)
+    assert len(figures) == len(set(figures))
+    text = " ".join(page.texts)
+    for k, share in enumerate(SHARES, start=1):
+        assert f"Settings of member {k}: dspp, weight {share}" in text
+    inverse = [m.model.gp_layers[0].kernel.lengthscale.detach().double().reciprocal().mean(0) for m in joined.members]
+    relevance = 0.3 * inverse[0] + 0.7 * inverse[1]
+    assert [name for name, _ in data.relevance] == ["x0", "x1"]
+    assert [value for _, value in data.relevance] == pytest.approx(relevance.tolist(), rel=1e-6)
+
+
+def test_the_report_of_one_member_has_no_members(parts):
+    data = report_data(from_fitted(parts[0]), X, Y)
+    (member,) = parts[0].members
+    assert (data.members, data.history, data.best_epoch) == ((), member.history, member.best_epoch)
+    assert "training" in [attributes.get("id") for attributes in Outline(render(data)).all("figure")]
+    assert {"Model", "Objective", "Training"} == set(data.settings)
+
+
+def run(*words: object) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_info_lists_members(joined, parts, tmp_path):
+    several, one = tmp_path / "several.dspp", tmp_path / "one.dspp"
+    modelfile.save(joined, several)
+    modelfile.save(parts[0], one)
+    text, known = run("info", several), json.loads(run("info", several, "--json"))
+    for part in ("weight 0.3", "weight 0.7", "1 layer, 9 inducing points", "Settings of member 2"):
+        assert part in text
+    assert [member["weight"] for member in known["members"]] == list(SHARES)
+    kernels = [member.spec.model.kernel for member in joined.members]
+    assert [member["settings"]["model"]["kernel"] for member in known["members"]] == kernels
+    assert len(set(kernels)) == 2
+    text, known = run("info", one), json.loads(run("info", one, "--json"))
+    assert ", weight " not in text
+    assert "members" not in known
+    assert known["settings"]["model"]["inducing"] == 6
+    out = tmp_path / "predictions.csv"
+    np.savetxt(tmp_path / "new.csv", X, delimiter=",", header="a,b", comments="")
+    run("predict", several, tmp_path / "new.csv", "--out", out)
+    assert len(Path(out).read_text().splitlines()) == len(X) + 1
