@@ -82,13 +82,13 @@ def test_the_units_of_y_scale_the_widths_and_nothing_else() -> None:
         assert moved.width[level] == pytest.approx(100.0 * plain.width[level], rel=1e-8)
 
 
-@pytest.mark.parametrize(("spread", "complaint"), [(0.7, "too narrow"), (1.5, "too wide"), (1.0, "right")])
+@pytest.mark.parametrize(("spread", "complaint"), [(0.7, "too narrow"), (1.5, "too wide"), (1.0, "calibrated")])
 def test_the_verdict_names_the_fault(spread: float, complaint: str) -> None:
     y = drawn(one_output(1500))
     found = check_calibration(one_output(1500, spread), y)
     held = f"{100 * found.coverage[0.9]:.1f}".removesuffix(".0")
     assert found.verdict() == f"Intervals are {complaint}: the 90 % interval contains {held} % of 1,500 rows."
-    assert (found.p_value > 0.01) == (complaint == "right")
+    assert (found.p_value > 0.01) == (complaint == "calibrated")
 
 
 def with_coverage(coverage: float, rows: int, p_value: float = 0.5) -> Calibration:
@@ -351,9 +351,9 @@ def test_an_output_that_no_row_observed_has_an_infinite_interval_and_spoils_no_o
         (torch.tensor([0.1, NAN], dtype=F64), r"outside \[0, 0.5\]"),
         (torch.tensor([0.1, math.inf], dtype=F64), r"outside \[0, 0.5\]"),
         (torch.tensor([[1.0, 1.0]], dtype=F64), r"outside \[0, 0.5\]"),  # not one score
-        (torch.tensor([], dtype=F64), r"shape \(0,\)"),
-        (torch.zeros(2, 0, dtype=F64), r"shape \(2, 0\)"),
-        (torch.zeros(2, 1, 1, dtype=F64), r"shape \(2, 1, 1\)"),
+        (torch.tensor([], dtype=F64), r"got \(0,\)"),
+        (torch.zeros(2, 0, dtype=F64), r"got \(2, 0\)"),
+        (torch.zeros(2, 1, 1, dtype=F64), r"got \(2, 1, 1\)"),
         (torch.tensor([0.1, 0.2]), "torch.float32"),
     ],
 )
@@ -368,7 +368,7 @@ def test_bad_calls_say_what_was_wrong() -> None:
     for coverage in (0.0, 1.0, -0.5, NAN):
         with pytest.raises(InputError, match=r"coverage: expected .* such as 0\.9"):
             conformal.interval(mixture, coverage)
-    with pytest.raises(InputError, match=r"outputs of shape \(3,\), expected \(\)"):
+    with pytest.raises(InputError, match=r"expected outputs of shape \(\), .*got \(3,\)"):
         conformal.interval(several_outputs(4), 0.9)
     with pytest.raises(InputError, match=r"outputs of shape \(2,\), expected \(3,\)"):
         Conformal.fit(several_outputs(4), drawn(several_outputs(4))).interval(several_outputs(4, (1.0, 1.0)), 0.9)

@@ -187,8 +187,8 @@ class Conformal:
         valid = (scores >= 0.0) & ((scores <= 0.5) | (scores == _NO_SCORE))  # False for NaN
         if not bool(valid.all() & (scores.diff(dim=0) >= 0.0).all() & (scores[0] <= 0.5).any()):
             raise InputError(
-                "expected scores in [0, 0.5], ascending in each column and padded only with 1, got others; use "
-                "Conformal.fit"
+                "expected scores that ascend in each column, padded only with 1, got scores out of order or outside "
+                "[0, 0.5]; use Conformal.fit"
             )
 
     @classmethod

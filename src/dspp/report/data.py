@@ -80,7 +80,7 @@ class TargetData:
 
 @dataclass(frozen=True, eq=False)
 class MemberData:
-    """One of several models whose predictions are mixed: what it has of its own."""
+    """The history and settings of one of several models whose predictions are mixed."""
 
     name: str  # its heading
     history: Sequence[EpochLike] = ()  # of training
@@ -111,7 +111,7 @@ class ReportData:
     row_labels: Sequence[object] = ()  # name of each row; empty for its number, from 0
     encoding: Sequence[Mapping[str, str]] = ()  # for each column: column, kind, how
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # sections of name -> value
-    members: Sequence[MemberData] = ()  # where there are several; history and settings are then theirs
+    members: Sequence[MemberData] = ()  # if there are several; history and settings are then theirs
     versions: Mapping[str, str] = field(default_factory=dict)  # of the software, the data, the machine
     notes: Sequence[str] = ()  # further notes for the user
 
