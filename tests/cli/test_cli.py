@@ -368,7 +368,7 @@ def test_a_model_trained_on_an_array_takes_columns_in_order(tmp_path: Path) -> N
     done("predict", tmp_path / "m.dspp", tmp_path / "t.parquet", "--out", tmp_path / "p.parquet")
     np.testing.assert_array_equal(read(tmp_path / "p.parquet")["y_mean"], estimator.predict(x))
     done("evaluate", tmp_path / "m.dspp", tmp_path / "t.parquet", "--report", tmp_path / "r.html")
-    assert "got 1 columns, expected 2" in refused(
+    assert "expected 2 columns, got 1" in refused(
         "predict", tmp_path / "m.dspp", tmp_path / "one.parquet", "--out", tmp_path / "q.csv"
     )
 
@@ -618,7 +618,7 @@ def test_files_that_are_no_models_or_tables(model: Path, train: Path, tmp_path: 
     for command in ("predict", "evaluate"):
         more = ("--out", tmp_path / "p.csv") if command == "predict" else ()
         assert "does not exist" in refused(command, tmp_path / "none.dspp", train, *more)
-        assert f"{train} is not a" in refused(command, train, train, *more)
+        assert f"{train} was not written by dspp" in refused(command, train, train, *more)
         assert "does not exist" in refused(command, model, tmp_path / "none.csv", *more)
         assert "unknown kind of file" in refused(command, model, model, *more)
     assert "does not exist" in refused("info", tmp_path / "none.dspp")

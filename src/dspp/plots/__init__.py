@@ -4,7 +4,7 @@ matplotlib is imported on first use, without pyplot: no window, no display, no c
 are few and safe for colour-blind readers; the report replaces them by its light and dark themes.
 """
 
-from dspp.plots.models import MAX_SITES, EpochLike, ranked_bars, sites_and_weights, training_curves
+from dspp.plots.models import MAX_SITES, ranked_bars, sites_and_weights, training_curves
 from dspp.plots.predictions import (
     MixtureLike,
     central_coverage,
@@ -26,7 +26,6 @@ __all__ = [
     "MAX_SITES",
     "MUTED",
     "PALETTE",
-    "EpochLike",
     "MixtureLike",
     "central_coverage",
     "crps_by_spread",

@@ -1,11 +1,12 @@
 """Figures of a model: its training, its sites and weights, and the relevance of its inputs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dspp.errors import InputError
+from dspp.history import Epoch
 from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, check_column, house_axes, label_axes
 from dspp.table.checks import Array, check_X
 
@@ -15,18 +16,7 @@ if TYPE_CHECKING:
 MAX_SITES = 20  # components shown by `sites_and_weights`
 
 
-class EpochLike(Protocol):
-    """What `training_curves` needs of an epoch, such as `dspp.training.Epoch`."""
-
-    @property
-    def number(self) -> int: ...  # noqa: D102
-    @property
-    def train_nll(self) -> float: ...  # noqa: D102
-    @property
-    def val_nll(self) -> float | None: ...  # noqa: D102
-
-
-def training_curves(history: Sequence[EpochLike], *, best_epoch: int | None = None, ax: "Axes | None" = None) -> "Axes":
+def training_curves(history: Sequence[Epoch], *, best_epoch: int | None = None, ax: "Axes | None" = None) -> "Axes":
     """Draw the training NLL and, if any, the validation NLL of each epoch.
 
     Args:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dspp.errors import InputError
-from dspp.plots import EpochLike
+from dspp.history import Epoch
 from dspp.predictive import RealPredictive
 from dspp.table.checks import check_X, check_y
 
@@ -83,7 +83,7 @@ class MemberData:
     """The history and settings of one of several models whose predictions are mixed."""
 
     name: str  # its heading
-    history: Sequence[EpochLike] = ()  # of training
+    history: Sequence[Epoch] = ()  # of training
     best_epoch: int | None = None  # the epoch whose state was kept
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # sections of name -> value
 
@@ -102,7 +102,7 @@ class ReportData:
     calibration: str = ""  # one sentence on whether intervals are calibrated
     conformal: str | None = None  # what conformal calibration did, if used
     scores: Mapping[str, float] = field(default_factory=dict)  # by name; those of `METRICS` are explained
-    history: Sequence[EpochLike] = ()  # of training
+    history: Sequence[Epoch] = ()  # of training
     best_epoch: int | None = None  # the epoch whose state was kept
     sites: Sequence[NDArray[np.floating]] = ()  # ξ (S, W) of each hidden layer; empty for a single layer
     weights: NDArray[np.floating] | None = None  # ω of the components
