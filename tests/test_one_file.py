@@ -15,7 +15,7 @@ import pytest
 from sklearn.base import clone
 
 import dspp
-from dspp import InputError, ModelFileError, PresetRegressor
+from dspp import InputError, ModelFileError, PresetRegressor, modelfile
 from dspp.cli.names import registered
 from dspp.gp.kernels import KERNELS
 from dspp.gp.means import MEANS
@@ -185,7 +185,7 @@ def test_a_preset_of_ones_own_is_an_estimator(fitted: PresetRegressor) -> None:
     assert spec.model == dspp.preset("my-preset").model
     assert (spec.model.likelihood, spec.model.width, spec.objective.name) == ("my-likelihood", 2, "my-objective")
     assert fitted.spec(2).model.width == 2  # several outputs do not widen what the preset chose
-    assert fitted.fitted_.train.schedule == "my-schedule"
+    assert fitted.fitted_.members[0].train.schedule == "my-schedule"
     assert np.isfinite(fitted.evaluate(X, Y)["my-metric"])
     assert fitted.get_params()["preset"] == "my-preset"
     copy = clone(fitted)
@@ -243,7 +243,10 @@ def test_what_only_training_needs_may_be_missing(fitted: PresetRegressor, tmp_pa
     fitted.save(tmp_path / "m.dspp")
     removed = {key: REGISTRIES[key]._parts.pop(f"my-{REGISTRIES[key].kind}") for key in ("PRESETS", "OBJECTIVES")}
     try:
-        np.testing.assert_array_equal(dspp.load(tmp_path / "m.dspp").predict(X), fitted.predict(X))
+        loaded = modelfile.load(tmp_path / "m.dspp")  # as the command line does to predict
+        assert loaded.members[0].spec == fitted.fitted_.members[0].spec
+        with pytest.raises(ModelFileError, match=r"m\.dspp: unknown preset 'my-preset'; import the module"):
+            dspp.load(tmp_path / "m.dspp")  # an estimator, which one may want to fit again
     finally:
         for key, part in removed.items():
             REGISTRIES[key]._parts[f"my-{REGISTRIES[key].kind}"] = part

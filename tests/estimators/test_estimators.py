@@ -358,7 +358,7 @@ def test_columns_that_say_nothing_may_stay_in_the_table(tmp_path) -> None:  # ty
 def test_a_file_with_a_model_of_no_known_name(plain: Regressor, tmp_path) -> None:  # type: ignore[no-untyped-def]
     plain.save(tmp_path / "model.dspp")
     tensors, header = storage.read(tmp_path / "model.dspp", dspp.ModelFileError)
-    header["spec"]["name"] = "nonsense"
+    header["members"][0]["spec"]["name"] = "nonsense"
     del header["digest"]  # or the change would be refused for that reason
     storage.write(tmp_path / "model.dspp", tensors, header, dspp.ModelFileError)
     with pytest.raises(dspp.ModelFileError, match="nonsense"):

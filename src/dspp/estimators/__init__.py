@@ -14,10 +14,11 @@ from torch import nn
 
 from dspp import modelfile
 from dspp.config import TrainConfig
-from dspp.errors import InputError, ModelFileError
+from dspp.errors import ModelFileError
 from dspp.estimators.regressor import Regressor
 from dspp.fitted import Fitted
-from dspp.presets import preset
+from dspp.presets import PRESETS, preset
+from dspp.registry import UnknownPartError
 
 
 class DSPPRegressor(Regressor):
@@ -89,18 +90,20 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
         features: the module that stood in front, if it was one of your own: a file holds numbers, not code.
 
     Raises:
-        ModelFileError: there is no such file, or it is not one of ours, or it is damaged.
+        ModelFileError: there is no such file, or it is not one of ours, or it is damaged, or a part or preset that it
+            names is not registered: import its module first.
     """
     fitted = modelfile.load(path, features)
     try:
         return from_fitted(fitted)
-    except InputError as problem:
-        raise ModelFileError(f"{path}: {problem}") from None
+    except UnknownPartError as problem:
+        raise ModelFileError(f"{path}: unknown {problem.part}; import the module that registers it first") from None
 
 
 def from_fitted(fitted: Fitted) -> Regressor:
     """The estimator of the class of the first member, with the parameters that it was fitted with."""
     name, params = fitted.members[0].spec.name, fitted.params
+    PRESETS[name.removeprefix("nn+")]  # or an error: without it the estimator could not be fitted again
     if params is None:  # these hold the sizes of the network that nn+ stands for
         name, params = name.removeprefix("nn+"), _reconstruct(fitted)
     known = Regressor._get_param_names()

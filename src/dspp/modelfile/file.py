@@ -70,15 +70,15 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
     """Read a file written by `save`, to the CPU; its predictions are the same to the last bit.
 
     Custom parts that predictions need (kernel, mean, rule, topology, likelihood) must be registered: import their
-    module first. The preset, the objective and the schedule are not needed until the model is fitted again.
+    module first. The preset, the objective and the schedule are needed only to fit again.
 
     Args:
         path: the file.
         features: the custom features module, if the model has one; a copy is taken.
 
     Raises:
-        ModelFileError: The file does not exist, was not written by dspp or by a later version, is damaged, or names a
-            part that is not registered.
+        ModelFileError: The file does not exist, was not written by dspp, was written by a later version, is damaged, or
+            names a part that is not registered.
     """
     path = Path(path)
     try:
