@@ -23,7 +23,7 @@ import torch
 from dspp.config import TrainConfig
 from dspp.presets import preset
 from dspp.training import fit
-from dspp.training.processes import join_launched
+from dspp.training.processes import join_processes
 
 EPOCHS, STEPS = 5, 5  # the first epoch of a turn is not counted
 
@@ -35,7 +35,7 @@ def worker(batch: int) -> None:
     X = rng.normal(size=(STEPS * batch, 8))
     y = np.sin(X).sum(1) / np.sqrt(4.0)
     config = TrainConfig(epochs=EPOCHS, batch_size=batch, restarts=1)
-    with join_launched("cpu") as group:
+    with join_processes("cpu") as group:
         result = fit(preset("dspp", width=3), X, y, config=config, progress=False)
         if group.rank == 0:
             print(json.dumps(statistics.median(e.seconds for e in result.history[1:]) / STEPS * 1e3), flush=True)

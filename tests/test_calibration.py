@@ -82,13 +82,13 @@ def test_the_units_of_y_scale_the_widths_and_nothing_else() -> None:
         assert moved.width[level] == pytest.approx(100.0 * plain.width[level], rel=1e-8)
 
 
-@pytest.mark.parametrize(("spread", "complaint"), [(0.7, "too narrow"), (1.5, "too wide"), (1.0, "right")])
+@pytest.mark.parametrize(("spread", "complaint"), [(0.7, "too narrow"), (1.5, "too wide"), (1.0, "calibrated")])
 def test_the_verdict_names_the_fault(spread: float, complaint: str) -> None:
     y = drawn(one_output(1500))
     found = check_calibration(one_output(1500, spread), y)
     held = f"{100 * found.coverage[0.9]:.1f}".removesuffix(".0")
-    assert found.verdict() == f"Intervals are {complaint}: the 90 % interval holds {held} % of 1,500 rows."
-    assert (found.p_value > 0.01) == (complaint == "right")
+    assert found.verdict() == f"Intervals are {complaint}: the 90 % interval contains {held} % of 1,500 rows."
+    assert (found.p_value > 0.01) == (complaint == "calibrated")
 
 
 def with_coverage(coverage: float, rows: int, p_value: float = 0.5) -> Calibration:
@@ -99,15 +99,15 @@ def with_coverage(coverage: float, rows: int, p_value: float = 0.5) -> Calibrati
 @pytest.mark.parametrize(
     ("coverage", "rows", "sentence"),
     [
-        (0.81, 1500, "Intervals are too narrow: the 90 % interval holds 81 % of 1,500 rows."),
-        (0.88, 1500, "Intervals are slightly too narrow: the 90 % interval holds 88 % of 1,500 rows."),
-        (0.84, 100, "Intervals are right: the 90 % interval holds 84 % of 100 rows."),  # 84 to 95 by chance
-        (0.83, 100, "Intervals are too narrow: the 90 % interval holds 83 % of 100 rows."),
-        (0.96, 100, "Intervals are too wide: the 90 % interval holds 96 % of 100 rows."),
-        (1.0, 1, "Too few rows to tell whether intervals are right: the 90 % interval holds 100 % of 1 row."),
-        (0.0, 1, "Too few rows to tell whether intervals are right: the 90 % interval holds 0 % of 1 row."),
-        (0.7, 10, "Too few rows to tell whether intervals are right: the 90 % interval holds 70 % of 10 rows."),
-        (0.5, 10, "Intervals are too narrow: the 90 % interval holds 50 % of 10 rows."),
+        (0.81, 1500, "Intervals are too narrow: the 90 % interval contains 81 % of 1,500 rows."),
+        (0.88, 1500, "Intervals are slightly too narrow: the 90 % interval contains 88 % of 1,500 rows."),
+        (0.84, 100, "Intervals are calibrated: the 90 % interval contains 84 % of 100 rows."),  # 84 to 95 by chance
+        (0.83, 100, "Intervals are too narrow: the 90 % interval contains 83 % of 100 rows."),
+        (0.96, 100, "Intervals are too wide: the 90 % interval contains 96 % of 100 rows."),
+        (1.0, 1, "Too few rows to tell whether intervals are calibrated: the 90 % interval contains 100 % of 1 row."),
+        (0.0, 1, "Too few rows to tell whether intervals are calibrated: the 90 % interval contains 0 % of 1 row."),
+        (0.7, 10, "Too few rows to tell whether intervals are calibrated: the 90 % interval contains 70 % of 10 rows."),
+        (0.5, 10, "Intervals are too narrow: the 90 % interval contains 50 % of 10 rows."),
     ],
 )
 def test_the_tolerance_is_that_of_the_binomial_distribution(coverage: float, rows: int, sentence: str) -> None:
@@ -130,8 +130,8 @@ def test_a_distribution_that_is_off_elsewhere_is_not_called_right() -> None:
     found = check_calibration(mixture.rows(slice(0, 200)), y)
     assert found.coverage[0.9] == pytest.approx(0.9, abs=0.01)
     assert found.verdict() == (
-        "Intervals are right at 90 %, but the distribution is off in shape or to one side: the 90 % interval holds "
-        f"90 % of 200 rows, yet the PIT is not uniform (p = {found.p_value:.1g})."
+        "Intervals are calibrated at 90 %, but the distribution is shifted or has the wrong shape: "
+        f"the 90 % interval contains 90 % of 200 rows, yet the PIT is not uniform (p = {found.p_value:.1g})."
     )
 
 
@@ -153,7 +153,7 @@ def test_several_outputs_are_pooled_and_told_apart() -> None:
             assert getattr(found, name)[level] == pytest.approx(pooled, rel=1e-12)
     worst = found.per_output[1]
     assert (found.ks, found.p_value) == (worst.ks, 3 * worst.p_value), "outputs may move together: they are not pooled"
-    assert found.verdict().startswith("Intervals are too narrow: the 90 % interval holds ")
+    assert found.verdict().startswith("Intervals are too narrow: the 90 % interval contains ")
     assert found.verdict().endswith(" % of 699 values.")
 
 
@@ -164,8 +164,8 @@ def test_one_bad_output_does_not_hide_behind_the_others() -> None:
     part = found.per_output[1]
     held = f"{100 * part.coverage[0.9]:.1f}".removesuffix(".0")
     assert found.verdict() == (
-        "Intervals are right on the whole, but those of output 1 are too narrow: "
-        f"the 90 % interval holds {held} % of 1,000 rows."
+        "Intervals are calibrated overall, but those of output 1 are too narrow: "
+        f"the 90 % interval contains {held} % of 1,000 rows."
     )
 
 
@@ -181,7 +181,7 @@ def test_the_worst_output_is_named_also_where_others_were_not_observed() -> None
 def test_a_good_model_of_many_outputs_is_seldom_blamed() -> None:
     mixture = several_outputs(200, (1.0,) * 6)
     verdicts = [check_calibration(mixture, drawn(mixture, seed)).verdict() for seed in range(40)]
-    good = [verdict.startswith("Intervals are right: ") for verdict in verdicts]
+    good = [verdict.startswith("Intervals are calibrated: ") for verdict in verdicts]
     assert sum(good) >= 34  # about 5 % of coverages and 1 % of PITs are blamed by accident
 
 
@@ -351,9 +351,9 @@ def test_an_output_that_no_row_observed_has_an_infinite_interval_and_spoils_no_o
         (torch.tensor([0.1, NAN], dtype=F64), r"outside \[0, 0.5\]"),
         (torch.tensor([0.1, math.inf], dtype=F64), r"outside \[0, 0.5\]"),
         (torch.tensor([[1.0, 1.0]], dtype=F64), r"outside \[0, 0.5\]"),  # not one score
-        (torch.tensor([], dtype=F64), r"shape \(0,\)"),
-        (torch.zeros(2, 0, dtype=F64), r"shape \(2, 0\)"),
-        (torch.zeros(2, 1, 1, dtype=F64), r"shape \(2, 1, 1\)"),
+        (torch.tensor([], dtype=F64), r"got \(0,\)"),
+        (torch.zeros(2, 0, dtype=F64), r"got \(2, 0\)"),
+        (torch.zeros(2, 1, 1, dtype=F64), r"got \(2, 1, 1\)"),
         (torch.tensor([0.1, 0.2]), "torch.float32"),
     ],
 )
@@ -366,11 +366,11 @@ def test_bad_calls_say_what_was_wrong() -> None:
     mixture = one_output(10)
     conformal = Conformal.fit(mixture, drawn(mixture))
     for coverage in (0.0, 1.0, -0.5, NAN):
-        with pytest.raises(InputError, match=r"got coverage .* such as 0\.9"):
+        with pytest.raises(InputError, match=r"coverage: expected .* such as 0\.9"):
             conformal.interval(mixture, coverage)
-    with pytest.raises(InputError, match=r"outputs of shape \(3,\), expected \(\)"):
+    with pytest.raises(InputError, match=r"expected outputs of shape \(\), .*got \(3,\)"):
         conformal.interval(several_outputs(4), 0.9)
-    with pytest.raises(InputError, match=r"outputs of shape \(2,\), expected \(3,\)"):
+    with pytest.raises(InputError, match=r"expected outputs of shape \(3,\), .*got \(2,\)"):
         Conformal.fit(several_outputs(4), drawn(several_outputs(4))).interval(several_outputs(4, (1.0, 1.0)), 0.9)
     with pytest.raises(InputError, match="expected 10 rows"):
         Conformal.fit(mixture, [1.0, 2.0])
@@ -408,12 +408,12 @@ def test_it_is_said_why_intervals_are_infinite() -> None:
     few = torch.full((90, 2), 1.0, dtype=F64)
     few[:, 0] = torch.linspace(0, 0.4, 90)
     few[:8, 1] = torch.linspace(0, 0.4, 8)
-    assert Conformal(few).why_infinite(0.9, ["a", "b"]) == "8 calibration rows are too few, it takes 9 (b)"
+    assert Conformal(few).why_infinite(0.9, ["a", "b"]) == "got 8 calibration rows, need at least 9 (b)"
     assert Conformal(few).why_infinite(0.5) == ""
     off = torch.full((90,), 0.5, dtype=F64)
     off[:70] = 0.1
-    assert Conformal(off).why_infinite(0.9).startswith("too many calibration rows lie where the model puts no prob")
-    assert Conformal(torch.full((1,), 0.2, dtype=F64)).why_infinite(0.99) == "1 calibration row is too few, it takes 99"
+    assert Conformal(off).why_infinite(0.9).startswith("the model gives too many calibration rows zero prob")
+    assert Conformal(torch.full((1,), 0.2, dtype=F64)).why_infinite(0.99) == "got 1 calibration row, need at least 99"
 
 
 def test_recalibrated_intervals_are_measured_beside_the_models_own() -> None:
@@ -426,7 +426,7 @@ def test_recalibrated_intervals_are_measured_beside_the_models_own() -> None:
     assert found.recalibrated == pytest.approx(0.9, abs=0.03)
     assert found.verdict().startswith("Intervals are too wide: ")
     held = f"{100 * found.recalibrated:.1f}".removesuffix(".0")
-    assert found.verdict().endswith(f" That is the model itself; recalibrated intervals of 90 % hold {held} %.")
+    assert found.verdict().endswith(f" This is the model itself; recalibrated 90 % intervals contain {held} %.")
 
 
 # ------------------------------------------------------------ R²

@@ -9,7 +9,7 @@ from reference import assert_close
 from dspp.config import ModelConfig
 from dspp.errors import NumericalError
 from dspp.gp.kernels import inverse_softplus
-from dspp.gp.linalg import whiten
+from dspp.gp.linalg import factorise
 from dspp.gp.means import LinearMean
 from dspp.model import Model, build
 from dspp.quadrature import RULES
@@ -86,7 +86,7 @@ def test_jitter_climbs_only_where_it_must_and_is_counted() -> None:
     good = eye = torch.eye(4, dtype=torch.float64)
     bad = torch.ones(4, 4, dtype=torch.float64) - 3e-4 * eye  # has the eigenvalue −3e-4
     matrices = (good, bad, good, bad)
-    result = whiten(torch.stack(matrices), 1e-6, "here")
+    result = factorise(torch.stack(matrices), 1e-6, "here")
     assert result.climbs == 3 + 3  # 1e-5, 1e-4, 1e-3 for each of the bad ones
     assert_close(result.jitter, torch.tensor([1e-6, 1e-3, 1e-6, 1e-3], dtype=torch.float64), 1e-15)
     for K, B, jitter in zip(matrices, result.inverse_root, result.jitter, strict=True):
@@ -98,7 +98,7 @@ def test_jitter_climbs_only_where_it_must_and_is_counted() -> None:
 def test_the_inverse_root_is_the_inverse_of_the_factor(size: int) -> None:
     x = ref.random_rows(0, size, 2 * size)
     K = torch.stack([x @ x.T / size, torch.eye(size, dtype=torch.float64)])
-    B = whiten(K, 1e-3, "here").inverse_root
+    B = factorise(K, 1e-3, "here").inverse_root
     L = torch.linalg.cholesky(K + 1e-3 * torch.eye(size))
     assert_close(B @ L, torch.eye(size, dtype=torch.float64).expand_as(K))
     assert not B.triu(1).any()
@@ -113,4 +113,4 @@ def test_the_inverse_root_is_the_inverse_of_the_factor(size: int) -> None:
 )
 def test_a_hopeless_matrix_is_an_error_that_names_the_layer(K: torch.Tensor, complaint: str) -> None:
     with pytest.raises(NumericalError, match=complaint):
-        whiten(K[None], 1e-5, "layer 7")
+        factorise(K[None], 1e-5, "layer 7")

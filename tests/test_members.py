@@ -143,10 +143,10 @@ def test_only_models_of_the_same_rows_are_joined(parts):
     other = parts[1]
     scale = replace(other.scale_X, mean=other.scale_X.mean + 1e-9)
     for part, message in (
-        (replace(other, scale_X=scale), "another scale of the inputs"),
-        (replace(other, target_names=("z",)), "another set of target names"),
-        (replace(other, codec=replace(other.codec, scale=scale)), "another scale of the targets"),
-        (fit(likelihood="log-normal")[0], "another codec"),
+        (replace(other, scale_X=scale), "the same scale of the inputs"),
+        (replace(other, target_names=("z",)), "the same set of target names"),
+        (replace(other, codec=replace(other.codec, scale=scale)), "the same scale of the targets"),
+        (fit(likelihood="log-normal")[0], "the same codec"),
         (fit(likelihood="student-t")[0], "likelihoods gaussian, student-t"),
     ):
         with pytest.raises(InputError, match=message):
@@ -194,20 +194,20 @@ def test_every_field_of_a_member_is_needed(saved, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda h: h.update(members=[]), "members: got 0, expected 1 to 100"),
-        (lambda h: h.update(members=h["members"] * 51), "members: got 102, expected 1 to 100"),
+        (lambda h: h.update(members=[]), "members: expected 1 to 100, got 0"),
+        (lambda h: h.update(members=h["members"] * 51), "members: expected 1 to 100, got 102"),
         (lambda h: h.update(members=h["members"] * 2), r"2 layers .* in 0 tensors"),
-        (lambda h: h.update(members=h["members"][:1]), "whose members have the numbers 0 to 0"),
+        (lambda h: h.update(members=h["members"][:1]), "whose members are numbered 0 to 0"),
         (lambda h: h["members"].reverse(), "inducing_points"),
-        (lambda h: h.update(members={}), "members: got"),
-        (lambda h: h.update(members=[[], []]), "members: got"),
+        (lambda h: h.update(members={}), "members: expected"),
+        (lambda h: h.update(members=[[], []]), "members: expected"),
         (lambda h: h["members"][1]["spec"]["model"].update(likelihood="log-normal"), "likelihoods gaussian, log-norm"),
         (lambda h: h["members"][1]["spec"]["model"].update(likelihood="student-t"), "likelihood"),
         (lambda h: h["members"][1]["spec"]["model"].update(inducing=10**9), "ModelConfig.inducing"),
         (lambda h: h.update(weights=[0.3, 0.8]), "sum to 1"),
         (lambda h: h.update(weights=[1.0]), "2 members and 1 weights"),
         (lambda h: h.update(weights=[1.0, 0.0]), "positive"),
-        (lambda h: h.update(weights=["0.3", "0.7"]), "weights: got"),
+        (lambda h: h.update(weights=["0.3", "0.7"]), "weights: expected"),
         (lambda h: h.update(weights=[10**400, 0.7]), "model"),
     ],
 )

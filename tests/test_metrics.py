@@ -16,7 +16,7 @@ from dspp import DSPPRegressor
 from dspp.cli import app
 from dspp.cli.show import score_table
 from dspp.errors import InputError
-from dspp.metrics import LEVELS, METRICS, PAPER, Comparison, Metric, all_scores, evaluate, of_several
+from dspp.metrics import LEVELS, METRICS, PAPER, Comparison, Metric, all_scores, evaluate, have_several_outputs
 from dspp.predictive import NormalMixture
 from dspp.report import report_data
 from dspp.report.tables import score_cards
@@ -53,8 +53,8 @@ def test_names_and_order_of_scores_stay(one: Any, two: Any) -> None:
     assert list(two.evaluate(X, BOTH)) == [*ORDER[:4], "mrmse", *ORDER[4:]]
     assert list(evaluate(*scored(one, X, Y))) == ["nll", "rmse", "crps", "coverage90"]
     assert list(evaluate(*scored(two, X, BOTH))) == list(PAPER)
-    assert of_several(two.evaluate(X, BOTH))
-    assert not of_several(one.evaluate(X, Y))
+    assert have_several_outputs(two.evaluate(X, BOTH))
+    assert not have_several_outputs(one.evaluate(X, Y))
 
 
 @pytest.mark.parametrize("name", METRICS)

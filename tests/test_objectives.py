@@ -157,7 +157,7 @@ def test_the_gamma_score_tends_to_the_elbo(make: Make) -> None:
 @pytest.mark.parametrize("gamma", [1.0, 0.5, -1.0])
 def test_a_gamma_of_one_or_less_is_refused(gamma: float) -> None:
     mixture, y = one_output()
-    with pytest.raises(InputError, match=f"got gamma {gamma}, expected a number > 1"):
+    with pytest.raises(InputError, match=f"gamma: expected a number > 1, got {gamma}"):
         gamma_elbo(*given(mixture), y, NO_KL, N, gamma=gamma)
 
 

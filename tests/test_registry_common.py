@@ -285,7 +285,7 @@ def test_inducing_points_start_at_the_centres_of_clusters() -> None:
     assert_close(torch.cdist(points, expected).min(0).values, torch.zeros(4, dtype=torch.float64), 0.05)
     distinct = kmeans_points(rows[:7].repeat(9, 1), 12, torch.Generator().manual_seed(0))
     assert_close(distinct, rows[:7].unique(dim=0), 1e-12)  # there are no more
-    with pytest.raises(InputError, match="got 0 inducing points, expected at least 1"):
+    with pytest.raises(InputError, match="expected at least 1 inducing point, got 0"):
         kmeans_points(rows, 0, torch.Generator())
 
 
@@ -315,9 +315,7 @@ def test_features_of_the_users_own_are_trained_with_the_rest() -> None:
 def test_fewer_rows_than_points_are_noted_for_both_bases() -> None:
     rows = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
     notes = build(preset("od-svgp", inducing=10).model, rows).notes
-    assert notes == (
-        "layer 1 of 1: 30 points of the mean were asked for, but there are only 20 distinct rows; using 20",
-    )
+    assert notes == ("layer 1 of 1: expected 30 points of the mean, but there are only 20 distinct rows; using 20",)
     assert len(build(preset("od-svgp", inducing=30).model, rows).notes) == 2
 
 

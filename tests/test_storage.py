@@ -114,7 +114,7 @@ def test_the_start_of_a_file_of_rows_is_that_of_safetensors(tmp_path: Path) -> N
     assert read == header
     assert storage.read_start(path, "rows", ModelFileError) == (header, (3, 2), len(start))
     storage.write(path, {"rows": rows.double()}, header, ModelFileError)
-    for name, reason in (("rows", "rows is F64, expected F32"), ("others", "others")):
+    for name, reason in (("rows", "rows: expected F32, got F64"), ("others", "others")):
         with pytest.raises(ModelFileError, match=reason):
             storage.read_start(path, name, ModelFileError)
 

@@ -1,4 +1,4 @@
-"""For the backward passes that are written by hand: they know first derivatives only."""
+"""A decorator for hand-written backward passes, which support first derivatives only."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,14 +8,14 @@ import torch
 
 
 def first_only(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward pass that refuses to be differentiated again; what it saves has no graph, so zeros would come out."""
+    """Make a backward pass refuse to be differentiated: its saved tensors have no graph, so the result would be 0."""
 
     @wraps(backward)
-    def checked(*arguments: Any) -> Any:
-        if torch.is_grad_enabled():  # in a backward pass: create_graph=True
+    def check_and_run(*arguments: Any) -> Any:
+        if torch.is_grad_enabled():  # in a backward pass, only with create_graph=True
             raise NotImplementedError(
-                "second derivatives are not there: leave out create_graph, or take differences of first ones"
+                "second derivatives are not supported; remove create_graph, or use differences of first derivatives"
             )
         return backward(*arguments)
 
-    return checked
+    return check_and_run

@@ -9,13 +9,13 @@ PAPER_SIZES = (1000, 1000, 500, 50, 20)
 
 
 def feature_network(num_inputs: int, sizes: Sequence[int] = PAPER_SIZES) -> nn.Sequential:
-    """The network of the paper's appendix (deep kernel learning regression).
+    """Return the network of the paper's appendix (deep kernel learning regression).
 
-    Linear layers of the given sizes, batch normalisation and ReLU after all but the last; the last is followed by a
-    batch normalisation without learned scale and shift, so that the features come out z-scored.
+    Linear layers of the given sizes, with batch normalisation and ReLU after all but the last; the last is followed by
+    batch normalisation without learned scale and shift, so that the features are z-scored.
     """
     blocks: list[nn.Module] = []
-    f32 = torch.float32  # whatever torch's default is: the same seed draws the same weights
+    f32 = torch.float32  # whatever torch's default, so that the same seed draws the same weights
     for size in sizes[:-1]:
         blocks += [nn.Linear(num_inputs, size, dtype=f32), nn.BatchNorm1d(size, dtype=f32), nn.ReLU()]
         num_inputs = size

@@ -1,6 +1,6 @@
-"""A fitted model: everything that turns the user's rows into the user's distribution, and how it came about.
+"""A fitted model: everything that turns the user's rows into predictive distributions, and how it was trained.
 
-It has one member or several: trained models of the same encoded rows, whose predictive distributions are mixed.
+It has one or several members: models trained on the same encoded rows, whose predictive distributions are mixed.
 """
 
 from collections.abc import Sequence
@@ -29,23 +29,23 @@ from dspp.table.checks import Array, check_width, check_X
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 
-WEIGHT_TOLERANCE = 1e-6  # by which the weights of members may miss one, as in `Predictive.mix`
+WEIGHT_TOLERANCE = 1e-6  # of the sum of the weights, as in `Predictive.mix`
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One trained model, which works in standardised units, and how it was trained."""
+    """One trained model, in standardised units, and how it was trained."""
 
     spec: Spec  # the model and its objective
-    train: TrainConfig  # how it was trained
+    train: TrainConfig  # training settings
     model: Model
     history: tuple[Epoch, ...]
-    best_epoch: int | None  # the epoch that was kept, when there were validation rows
-    seconds: float  # that training took
+    best_epoch: int | None  # the epoch that was kept; None without validation rows
+    seconds: float  # training time
 
     @cached_property
     def predictor(self) -> Predictor:
-        """The model frozen for predictions, made when first asked for; changes of the model after that go unnoticed.
+        """The model frozen for predictions, created on first use; later changes of the model have no effect.
 
         Raises:
             NumericalError: the kernel matrix of the inducing points cannot be factorised.
@@ -55,64 +55,65 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What `fit` leaves behind, `modelfile.save` keeps and every prediction comes from.
+    """The result of fitting, which `modelfile.save` stores and all predictions come from.
 
-    Members may differ in their settings, but not in the likelihood. What is not in a member belongs to all of them.
+    Members may differ in their settings, but not in the likelihood. All other fields are shared by the members.
 
     Raises:
-        InputError: there is no member, or their weights are not positive numbers that sum to one, or their likelihoods
+        InputError: there are no members, their weights are not positive numbers that sum to one, or their likelihoods
             differ.
     """
 
     members: tuple[Member, ...]
     weights: tuple[float, ...]  # of the members
     scale_X: Standardizer  # noqa: N815 - X is a matrix; of the encoded columns, (D,)
-    codec: Codec  # from the user's targets to standardised ones and back
-    encoder: TableEncoder | None  # from a table's columns to numbers; None: the rows were numbers
-    feature_names: tuple[str, ...] | None  # of the encoded columns; None: they have none
+    codec: Codec  # encodes the user's targets and decodes predictions
+    encoder: TableEncoder | None  # encodes the columns of a table; None if the rows were numbers
+    feature_names: tuple[str, ...] | None  # of the encoded columns, if they have names
     target_names: tuple[str, ...]  # of the outputs
     metrics: dict[str, float]  # scores on the validation rows
-    notes: tuple[Note, ...]  # what the user should know
+    notes: tuple[Note, ...]  # for the user
     versions: dict[str, str]  # of dspp, Python and the libraries that trained it
     conformal: Float[Tensor, "n T"] | None  # calibration scores in float64: see calibration.Conformal
     num_rows: int  # training rows
-    params: dict[str, Any] | None = None  # what the estimator was told; None: a file from before that was kept
+    params: dict[str, Any] | None = None  # parameters of the estimator; None in files that do not store them
 
     def __post_init__(self) -> None:
         weights = self.weights
         if len(weights) != len(self.members) or not weights:
             raise InputError(
-                f"got {len(self.members)} members and {len(weights)} weights, expected one weight for each"
+                f"expected one weight per member, got {len(self.members)} members and {len(weights)} weights"
             )
         if not all(weight > 0.0 for weight in weights) or abs(sum(weights) - 1.0) > WEIGHT_TOLERANCE:
             raise InputError(
-                f"weights: got {str(weights)[:100]}, expected positive numbers that sum to 1; divide them by their sum"
+                f"weights: expected positive numbers that sum to 1, got {str(weights)[:100]}; divide them by their sum"
             )
         likelihoods = sorted({member.spec.model.likelihood for member in self.members})
         if len(likelihoods) > 1:
-            raise InputError(f"got members with the likelihoods {', '.join(likelihoods)}, expected one for all of them")
+            raise InputError(f"expected members with the same likelihood, got the likelihoods {', '.join(likelihoods)}")
 
     @classmethod
     def join(cls, parts: Sequence[Self], weights: Sequence[float]) -> Self:
-        """Mix fitted models: the members of all of them, with the notes of all and what they share of the first.
+        """Mix fitted models: return one with the members and notes of all of them.
 
-        Scores and calibration belong to each of the parts; what is joined has none yet.
+        Scores and calibration belong to the parts; the result has none yet.
 
         Args:
             parts: Models of the same columns and targets, encoded and scaled alike.
-            weights: One for each part, at least 0, with a sum of one. Parts without weight are left out.
+            weights: One per part, non-negative with sum one. Parts of weight 0 are left out.
 
         Raises:
-            InputError: The encoders, scales, codecs, names or likelihoods differ, or the weights are not that.
+            InputError: The encoders, scales, codecs, names or likelihoods differ, or the weights are negative or do not
+                sum to one.
         """
         if len(parts) != len(weights) or not parts:
-            raise InputError(f"got {len(parts)} models and {len(weights)} weights, expected one weight for each")
+            raise InputError(f"expected one weight per model, got {len(parts)} models and {len(weights)} weights")
         first = parts[0]
         for k, part in enumerate(parts):
             if (differs := _difference(first, part)) is not None:
                 raise InputError(
-                    f"model {k} has another {differs} than model 0, expected the same; fit them to the same prepared "
-                    "rows"
+                    f"expected models with the same {differs}, got another in model {k} than in model 0; fit them to "
+                    "the same prepared rows"
                 )
         heavy = [(part, float(weight)) for part, weight in zip(parts, weights, strict=True) if weight != 0.0]
         return replace(
@@ -127,12 +128,12 @@ class Fitted:
 
     @property
     def seconds(self) -> float:
-        """The seconds that training took, all members together."""
+        """Training time of all members."""
         return sum(member.seconds for member in self.members)
 
     @property
     def num_inputs(self) -> int:
-        """D, the columns of the encoded rows."""
+        """D, the number of encoded columns."""
         return len(self.scale_X.mean)
 
     @property
@@ -142,17 +143,17 @@ class Fitted:
 
     @property
     def recalibration(self) -> Conformal | None:
-        """What recalibrates its intervals, if anything does."""
+        """Conformal recalibration of the intervals, if any."""
         if self.conformal is None:
             return None
         return Conformal(self.conformal[:, 0] if self.num_outputs == 1 else self.conformal)
 
     def distribution(self, X: Array, place: Place = IN_X) -> Predictive:
-        """The predictive distribution of each row of X (N, D), encoded but not scaled; in the units of y, density too.
+        """Return the predictive distribution, in the units of y, of each row of X (N, D), encoded but not scaled.
 
         Args:
             X: The rows.
-            place: Where they stand, for errors.
+            place: Their location, for error messages.
 
         Raises:
             InputError: X is not a table of finite numbers with D columns, or a number is too large for the model.
@@ -160,11 +161,11 @@ class Fitted:
         rows = check_X(X)
         check_width(rows, self.num_inputs)
         dtypes = {member.spec.model.dtype for member in self.members}
-        shortest = "float32" if "float32" in dtypes else "float64"  # in which numbers must stay finite
-        return self.of_standardised(standardise(rows, self.scale_X, shortest, self.feature_names, place))
+        shortest = "float32" if "float32" in dtypes else "float64"  # numbers must stay finite in it
+        return self.predict_standardised(standardise(rows, self.scale_X, shortest, self.feature_names, place))
 
-    def of_standardised(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
-        """The predictive distribution of rows that are encoded and scaled; in the units of y, density too."""
+    def predict_standardised(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
+        """Return the predictive distribution, in the units of y, of encoded and scaled rows."""
         parts = [member.predictor(X) for member in self.members]
         if len(parts) == 1:
             return self.codec.decode(parts[0])
@@ -174,17 +175,17 @@ class Fitted:
     # ---------------------------------------------------------------- the user's tables
 
     def predict(self, table: MemoryTable) -> Predictive:
-        """The predictive distribution of each row of a table.
+        """Return the predictive distribution of each row of a table.
 
         Raises:
-            InputError: A column is missing, or a value does not read as what training had there.
+            InputError: A column is missing, or a value is not of the type seen in training.
         """
         if self.encoder is None and table.arrow is not None:
             table = table.select(name for name in table.names if name not in self.target_names)
             if len(table.names) != self.num_inputs:
                 raise InputError(
-                    f"{table.where}: got {len(table.names)} columns, expected {self.num_inputs}: this model was "
-                    "trained on an array, whose columns have no names, so that it takes them in order"
+                    f"{table.where}: expected {self.num_inputs} columns, got {len(table.names)}; the model was trained "
+                    "on an array without column names, so columns are taken in order"
                 )
         return self.distribution(encode(table, self.encoder), table.place)
 
@@ -198,16 +199,16 @@ class Fitted:
         generator: torch.Generator | None = None,
         moments: bool = True,
     ) -> dict[str, Float[np.ndarray, " N"]]:
-        """The columns of predictions for a table, output by output.
+        """Return columns of predictions for a table, output by output.
 
         Args:
             table: The rows.
-            quantiles: Probabilities: TARGET_q0.05 and so on.
-            interval: The share that a central interval is to hold: TARGET_lower and TARGET_upper.
-            components: Whether to give weight, mean and spread of each component: TARGET_weight_0 and so on.
-            samples: How many draws to give: TARGET_sample_0 and so on.
-            generator: Of the draws.
-            moments: Whether to give TARGET_mean and TARGET_std.
+            quantiles: Probabilities of quantiles: TARGET_q0.05 and so on.
+            interval: Coverage of central intervals: TARGET_lower and TARGET_upper.
+            components: Whether to add weight, mean and spread of each component: TARGET_weight_0 and so on.
+            samples: Number of samples: TARGET_sample_0 and so on.
+            generator: Generator of the samples.
+            moments: Whether to add TARGET_mean and TARGET_std.
         """
         mixture = self.predict(table)
         draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
@@ -228,7 +229,7 @@ class Fitted:
         return {name: column.contiguous().numpy() for name, column in columns.items()}
 
     def _intervals(self, mixture: Predictive, coverage: float) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
-        """The ends of the central intervals, recalibrated where there are calibration scores."""
+        """Return the ends of the central intervals, recalibrated if there are calibration scores."""
         if self.recalibration is not None:
             lower, upper = self.recalibration.interval(mixture, coverage)
             return lower.reshape(len(mixture), -1), upper.reshape(len(mixture), -1)
@@ -237,16 +238,16 @@ class Fitted:
         return lower, upper
 
     def why_infinite(self, coverage: float | None) -> str:
-        """Why recalibrated intervals are infinite, or nothing."""
+        """Return why recalibrated intervals are infinite; empty if they are not."""
         if coverage is None or self.recalibration is None:
             return ""
         why = self.recalibration.why_infinite(coverage, self.target_names)
         return f"at a coverage of {coverage:.6g} intervals are infinite: {why}" if why else ""
 
     def evaluate(self, table: MemoryTable) -> "Evaluation":
-        """How good the model is on rows with targets.
+        """Evaluate the model on rows with targets.
 
-        Of several outputs some may not have been observed at all; scores are then of the others.
+        With several outputs, some may have no observed targets; scores are then of the others.
 
         Raises:
             InputError: The rows cannot be used, or have another number of targets than the model.
@@ -255,15 +256,14 @@ class Fitted:
         if y.shape[1] != len(self.target_names):
             raise InputError(
                 f"y: expected shape {tuple(mixture.mean.shape)}, as predicted, got "
-                f"{y.shape if y.shape[1] > 1 else y.shape[:1]}. "
-                "Give the outputs that the model was fitted to."
+                f"{y.shape if y.shape[1] > 1 else y.shape[:1]}; pass the outputs that the model was fitted to"
             )
         return Evaluation(self, table, mixture)
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A model, rows with targets, and what it predicts for them: each number is computed once, when asked for."""
+    """A model, rows with targets and its predictions for them; scores are computed once, on first use."""
 
     fitted: Fitted
     table: MemoryTable
@@ -271,33 +271,33 @@ class Evaluation:
 
     @property
     def y(self) -> Float[np.ndarray, " N *T"]:
-        """What was observed, in the shape of the predicted mean."""
+        """Observed targets, in the shape of the predicted mean."""
         return self.table.targets.reshape(self.distribution.mean.shape)
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The two side by side, as metrics see them."""
+        """Predictions and targets, as metrics take them."""
         return Comparison(self.distribution, self.y)
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """Every score by name."""
+        """All scores by name."""
         return self.comparison.scores()
 
     @cached_property
     def calibration(self) -> Calibration:
-        """Whether the intervals hold what they promise."""
+        """Calibration of the intervals."""
         return calibration_of(self.comparison, self.fitted.target_names, self.fitted.recalibration)
 
 
 def _difference(one: Fitted, other: Fitted) -> str | None:
-    """What keeps two fitted models from being members of one, if anything does."""
+    """Return what differs between two fitted models that members must share, or None."""
     shared = _shared(other)
     return next((name for name, value in _shared(one).items() if value != shared[name]), None)
 
 
 def _shared(fitted: Fitted) -> dict[str, object]:
-    """What all members must agree on, in values that can be compared."""
+    """Return what members must share, as comparable values."""
     scale_X, scale_y = fitted.scale_X, fitted.codec.scale
     return {
         "encoder": None if fitted.encoder is None else fitted.encoder.to_json(),
@@ -310,12 +310,12 @@ def _shared(fitted: Fitted) -> dict[str, object]:
 
 
 def quantile_name(level: float) -> str:
-    """Return what follows "TARGET_" in the name of a quantile's column: no two levels share one."""
+    """Return the suffix of a quantile's column after "TARGET_", unique for each level."""
     return f"q{float(level)!r}"
 
 
 def _components(name: str, one: RealPredictive) -> dict[str, Tensor]:
-    """Weight, mean and standard deviation of each component."""
+    """Return weight, mean and standard deviation of each component."""
     columns: dict[str, Tensor] = {}
     std = one.component_var.sqrt()
     for k, weight in enumerate(one.weights):

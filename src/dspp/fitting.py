@@ -80,7 +80,9 @@ def train(
         params=settings.params(),
     )
     if len(prepared.calibration):
-        calibration = Evaluation(fitted, prepared.calibration_table, fitted.of_standardised(prepared.calibration.x))
+        calibration = Evaluation(
+            fitted, prepared.calibration_table, fitted.predict_standardised(prepared.calibration.x)
+        )
         conformal = Conformal.fit(calibration.distribution, calibration.y)
         notes = (*fitted.notes, *_infinite_interval_notes(conformal, fitted.target_names))
         fitted = replace(fitted, conformal=conformal.scores.reshape(-1, fitted.num_outputs), notes=notes)
@@ -94,7 +96,7 @@ def evaluate_validation(fitted: Fitted, prepared: Prepared) -> Evaluation | None
     """Return the evaluation on the validation rows, or None without validation rows."""
     if not len(prepared.validation):
         return None
-    return Evaluation(fitted, prepared.validation_table, fitted.of_standardised(prepared.validation.x))
+    return Evaluation(fitted, prepared.validation_table, fitted.predict_standardised(prepared.validation.x))
 
 
 def _infinite_interval_notes(conformal: Conformal, names: tuple[str, ...]) -> list[Note]:

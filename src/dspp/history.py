@@ -1,17 +1,17 @@
-"""What training leaves behind besides the model: its epochs, and its returns to a good state."""
+"""The history of training: its epochs and its recoveries."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch left behind."""
+    """The results of one epoch."""
 
     number: int  # 1 is the first
     objective: float  # mean over the steps, per row
-    train_nll: float  # mean over the steps at which it was taken
+    train_nll: float  # mean over the steps at which it was computed
     val_nll: float | None
-    learning_rate: float  # at its last step
+    learning_rate: float  # at the last step
     seconds: float
 
 
@@ -22,4 +22,4 @@ class Recovery:
     step: int  # the step that failed
     back_to: int  # the step returned to
     reason: str
-    rate_factor: float  # the learning rate is multiplied by this from then on
+    rate_factor: float  # multiplies the learning rate from then on

@@ -1,13 +1,13 @@
-"""Scores of predictive distributions on held-out targets, in the units of the distributions they are given.
+"""Scores of predictive distributions on held-out targets, in the units of the distributions.
 
-`METRICS` holds every score by name, with its title and its meaning; `evaluate`, the estimators, the report, the command
-line and the experiments read it. A metric of your own is one registration:
+`METRICS` holds every score by name, with its title and meaning; `evaluate`, the estimators, the report, the command
+line and the experiments read it. To add a metric, register it:
 
     METRICS.register("mae")(Metric("MAE", lambda rows: (rows.mean - rows.y).abs().nanmean().item()))
 
-Scores are computed in float64, whatever the dtype of the model. With T outputs, marginal ones are averaged, and the
-joint NLL is divided by T, so that figures of different T can be compared. NaN in targets of T outputs means "not
-observed": averages are over what was observed.
+Scores are computed in float64, whatever the dtype of the model. With T outputs, marginal scores are averaged and the
+joint NLL is divided by T, so that scores for different T can be compared. NaN in targets of T outputs means "not
+observed": averages are over observed targets.
 """
 
 import math
@@ -26,8 +26,8 @@ from dspp.predictive import Predictive, RealPredictive
 from dspp.registry import Registry
 from dspp.table.checks import Array, check_y
 
-LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the central intervals that are scored
-PAPER = ("nll", "rmse", "crps", "coverage90", "mrmse")  # what experiments record: the paper's scores, and coverage
+LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the central intervals scored
+PAPER = ("nll", "rmse", "crps", "coverage90", "mrmse")  # recorded by experiments: the paper's scores, and coverage
 
 Format = Literal["number", "percent", "p-value"]
 Targets = Literal["real", "several outputs"]
@@ -44,42 +44,42 @@ class ObservedOutput:
 
     @cached_property
     def widths(self) -> Float[Tensor, "levels n"]:
-        """The width of each row's central interval, for each of `LEVELS`."""
+        """Width of each row's central interval, for each of `LEVELS`."""
         levels = torch.tensor(LEVELS, dtype=torch.float64)
         lower, upper = self.marginal.quantile(torch.cat([0.5 - levels / 2, 0.5 + levels / 2])).cpu().chunk(2)
         return upper - lower
 
     @cached_property
     def uniformity(self) -> tuple[float, float]:
-        """The Kolmogorov–Smirnov distance of the PIT from the uniform distribution, and its p-value."""
-        from scipy import stats  # here: predictions do not wait for it
+        """Kolmogorov–Smirnov distance of the PIT from the uniform distribution, and its p-value."""
+        from scipy import stats  # imported here so that loading a model stays fast
 
         test = stats.kstest(self.pit.numpy(), "uniform")
         return float(test.statistic), float(test.pvalue)
 
 
 class Comparison:
-    """Predictive distributions of N rows beside what was observed there: what a metric is a function of.
+    """Predictive distributions of N rows and their observed targets: the argument of a metric.
 
-    PIT, interval widths and tests are computed when first asked for, and once.
+    PIT, interval widths and tests are computed once, on first use.
 
     Attributes:
         mixture: The distributions, in float64.
-        y: The targets, in float64 on the device of the distributions; NaN: not observed.
+        y: The targets, in float64 on the device of the distributions; NaN means "not observed".
 
     Args:
         mixture: The predictive distributions.
-        y: What was observed, (N,) or (N, T), in the same units; NaN in (N, T): not observed.
+        y: The observed targets, (N,) or (N, T), in the same units; NaN in (N, T) means "not observed".
 
     Raises:
-        InputError: y does not fit the distributions.
+        InputError: The shape of y does not match the distributions.
     """
 
     def __init__(self, mixture: Predictive, y: Array) -> None:
         shape = tuple(mixture.mean.shape)
         targets = torch.from_numpy(check_y(y, shape[0], missing=True, every_output=False)).to(mixture.mean.device)
-        if targets.shape != shape:  # (N, 1) against (N,) would broadcast to N x N without a word
-            raise InputError(f"y: expected shape {shape}, as predicted, got {tuple(targets.shape)}. Reshape y.")
+        if targets.shape != shape:  # (N, 1) and (N,) would silently broadcast to N x N
+            raise InputError(f"y: expected shape {shape}, as predicted, got {tuple(targets.shape)}; reshape y")
         self.mixture: Predictive = mixture.to(torch.float64)
         self.y: Float[Tensor, " N *T"] = targets
 
@@ -88,7 +88,7 @@ class Comparison:
 
     @property
     def several(self) -> bool:
-        """Whether there are several outputs: y is (N, T)."""
+        """Whether there are several outputs, that is, y is (N, T)."""
         return self.y.ndim == 2
 
     @cached_property
@@ -104,16 +104,16 @@ class Comparison:
     @cached_property
     @torch.no_grad()
     def pit(self) -> Float[Tensor, " N *T"]:
-        """Fₙ(yₙ) of each row and output; NaN if not observed."""
+        """PIT Fₙ(yₙ) of each row and output; NaN if not observed."""
         columns = zip(self.mixture.outputs(), self.y.reshape(len(self), -1).T, strict=True)
         return torch.stack([one.cdf(y) for one, y in columns], dim=-1).reshape(self.y.shape)
 
     @cached_property
     def pit_columns(self) -> Float[Tensor, "T N"]:
-        """The PIT of each output, NaN where it was not observed and nowhere else.
+        """PIT of each output, NaN only where it was not observed.
 
         Raises:
-            NumericalError: The distributions have no finite numbers where y was observed.
+            NumericalError: A distribution is not finite where y was observed.
         """
         u = self.pit.cpu()
         bad = (u.isnan() & self.observed.cpu()).nonzero()
@@ -124,7 +124,7 @@ class Comparison:
 
     @cached_property
     def outputs(self) -> Sequence[ObservedOutput]:
-        """Each output that was observed at all, on the rows in which it was; errors as in `pit_columns`."""
+        """Each output with observed targets, on the rows in which it was observed; errors as in `pit_columns`."""
         columns = zip(self.mixture.outputs(), self.pit_columns, strict=True)
         return [
             ObservedOutput(t, u[~u.isnan()], one.rows(~u.isnan()))
@@ -139,12 +139,12 @@ class Comparison:
 
     def nll(self) -> float:
         """Return the sum over rows of the joint NLL, divided by the number of observed targets."""
-        return self.joint_nll() / (int(self.observed.sum()) / len(self))  # by T, exactly, when nothing is missing
+        return self.joint_nll() / (int(self.observed.sum()) / len(self))  # by T exactly, if nothing is missing
 
     def rmse(self) -> float:
         """Return the root of the mean squared error of the predicted mean, over all rows and outputs.
 
-        The paper's, for T outputs, appears to be √T times as large: the outputs' squared errors summed before the root.
+        For T outputs, the paper's appears to be √T times as large: squared errors summed over outputs before the root.
         """
         return math.sqrt(self._observed_mean((self.mean - self.y).square()).item())
 
@@ -165,59 +165,59 @@ class Comparison:
     def coverage(self, level: float) -> float:
         """Return the share of targets inside their central interval of probability `level`.
 
-        A target is inside exactly when its PIT is within level/2 of one half, so no quantile need be solved for.
+        A target is inside exactly if its PIT is within level/2 of one half, so no quantile is needed.
 
         Raises:
             InputError: The level is not between 0 and 1.
         """
         if not 0 < level < 1:
-            raise InputError(f"level: expected a probability between 0 and 1, got {level}. Try 0.9.")
+            raise InputError(f"level: expected a probability between 0 and 1, such as 0.9, got {level}")
         return self._observed_mean(((self.pit - 0.5).abs() <= level / 2).double()).item()
 
     @cached_property
     def widths(self) -> dict[float, float]:
-        """The mean width of the central intervals of each of `LEVELS`, over all observed values."""
+        """Mean width of the central intervals of each of `LEVELS`, over all observed values."""
         pooled = torch.cat([one.widths for one in self.outputs], dim=-1)
         return dict(zip(LEVELS, pooled.mean(1).tolist(), strict=True))
 
     @cached_property
     def uniformity(self) -> tuple[float, float]:
-        """The PIT's distance from uniform in the output with the smallest p-value, and T times that p-value.
+        """Distance of the PIT from uniform for the output with the smallest p-value, and T times that p-value.
 
-        Outputs that move together cannot be pooled.
+        Outputs may be correlated, so they are not pooled.
         """
         distance, p_value = min((one.uniformity for one in self.outputs), key=lambda test: test[1])
         return distance, min(1.0, p_value * len(self.outputs))
 
     def scores(self, names: Iterable[str] | None = None) -> dict[str, float]:
-        """Return these scores by name, without those that do not suit the targets; None: every score of `METRICS`.
+        """Return the scores `names`, or all of `METRICS`, without those that do not apply to the targets.
 
         Raises:
-            InputError: A name is not that of a metric.
-            NumericalError: The distributions have no finite numbers where y was observed.
+            InputError: A name is not a metric.
+            NumericalError: A distribution is not finite where y was observed.
         """
         wanted = {name: METRICS[name] for name in (METRICS if names is None else names)}
-        return {name: float(metric.function(self)) for name, metric in wanted.items() if metric.suits(self)}
+        return {name: float(metric.function(self)) for name, metric in wanted.items() if metric.applies_to(self)}
 
     def _observed_mean(self, values: Float[Tensor, " N *T"], dim: int | None = None) -> Float[Tensor, " *T"]:
-        """Average the values whose target was observed; one that is NaN for another reason shows in the result."""
+        """Average the values whose target was observed; other NaN propagate to the result."""
         return torch.where(self.observed, values, 0.0).sum(dim) / self.observed.sum(dim)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A score: how to compute it, what to call it and how to show it.
+    """A score, its title and how to show it.
 
     Attributes:
-        title: What tables and cards call it.
-        function: What computes it.
-        meaning: One plain sentence.
-        meaning_of_several: The same for several outputs, where it differs.
+        title: Its name in tables and cards.
+        function: Computes it.
+        meaning: Its meaning in one sentence.
+        meaning_of_several: The same for several outputs, if different.
         format: How to print it.
-        targets: "several outputs": it says nothing more of one output.
+        targets: "several outputs" for a score that adds nothing for one output.
         shown: Where it is shown: by `dspp fit` after training, by `dspp evaluate`, on a card of the report.
-            `evaluate()` and JSON have all of them.
-        target: The best value, where that is not "the lower, the better".
+            `evaluate()` and JSON contain all scores.
+        target: The best value, unless lower is better.
     """
 
     title: str
@@ -229,18 +229,18 @@ class Metric:
     shown: tuple[Place, ...] = ("evaluate", "report")
     target: float | None = None
 
-    def suits(self, comparison: Comparison) -> bool:
-        """Whether it can be computed and says something new."""
+    def applies_to(self, comparison: Comparison) -> bool:
+        """Return whether the score can be computed and adds information."""
         return self.targets == "real" or comparison.several
 
     def sentence(self, several: bool = False) -> str:
-        """Return what it means, of one output or of several."""
+        """Return its meaning, for one output or for several."""
         return (several and self.meaning_of_several) or self.meaning
 
 
 METRICS: Registry[Metric] = Registry("metric")
 _EVERYWHERE: tuple[Place, ...] = ("fit", "evaluate", "report")
-_TABLE: tuple[Place, ...] = ("evaluate",)  # the report has a table of its own
+_TABLE: tuple[Place, ...] = ("evaluate",)  # the report has its own table
 
 
 def _coverage(level: float, shown: tuple[Place, ...]) -> Metric:
@@ -267,7 +267,7 @@ def _width(level: float, shown: tuple[Place, ...]) -> Metric:
     )
 
 
-for _name, _metric in {  # in the order of every table, card and dictionary of scores
+for _name, _metric in {  # in this order in all tables, cards and dictionaries
     "nll": Metric(
         "NLL",
         Comparison.nll,
@@ -332,9 +332,9 @@ for _name, _metric in {  # in the order of every table, card and dictionary of s
 def r_squared(
     mean: Float[np.ndarray, " N *T"], y: Float[np.ndarray, " N *T"], weights: Float[np.ndarray, " N"] | None = None
 ) -> float:
-    """Return R² of predicted means; of T outputs, the average over those that vary, each where it was observed.
+    """Return R² of predicted means; with T outputs, the average over those that vary, each where it was observed.
 
-    NaN where y does not vary, as in a single row: there is nothing to explain.
+    NaN if y does not vary, as in a single row.
     """
     mean, y = mean.reshape(len(y), -1), y.reshape(len(y), -1)
     each = np.ones(len(y)) if weights is None else weights
@@ -342,14 +342,14 @@ def r_squared(
     for m, column in zip(mean.T, y.T, strict=True):
         seen = ~np.isnan(column) & (each > 0)
         m, column, w = m[seen], column[seen], each[seen]
-        if len(column) and column.min() < column.max():  # by rounding, what is constant may have a spread
+        if len(column) and column.min() < column.max():  # rounding may give a constant a non-zero variance
             spread = np.sum(w * np.square(column - np.average(column, weights=w)))
             found.append(1 - np.sum(w * np.square(column - m)) / spread if spread > 0 else math.nan)
     return float(np.mean(found)) if found else math.nan
 
 
-def of_several(scores: Iterable[str]) -> bool:
-    """Whether scores of these names are of several outputs."""
+def have_several_outputs(scores: Iterable[str]) -> bool:
+    """Return whether scores of these names are of several outputs."""
     return any(METRICS[name].targets == "several outputs" for name in scores if name in METRICS)
 
 
@@ -374,7 +374,7 @@ def crps(mixture: Predictive, y: Array) -> float:
 
 
 def pit(mixture: Predictive, y: Array) -> Float[Tensor, " N *T"]:
-    """Return Fₙ(yₙ) of each row and output: uniform on [0, 1] when the mixture is the truth; NaN if not observed."""
+    """Return Fₙ(yₙ) of each row and output: uniform on [0, 1] for the true distribution; NaN if not observed."""
     return Comparison(mixture, y).pit
 
 
@@ -391,7 +391,7 @@ def evaluate(mixture: Predictive, y: Array) -> dict[str, float]:
     """Return the scores of `PAPER` by name; with T outputs, nll is that of one output, and mrmse is added.
 
     The NLL of one output is the sum over rows of the joint NLL, divided by the number of observed targets: the joint
-    NLL divided by T when nothing is missing.
+    NLL divided by T if nothing is missing.
     """
     return Comparison(mixture, y).scores(PAPER)
 
@@ -400,7 +400,7 @@ def all_scores(mixture: Predictive, y: Array) -> dict[str, float]:
     """Return every score of `METRICS` by name.
 
     Raises:
-        InputError: y does not fit the mixture.
-        NumericalError: The mixture has no finite numbers where y was observed.
+        InputError: The shape of y does not match the mixture.
+        NumericalError: A distribution is not finite where y was observed.
     """
     return Comparison(mixture, y).scores()

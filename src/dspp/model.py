@@ -1,8 +1,8 @@
 """The composition: features? -> [layer -> rule]* -> layer -> latent mixture -> likelihood -> predictive distribution.
 
-Every model of the paper is this machine with other parts (`presets.py`). `Model.forward` returns the latent mixture;
-the likelihood turns it into the predictive distribution, which the objective scores in training and which the user
-gets: one and the same.
+Every model of the paper is this composition with different parts (`presets.py`). `Model.forward` returns the latent
+mixture; the likelihood turns it into the predictive distribution, which the objective scores in training and which
+users get.
 """
 
 import copy
@@ -29,9 +29,9 @@ from dspp.registry import Registry
 from dspp.table.checks import Array, check_width, check_X
 
 log = logging.getLogger("dspp")
-MIN_WEIGHT = 1e-30  # of a component, to be computed in predictions
+MIN_WEIGHT = 1e-30  # lighter components are skipped in predictions
 
-Reader = Callable[[Tensor, Tensor], Tensor]  # (h from the layer below, the model's inputs x) -> what a layer reads
+Reader = Callable[[Tensor, Tensor], Tensor]  # (h from the layer below, the model's inputs x) -> inputs of a layer
 
 
 def _hidden(h: Tensor, x: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def _both(h: Tensor, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Topology:
-    """What the hidden layers after the first read (appendix A.4)."""
+    """The inputs of the hidden layers after the first (appendix A.4)."""
 
     mean: Reader
     kernel: Reader
@@ -68,11 +68,11 @@ class Model(nn.Module):
     Args:
         layers: the GP layers, the top one last.
         rule: how uncertainty crosses the hidden layers; None for a single layer.
-        likelihood: what turns the top layer's GPs into a predictive distribution.
+        likelihood: turns the top layer's GPs into a predictive distribution.
         features: any module (N, D) -> (N, D'), trained with the rest.
-        topology: what the hidden layers after the first read.
-        notes: what was noticed while the model was built, for the user.
-        num_inputs: D, so that a table of another width can be refused with a clear message; None: not checked.
+        topology: the inputs of the hidden layers after the first.
+        notes: notes from building the model, for the user.
+        num_inputs: D, to check the width of tables; None for no check.
     """
 
     def __init__(
@@ -87,19 +87,21 @@ class Model(nn.Module):
     ) -> None:
         super().__init__()
         if (rule is None) != (len(layers) == 1):
-            raise InputError(f"got {len(layers)} layers and rule {rule}; a rule is for models of 2 layers or more")
+            raise InputError(
+                f"expected a rule for 2 or more layers and none for 1, got {len(layers)} layers and rule {rule}"
+            )
         self.layers, self.rule, self.likelihood = nn.ModuleList(layers), rule, likelihood
         self.features, self.topology, self.notes, self.num_inputs = features, topology, tuple(notes), num_inputs
 
     def forward(
         self, x: Float[Tensor, "N D"], noise_seed: int | None = None, place: tuple[int, int | None] = (0, None)
     ) -> LatentMixture:
-        """The latent functions at each row, as a mixture; `likelihood` makes it the predictive distribution.
+        """Return the mixture of the latent functions at each row; `likelihood` makes it a predictive distribution.
 
         Args:
             x: the rows.
-            noise_seed: makes a rule that samples draw fresh samples (training); None: its fixed ones (prediction).
-            place: where the first row stands in a batch that is spread over several processes, and the batch's rows.
+            noise_seed: seed of fresh samples for a rule that samples (training); None for its fixed ones (prediction).
+            place: in a batch shared by several processes, the position of the first row and the number of rows.
         """
         noise = None if noise_seed is None else Noise(torch.Generator(x.device).manual_seed(noise_seed), *place)
         inputs = (x if self.features is None else self.features(x)).unsqueeze(0)  # (1, N, D)
@@ -112,52 +114,52 @@ class Model(nn.Module):
         return LatentMixture(log_weights, mean, var)
 
     def kl(self) -> Float[Tensor, ""]:
-        """Σ KL(q(u) | p(u)) over every GP."""
+        """Return Σ KL(q(u) | p(u)) over all GPs."""
         return torch.stack([layer.kl() for layer in self.gp_layers]).sum()
 
     @property
     def gp_layers(self) -> list[GPLayer]:
-        """The GP layers, typed."""
+        """The GP layers."""
         return [layer for layer in self.layers if isinstance(layer, GPLayer)]
 
     @property
     def jitter_climbs(self) -> int:
-        """How often a Cholesky factorisation needed more jitter than configured, so far."""
+        """Number of times a Cholesky factorisation needed more jitter than configured."""
         return sum(layer.climbs for layer in self.gp_layers)
 
     def predictor(self, min_weight: float = MIN_WEIGHT) -> "Predictor":
-        """A frozen copy for predictions, much faster than calling the model."""
+        """Return a frozen copy for predictions, much faster than calling the model."""
         return Predictor(self, min_weight)
 
 
 class Predictor:
-    """A frozen copy of a model that keeps L⁻¹ and everything else that does not depend on x.
+    """A frozen copy of a model that caches L⁻¹ and everything else that does not depend on x.
 
-    Components that weigh less than `min_weight` are not computed; the default is so small because far from all others a
-    light component can be all there is. Predictions do not depend on how rows are batched, but for rounding.
+    Components lighter than `min_weight` are skipped; the default is tiny because far from all others even a light
+    component dominates. Predictions do not depend on how rows are batched, except for rounding.
     """
 
-    BATCH_ROWS = 20_000  # rows times components handled at a time
+    BATCH_ROWS = 20_000  # rows times components per batch
 
     def __init__(self, model: Model, min_weight: float = MIN_WEIGHT) -> None:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         if model.rule is not None:
-            self.model.rule = model.rule.pruned(min_weight)
-            self.model.likelihood = self.model.likelihood.pruned(model.rule.kept(min_weight))
+            self.model.rule = model.rule.prune(min_weight)
+            self.model.likelihood = self.model.likelihood.prune(model.rule.heavy_components(min_weight))
         for layer in self.model.gp_layers:
             layer.cache(True)
 
     @property
     def num_components(self) -> int:
-        """Components computed for each row."""
+        """Components computed per row."""
         return 1 if self.model.rule is None else len(self.model.rule.log_weights())
 
     @torch.no_grad()
     def __call__(self, X: Array) -> Predictive:
-        """The predictive distribution of each row of X (N, D): an array, a tensor or nested lists, standardised.
+        """Return the predictive distribution of each row of X (N, D), standardised: array, tensor or nested lists.
 
         Raises:
-            InputError: X is not a table of finite numbers with the columns the model was trained on.
+            InputError: X is not a table of finite numbers with the columns that the model was trained on.
         """
         rows = self._rows(X)
         step = max(1, self.BATCH_ROWS // self.num_components // TILE) * TILE
@@ -180,14 +182,14 @@ def build(
     seed: int = 0,
     features: nn.Module | None = None,
 ) -> Model:
-    """A model at its starting values, for training rows `x` (standardised).
+    """Return a model with initial values for the standardised training rows `x`.
 
     Args:
-        config: what to build.
-        x: the training rows; inducing points and linear means start from them.
+        config: settings of the model.
+        x: the training rows, which initialise inducing points and linear means.
         num_outputs: T.
-        seed: of the starting values.
-        features: a module of your own in front, instead of the network that `config.features` describes.
+        seed: seed of the initial values.
+        features: a custom module in front, instead of the network that `config.features` describes.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):  # nn.Linear draws from the global generator
@@ -210,21 +212,21 @@ def build(
 
 
 def layer_widths(config: ModelConfig, num_outputs: int) -> list[int]:
-    """W of each layer; that of the top one is L, the number of latent functions."""
+    """Return W of each layer; that of the top layer is L, the number of latent functions."""
     return [config.width] * (config.layers - 1) + [LIKELIHOODS[config.likelihood].num_latents(num_outputs)]
 
 
 def layer_inputs(topology: Topology, index: int, num_layers: int, h: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """What the kernels and the means of layer `index` read, of `h` from the layer below and the model's inputs."""
+    """Return the inputs of the kernels and the means of layer `index`, given `h` from the layer below."""
     read = FEEDFORWARD if index in (0, num_layers - 1) else topology
     return read.kernel(h, inputs), read.mean(h, inputs)
 
 
 def _start_inputs(rows: Float[Tensor, "N D"], features: nn.Module | None) -> Float[Tensor, "1 N D"]:
-    """What the first layer will see of the rows."""
+    """Return the inputs of the first layer."""
     if features is None:
         return rows.unsqueeze(0)
-    with torch.no_grad():  # in training mode, so that batch normalisation sees the rows
+    with torch.no_grad():  # in training mode, so that batch normalisation uses the rows
         inputs: Tensor = features.to(rows).train(len(rows) > 1)(rows)
     return inputs.unsqueeze(0)
 
@@ -238,7 +240,7 @@ def _start_layer(
     generator: torch.Generator,
     notes: list[str],
 ) -> GPLayer:
-    """One layer, started on the rows that its kernels and its means will read."""
+    """Return one layer, initialised on the rows that its kernels and its means read."""
     points = kmeans_points(kernel_rows, config.inducing, generator)
     mean_points = kmeans_points(kernel_rows, config.mean_inducing, generator) if config.mean_inducing else None
     for what, asked, found in (
@@ -247,8 +249,8 @@ def _start_layer(
     ):
         if found is not None and len(found) < asked:
             notes.append(
-                f"{_name(config, index)}: {asked} {what} were asked for, but there are only {len(found)} distinct "
-                f"rows; using {len(found)}"
+                f"{_name(config, index)}: expected {asked} {what}, but there are only {len(found)} distinct rows; "
+                f"using {len(found)}"
             )
     layer = plain_layer(config, index, width, mean_rows.shape[1], points, mean_points)
     layer.mean.start(mean_rows, generator)
@@ -263,7 +265,7 @@ def plain_layer(
     points: Float[Tensor, "M D"],
     mean_points: Float[Tensor, "P D"] | None,
 ) -> GPLayer:
-    """One layer with its inducing points at `points`, everything else at values that do not depend on the rows."""
+    """Return one layer with inducing points `points` and all else at values that do not depend on the rows."""
     top = index == config.layers - 1
     mean = MEANS[config.top_mean if top else config.hidden_mean](mean_inputs, width)
     D = points.shape[1]
@@ -278,7 +280,7 @@ def _name(config: ModelConfig, index: int) -> str:
 
 @torch.no_grad()
 def _propagate(layer: GPLayer, x: Tensor, mean_x: Tensor, generator: torch.Generator) -> Float[Tensor, "1 N W"]:
-    """What the next layer starts on: means, or draws where all means are equal (a layer without a linear mean)."""
+    """Return the rows that initialise the next layer: means, or draws if all means are equal (no linear mean)."""
     mean: Tensor
     mean, var = layer(x, mean_x)
     if torch.equal(mean, mean[:, :1].expand_as(mean)):
@@ -295,13 +297,9 @@ def compose(
     features: nn.Module | None = None,
     notes: Sequence[str] = (),
 ) -> Model:
-    """The layers with their rule and their likelihood."""
+    """Return a model of these layers, with the rule and the likelihood of the config."""
     *hidden, _ = layer_widths(config, num_outputs)
-    rule = _rule(config, hidden, generator) if hidden else None
+    rule = RULES[config.rule](hidden, config.sites, config.test_sites, generator) if hidden else None
     num_components = None if rule is None else rule.num_components
     likelihood = LIKELIHOODS[config.likelihood](num_outputs, config, num_components, generator)
     return Model(layers, rule, likelihood, features, TOPOLOGIES[config.topology], notes, num_inputs)
-
-
-def _rule(config: ModelConfig, widths: Sequence[int], generator: torch.Generator) -> Rule:
-    return RULES[config.rule](widths, config.sites, config.test_sites, generator)

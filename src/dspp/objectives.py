@@ -1,8 +1,8 @@
 """Objectives: plain functions (likelihood, latent mixture, y, KL, N, β) -> a number per row, to be maximised.
 
-Each is an estimate from one batch of the paper's sum over rows, divided by N: the mean over the batch of a score, minus
-β KL/N. The likelihood knows its integrals over the latent functions. Of several outputs, those that are NaN in y were
-not observed, and the score of a row is that of the others.
+Each estimates the paper's sum over rows, divided by N, from one batch: the mean of a score over the batch minus β KL/N.
+The likelihood computes the integrals over the latent functions. With several outputs, NaN in y means "not observed",
+and the score of a row is that of its observed outputs.
 """
 
 from typing import Protocol
@@ -16,7 +16,7 @@ from dspp.registry import Registry
 
 
 class Objective(Protocol):
-    """What the training loop calls."""
+    """The interface of an objective."""
 
     def __call__(
         self,
@@ -29,7 +29,7 @@ class Objective(Protocol):
         beta: float = 1.0,
         gamma: float = 1.03,
     ) -> Tensor:
-        """The objective per row."""
+        """Return the objective per row."""
 
 
 OBJECTIVES: Registry[Objective] = Registry("objective")
@@ -46,10 +46,10 @@ def predictive(
     beta: float = 1.0,
     gamma: float = 1.03,
 ) -> Float[Tensor, ""]:
-    """Regularised maximum likelihood of the predictive distribution itself (eq. 16 for one layer, eq. 21 for more).
+    """Return the regularised log-likelihood of the predictive distribution (eq. 16 for one layer, eq. 21 for more).
 
-    With a rule this trains a DSPP; with Monte Carlo samples the logarithm of the average makes it a biased estimate
-    (BPDGP).
+    With a quadrature rule this trains a DSPP; with Monte Carlo samples the logarithm of an average makes it a biased
+    estimate (BPDGP).
     """
     return likelihood.log_prob(latent, y).mean() - beta * kl / num_data
 
@@ -65,7 +65,7 @@ def elbo(
     beta: float = 1.0,
     gamma: float = 1.03,
 ) -> Float[Tensor, ""]:
-    """The evidence lower bound (eqs. 6 and 13): E_q[log p(y|f)], exact in the top layer, by the components below it."""
+    """Return the ELBO (eqs. 6 and 13): E_q[log p(y|f)], exact in the top layer, by components below it."""
     score = latent.weights @ likelihood.expected_log_prob(latent, y)  # (N,)
     return score.mean() - beta * kl / num_data
 
@@ -81,12 +81,12 @@ def gamma_elbo(
     beta: float = 1.0,
     gamma: float = 1.03,
 ) -> Float[Tensor, ""]:
-    """The γ-robust bound (Knoblauch 2019): the log-likelihood is replaced by
+    """Return the γ-robust bound (Knoblauch 2019), which replaces the log-likelihood by
 
         γ/(γ−1) · E_q[p(y|f)^(γ−1)] / I^((γ−1)/γ),   I = ∫ p(y|f)^γ dy.
 
-    The normalising integral I stands in the denominator to the power (γ−1)/γ: with it the score is proper, that is,
-    highest in expectation for the true density (a test integrates it). GPyTorch multiplies by the same power instead.
+    The power (γ−1)/γ of the normalising integral I in the denominator makes the score proper, that is, highest in
+    expectation for the true density (tested by integration). GPyTorch multiplies by the same power instead.
     """  # noqa: D415
     score = latent.weights @ likelihood.gamma_score(latent, y, gamma, -(gamma - 1) / gamma)
     return score.mean() - beta * kl / num_data

@@ -1,7 +1,7 @@
-"""Dataclasses to tensors and JSON, and back, as their type hints say: a new field needs nothing but its line.
+"""Conversion of dataclasses to tensors and JSON and back, driven by type hints: a new field needs only its line.
 
 A field is a number, text, None, another dataclass, a tuple of these, a dict of numbers (written as pairs), or a dict of
-tensors, possibly of dicts, which needs a default for where it has none. Tensors get dotted names, such as
+tensors, possibly nested, which needs a default in case it is empty. Tensors get dotted names, such as
 `current.weights.layers.0.mean`; all else is JSON.
 """
 
@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 
 def pack(value: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of a dataclass by their dotted names, and the rest of it as JSON has it."""
+    """Return the tensors of a dataclass by dotted name, and its other fields as JSON values."""
     tensors: dict[str, Tensor] = {}
     return tensors, _pack_fields(value, "", tensors)
 
 
 def unpack(kind: type[T], tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> T:
-    """Return the dataclass of type `kind` that `pack` took apart; a field that is missing has its default.
+    """Return the dataclass of type `kind` that `pack` converted; a missing field gets its default.
 
     Raises:
-        TypeError, ValueError, KeyError: it was something else.
+        TypeError, ValueError, KeyError: the values are of another type.
     """
     return _unpack_fields(kind, "", tensors, plain)
 
@@ -70,7 +70,7 @@ def _unpack_fields(kind: type[T], prefix: str, tensors: Mapping[str, Tensor], pl
 
 def _unpack(hint: Any, prefix: str, tensors: Mapping[str, Tensor], plain: Any) -> Any:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:  # of something and None
+    if origin is types.UnionType:  # X | None
         return None if plain is None else _unpack(inner[0], prefix, tensors, plain)
     if origin is tuple:
         return tuple(_unpack(inner[0], f"{prefix}{n}.", tensors, part) for n, part in enumerate(plain))
@@ -78,10 +78,10 @@ def _unpack(hint: Any, prefix: str, tensors: Mapping[str, Tensor], plain: Any) -
         return {inner[0](key): inner[1](part) for key, part in plain}
     if dataclasses.is_dataclass(hint):
         return _unpack_fields(typing.cast(type[Any], hint), prefix, tensors, plain)
-    if hint is float:  # also from the text that stands for NaN and infinity
+    if hint is float:  # also parses the text for NaN and infinity
         return float(plain)
     if type(plain) is not hint:
-        raise TypeError(f"{prefix}: got {plain!r:.50}, expected {hint.__name__}")
+        raise TypeError(f"{prefix}: expected {hint.__name__}, got {plain!r:.50}")
     return plain
 
 
@@ -89,7 +89,7 @@ def _unpack(hint: Any, prefix: str, tensors: Mapping[str, Tensor], plain: Any) -
 
 
 def _holds_tensors(hint: Any) -> bool:
-    """Whether a field is a dict of tensors, possibly of dicts, or None."""
+    """Return whether a field is a dict of tensors, possibly nested, or None."""
     inner = typing.get_args(hint)
     if typing.get_origin(hint) is types.UnionType:
         return _holds_tensors(inner[0])
@@ -104,7 +104,7 @@ def _flatten(values: Mapping[Any, Any], prefix: str) -> dict[str, Tensor]:
 
 
 def _nest(hint: Any, flat: Mapping[str, Tensor]) -> dict[Any, Any]:
-    """The way back: the keys of all dicts but the innermost have no dots."""
+    """Invert `_flatten`; only keys of the innermost dicts may contain dots."""
     inner = typing.get_args(hint)
     if typing.get_origin(hint) is types.UnionType:
         return _nest(inner[0], flat)

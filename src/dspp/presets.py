@@ -1,4 +1,4 @@
-"""Every model of the paper by name: a model and the objective that trains it."""
+"""The models of the paper by name, each with the objective that trains it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -64,15 +64,15 @@ def bpdgp(config: ModelConfig) -> tuple[ModelConfig, ObjectiveConfig]:
 
 @PRESETS.register("dspp")
 def dspp(config: ModelConfig) -> tuple[ModelConfig, ObjectiveConfig]:
-    """Deep sigma point process, QR3 unless another rule is asked for."""
+    """Deep sigma point process, with QR3 by default."""
     return config.change(covariance="diagonal"), ObjectiveConfig("predictive")
 
 
 def preset(name: str, **changes: Any) -> Spec:
-    """The preset `name` with some settings changed.
+    """Return the preset `name` with some settings changed.
 
     Args:
-        name: one of `PRESETS`, with "nn+" before it for a feature network in front.
+        name: one of `PRESETS`, with the prefix "nn+" for a feature network in front.
         **changes: fields of ModelConfig, or `beta` and `gamma` of ObjectiveConfig.
 
     Example:
@@ -84,7 +84,7 @@ def preset(name: str, **changes: Any) -> Spec:
     for unknown in sorted(changes.keys() - known):
         raise InputError(f"no setting {unknown!r}; choose from: beta, gamma, {', '.join(sorted(known))}")
     plain_name = name.removeprefix("nn+")
-    sizes = {k: changes[k] for k in ("inducing",) if k in changes}  # what a preset derives other sizes from
+    sizes = {k: changes[k] for k in ("inducing",) if k in changes}  # presets derive other sizes from it
     model, objective = PRESETS[plain_name](ModelConfig().change(**sizes))
     if name != plain_name:
         model = model.change(features=PAPER_SIZES)

@@ -1,4 +1,4 @@
-"""What a person sees while something takes long: a bar with what is done, how fast, how well, and the time left."""
+"""A progress bar with the share done, the rate, a score and the time left."""
 
 import sys
 import time
@@ -12,14 +12,14 @@ FIELDS = ("percent", "rate", "score", "left")
 
 
 class ProgressBar:
-    """A bar on standard error; silent when `show` is False or, by default, when nobody looks (not a terminal).
+    """A progress bar on standard error.
 
     Args:
-        total: how much there is to do, in any unit; None: that is not known.
-        show: whether to show it; None: only on a terminal.
-        done: how much of it was done before.
-        score: what to call the score shown.
-        smoothing: how much of the score shown comes from earlier ones, from 0 to 1.
+        total: amount of work, in any unit; None if unknown.
+        show: whether to show the bar; None: only on a terminal.
+        done: amount done before.
+        score: name of the score.
+        smoothing: weight of earlier scores in the score shown, from 0 to 1.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class ProgressBar:
         score: float | None = None,
         seconds_left: float | None = None,
     ) -> None:
-        """Show how much is done.
+        """Update the bar.
 
         Args:
-            done: of the total.
-            description: what is being done.
-            rows: seen since the last call.
-            score: the latest; None: the one shown stays.
-            seconds_left: at most, whatever the pace.
+            done: amount done so far.
+            description: the current activity.
+            rows: rows processed since the last call.
+            score: the latest score; None keeps the one shown.
+            seconds_left: upper bound on the time left.
         """
         if not self._show:
             return
@@ -94,13 +94,13 @@ class ProgressBar:
         )
 
     def expect(self, total: float) -> None:
-        """Show that there will be so much to do, after a change of plan."""
+        """Change the total amount of work."""
         self._total = total
         self._bar.update(self._task, total=total)
 
 
 def _clock(seconds: float) -> str:
-    """`1:02:03 left`, or `2:03 left`."""
+    """Return a text such as `1:02:03 left` or `2:03 left`."""
     minutes, second = divmod(int(max(0.0, seconds)), 60)
     hour, minute = divmod(minutes, 60)
     return f"{hour}:{minute:02d}:{second:02d} left" if hour else f"{minute}:{second:02d} left"

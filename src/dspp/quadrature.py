@@ -1,13 +1,13 @@
 """Rules: how uncertainty crosses a hidden layer.
 
 A rule replaces q(g|x) = Π_w N(μ_w, σ_w²) of a hidden layer by weighted points g = μ + ξ σ (paper, section 3.2). It
-says, for each hidden layer, its sites ξ (G, W) and, once, the log weights of the mixture that comes out at the top.
-Two ways to meet the components already there:
+defines the sites ξ (G, W) of each hidden layer and the log weights of the mixture at the top. There are two ways to
+combine sites with the components of the layer below:
 
-* lined up (QR3, Monte Carlo): component s takes site s in every layer, so S components whatever the depth;
+* aligned (QR3, Monte Carlo): component s takes site s in every layer, giving S components whatever the depth;
 * grid (Gauss–Hermite, QR1, QR2): the sites are all S^W combinations, and every layer multiplies the components.
 
-A new rule is one class with `sites` and `log_weights`: see CONTRIBUTING.md.
+A new rule is one class with `sites` and `log_weights`; see CONTRIBUTING.md.
 """
 
 import copy
@@ -26,21 +26,21 @@ from dspp.registry import Registry
 
 RULES: Registry[type["Rule"]] = Registry("rule")
 MAX_COMPONENTS = 1024
-MAX_GRID_SITES = 100  # of a grid in one dimension
-START_DTYPE = torch.float32  # of starting values, whatever torch's default is: the same seed gives the same model
-MAX_GRID_WIDTH = 10_000  # hidden GPs that a grid may cross; with 2 sites or more the limit above is far below
+MAX_GRID_SITES = 100  # per dimension of a grid
+START_DTYPE = torch.float32  # of initial values, whatever torch's default, so that the same seed gives the same model
+MAX_GRID_WIDTH = 10_000  # hidden GPs of a grid; with 2 or more sites MAX_COMPONENTS is far lower
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Where fresh samples come from: a row's are a function of the seed and of its place in the whole batch.
+    """A source of samples that depend only on the seed and a row's position in the whole batch.
 
-    Several processes that share a batch thus draw what one would draw.
+    Several processes that share a batch thus draw the same samples as one process.
 
     Attributes:
-        generator: the source; a call of `draw` moves it on by as much in every process.
-        first: the place in the whole batch of the first row here.
-        total: rows of the whole batch; None: those here are all.
+        generator: the generator; each call of `draw` advances it by the same amount in every process.
+        first: position of the first row of this process in the whole batch.
+        total: rows of the whole batch; None if this process has all of them.
     """
 
     generator: torch.Generator
@@ -48,7 +48,7 @@ class Noise:
     total: int | None = None
 
     def draw(self, samples: int, like: Float[Tensor, "S N W"]) -> Float[Tensor, "S_next N W"]:
-        """ε ~ N(0, 1), `samples` for each row and GP of `like`."""
+        """Draw ε ~ N(0, 1), `samples` for each row and GP of `like`."""
         rows, width = like.shape[1:]
         shape = (samples, self.total or rows, width)
         whole = torch.randn(shape, generator=self.generator, dtype=like.dtype, device=like.device)
@@ -59,10 +59,10 @@ class Rule(nn.Module, ABC):
     """Sites and weights for the hidden layers of one model.
 
     Args:
-        widths: the width W of each hidden layer.
-        num_sites: S, sites of the rule (for grids: in each dimension).
-        num_test_sites: for rules that sample, the number of samples when predicting.
-        generator: source of random starting values.
+        widths: width W of each hidden layer.
+        num_sites: S, the number of sites (for grids: per dimension).
+        num_test_sites: for rules that sample, the number of samples in prediction.
+        generator: source of random initial values.
     """
 
     grid: ClassVar[bool] = False
@@ -76,7 +76,9 @@ class Rule(nn.Module, ABC):
     ) -> None:
         super().__init__()
         if num_sites < 1 or num_test_sites < 1:
-            raise InputError(f"got {num_sites} sites ({num_test_sites} to test), expected at least 1; pass sites >= 1")
+            raise InputError(
+                f"expected at least 1 site, got {num_sites} ({num_test_sites} to predict); pass sites >= 1"
+            )
         self.widths, self.num_sites, self.num_test_sites = tuple(widths), num_sites, num_test_sites
         if self.grid:
             _check_grid(type(self).__name__, num_sites, self.widths)
@@ -84,15 +86,15 @@ class Rule(nn.Module, ABC):
 
     @abstractmethod
     def start(self, generator: torch.Generator) -> None:
-        """Create the parameters (or buffers) at their starting values."""
+        """Create the parameters (or buffers) with their initial values."""
 
     @abstractmethod
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
-        """ξ of hidden layer `layer`."""
+        """Return ξ of hidden layer `layer`."""
 
     @abstractmethod
     def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
-        """The log weight of each component at the top; the weights sum to 1."""
+        """Return the log weight of each component at the top; the weights sum to 1."""
 
     def expand(
         self,
@@ -101,24 +103,24 @@ class Rule(nn.Module, ABC):
         std: Float[Tensor, "S N W"],
         noise: Noise | None = None,
     ) -> Float[Tensor, "S_next N W"]:
-        """μ + ξ σ for every component (eqs. 18, 22 and 23). Rules that sample draw ξ from `noise` where it is given."""
+        """Return μ + ξ σ for every component (eqs. 18, 22 and 23); rules that sample draw ξ from `noise` if given."""
         sites = self.sites(layer)
         if self.grid:
             return (mean.unsqueeze(1) + sites[:, None, :] * std.unsqueeze(1)).flatten(0, 1)
         return mean + sites[:, None, :] * std
 
     @torch.no_grad()
-    def pruned(self, min_weight: float) -> "Rule":
-        """The same rule as a fixed list of sites, without the components that weigh less than `min_weight`."""
+    def prune(self, min_weight: float) -> "Rule":
+        """Return the same rule as a fixed list of sites, without components of weight below `min_weight`."""
         if not self._can_be_listed:
             return copy.deepcopy(self)
-        keep = self.kept(min_weight)
+        keep = self.heavy_components(min_weight)
         sites = [self.sites(i)[keep] for i in range(len(self.widths))]
         return FixedSites(sites, torch.log_softmax(self.log_weights()[keep], 0))
 
     @torch.no_grad()
-    def kept(self, min_weight: float) -> Bool[Tensor, " S"]:
-        """Which components `pruned` keeps: those of at least `min_weight`, and the heaviest.
+    def heavy_components(self, min_weight: float) -> Bool[Tensor, " S"]:
+        """Return which components `prune` keeps: those of at least `min_weight`, and the heaviest.
 
         Raises:
             NumericalError: A weight is NaN.
@@ -134,12 +136,12 @@ class Rule(nn.Module, ABC):
     @property
     def _can_be_listed(self) -> bool:
         if type(self).expand not in (Rule.expand, MonteCarlo.expand):
-            return False  # a rule with a way of its own to cross a layer
-        return not (self.grid and len(self.widths) > 1)  # a list would repeat the work of the layers between the grids
+            return False  # the rule crosses a layer in its own way
+        return not (self.grid and len(self.widths) > 1)  # a list would repeat work in the layers between the grids
 
     @property
     def num_components(self) -> int | None:
-        """S of the mixture at the top; None where it is not the same in training and in prediction."""
+        """S of the mixture at the top; None if it differs between training and prediction."""
         count = len(self.log_weights())
         return count if len(self.log_weights(sampling=True)) == count else None
 
@@ -147,33 +149,33 @@ class Rule(nn.Module, ABC):
 def _check_grid(name: str, num_sites: int, widths: tuple[int, ...]) -> None:
     if num_sites > MAX_GRID_SITES:
         raise InputError(
-            f"{name} got {num_sites} sites in each dimension, expected at most {MAX_GRID_SITES}; more have weights too "
+            f"{name} expected at most {MAX_GRID_SITES} sites per dimension, got {num_sites}; more have weights too "
             "small for float64: use the rule 'qr3' (QR3)"
         )
-    if sum(widths) > MAX_GRID_WIDTH:  # before S^W is computed, which would take for ever
-        raise InputError(f"{name} got {sum(widths)} hidden GPs, expected {MAX_GRID_WIDTH} at most; use the rule 'qr3'")
+    if sum(widths) > MAX_GRID_WIDTH:  # checked before computing S^W, which would take forever
+        raise InputError(f"{name} expected at most {MAX_GRID_WIDTH} hidden GPs, got {sum(widths)}; use the rule 'qr3'")
     components = num_sites ** sum(widths)
     if components > MAX_COMPONENTS:
         raise InputError(
-            f"{name} with {num_sites} sites and hidden widths {list(widths)} would have {components} components, more "
-            f"than {MAX_COMPONENTS}; use fewer sites or narrower layers, or the rule 'qr3' (QR3), which has as many "
+            f"{name} expected at most {MAX_COMPONENTS} components, got {components} with {num_sites} sites and hidden "
+            f"widths {list(widths)}; use fewer sites or narrower layers, or the rule 'qr3' (QR3), which has as many "
             "components as sites"
         )
 
 
 def _grid_points(columns: Float[Tensor, "S W"]) -> Float[Tensor, "G W"]:
-    """Every combination of one entry from each column: (S^W, W), the last column fastest."""
+    """Return all combinations of one entry per column: (S^W, W), the last column varying fastest."""
     return torch.cartesian_prod(*columns.unbind(1)).reshape(-1, columns.shape[1])
 
 
 def _gauss_hermite(num_sites: int) -> tuple[Tensor, Tensor]:
-    """Exact for polynomials up to degree 2S − 1 under N(0, 1); for S = 3, −√3, 0, √3 with weights 1/6, 2/3, 1/6."""
+    """Return sites and weights, exact up to degree 2S − 1 under N(0, 1); for S = 3: −√3, 0, √3 and 1/6, 2/3, 1/6."""
     sites, weights = np.polynomial.hermite_e.hermegauss(num_sites)
     return torch.tensor(sites), torch.tensor(weights / weights.sum())
 
 
 def _sum_grids(log_weights: Sequence[Tensor]) -> Tensor:
-    """Log weights of a product of grids, the last layer fastest, as `Rule.expand` lays components out."""
+    """Return the log weights of a product of grids, the last layer varying fastest, as in `Rule.expand`."""
     total = log_weights[0]
     for extra in log_weights[1:]:
         total = (total[:, None] + extra[None, :]).flatten()
@@ -181,24 +183,24 @@ def _sum_grids(log_weights: Sequence[Tensor]) -> Tensor:
 
 
 class FixedSites(Rule):
-    """A list of sites and weights that are not learned: what `pruned` makes for predictions."""
+    """A fixed list of sites and weights, which `prune` makes for predictions."""
 
     def __init__(self, sites: Sequence[Float[Tensor, "S W"]], log_weights: Float[Tensor, " S"]) -> None:
         self._given = (list(sites), log_weights)
         super().__init__([s.shape[1] for s in sites], len(log_weights))
 
     def start(self, generator: torch.Generator) -> None:
-        """Store what was given."""
+        """Store the sites and weights."""
         for i, sites in enumerate(self._given[0]):
             self.register_buffer(f"sites_{i}", sites.detach().clone())
         self.register_buffer("logs", self._given[1].detach().clone())
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
-        """As given."""
+        """Return the given sites."""
         return self.get_buffer(f"sites_{layer}")
 
     def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
-        """As given."""
+        """Return the given log weights."""
         return self.get_buffer("logs")
 
 
@@ -209,27 +211,27 @@ class GaussHermite(Rule):
     grid = True
 
     def start(self, generator: torch.Generator) -> None:
-        """One-dimensional sites, and the logs of the product weights."""
+        """Store the one-dimensional sites and the logs of the product weights."""
         sites, weights = _gauss_hermite(self.num_sites)
         self.register_buffer("one_dimension", sites)  # in float64 until the model is cast to its dtype
         self.register_buffer("logs", _sum_grids([weights.log()] * sum(self.widths)))
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
-        """The grid of Gauss–Hermite points."""
+        """Return the grid of Gauss–Hermite points."""
         return _grid_points(self.get_buffer("one_dimension")[:, None].expand(-1, self.widths[layer]))
 
     def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
-        """Products of the one-dimensional weights."""
+        """Return products of the one-dimensional weights."""
         return self.get_buffer("logs")
 
 
 class _LearnedGrid(Rule):
-    """What QR1 and QR2 share: learned sites ξ_w (S, W) a layer, one free weight a grid point (eq. 22)."""
+    """What QR1 and QR2 share: learned sites ξ_w (S, W) per layer, one free weight per grid point (eq. 22)."""
 
     grid = True
 
     def start(self, generator: torch.Generator) -> None:
-        """Start at Gauss–Hermite: its sites and its product weights."""
+        """Start with the sites and product weights of Gauss–Hermite."""
         sites, weights = _gauss_hermite(self.num_sites)
         self.raw_sites = nn.ParameterList(
             [self._free(sites.to(START_DTYPE)[:, None].repeat(1, width)) for width in self.widths]
@@ -239,20 +241,20 @@ class _LearnedGrid(Rule):
         )
 
     def _free(self, sites: Float[Tensor, "S W"]) -> Tensor:
-        """The free part of the sites."""
+        """Return the free part of the sites."""
         return sites
 
     def columns(self, layer: int) -> Float[Tensor, "S W"]:
-        """The sites of each dimension before they are crossed."""
+        """Return the sites of each dimension, before they are combined."""
         columns: Tensor = self.raw_sites[layer]
         return columns
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
-        """The grid of the learned sites."""
+        """Return the grid of the learned sites."""
         return _grid_points(self.columns(layer))
 
     def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
-        """A softmax over the grid of each layer; deeper models multiply the layers' weights."""
+        """Return a softmax over the grid of each layer; weights of several layers are multiplied."""
         return _sum_grids([torch.log_softmax(raw, 0) for raw in self.raw_log_weights])
 
 
@@ -263,13 +265,13 @@ class QR1(_LearnedGrid):
 
 @RULES.register("qr2")
 class QR2(_LearnedGrid):
-    """QR1 with ξ_w^(s) = −ξ_w^(S+1−s), by construction: only the positive half is a parameter, an odd middle is 0."""
+    """QR1 with ξ_w^(s) = −ξ_w^(S+1−s) by construction: only the positive half is a parameter; an odd middle is 0."""
 
     def _free(self, sites: Float[Tensor, "S W"]) -> Tensor:
         return sites[(self.num_sites + 1) // 2 :]
 
     def columns(self, layer: int) -> Float[Tensor, "S W"]:
-        """−half reversed, 0 when S is odd, half."""
+        """Return the reversed negative half, 0 if S is odd, and the half."""
         half = self.raw_sites[layer]
         middle = half.new_zeros(self.num_sites % 2, half.shape[1])
         return torch.cat([-half.flip(0), middle, half])
@@ -277,48 +279,48 @@ class QR2(_LearnedGrid):
 
 @RULES.register("qr3")
 class QR3(Rule):
-    """S learned sites, lined up across the W GPs and across layers, with S learned weights (eq. 23).
+    """S learned sites, aligned across the W GPs and across layers, with S learned weights (eq. 23).
 
-    Starts with standard normal sites and equal weights, so that no component is favoured before training.
+    Starts with standard Normal sites and equal weights, so that no component is favoured before training.
     """
 
     def start(self, generator: torch.Generator) -> None:
-        """Sites from N(0, 1), weights all equal."""
+        """Draw sites from N(0, 1), with equal weights."""
         self.raw_sites = nn.ParameterList(
             [torch.randn(self.num_sites, width, generator=generator, dtype=START_DTYPE) for width in self.widths]
         )
         self.raw_log_weights = nn.Parameter(torch.zeros(self.num_sites, dtype=START_DTYPE))
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
-        """The learned sites."""
+        """Return the learned sites."""
         sites: Tensor = self.raw_sites[layer]
         return sites
 
     def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
-        """A softmax."""
+        """Return a softmax."""
         return torch.log_softmax(self.raw_log_weights, 0)
 
 
 @RULES.register("monte-carlo")
 class MonteCarlo(Rule):
-    """Samples instead of sites: fresh ones for every row and step in training, fixed ones to predict.
+    """Samples instead of sites: fresh ones for every row and step in training, fixed ones in prediction.
 
-    The samples used to predict are drawn once and are the same for every row: each row's mixture is as good an estimate
-    of eq. 15, and a prediction depends neither on the batch it came in nor on the time of day.
+    The samples for prediction are drawn once and shared by all rows: each row's mixture is as good an estimate of
+    eq. 15, and predictions do not depend on the batch and are reproducible.
     """
 
     def start(self, generator: torch.Generator) -> None:
-        """Draw the sites used to predict."""
+        """Draw the sites for prediction."""
         for i, width in enumerate(self.widths):
             sites = torch.randn(self.num_test_sites, width, generator=generator, dtype=START_DTYPE)
             self.register_buffer(f"test_sites_{i}", sites)
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
-        """The fixed samples for predictions."""
+        """Return the fixed samples for prediction."""
         return self.get_buffer(f"test_sites_{layer}")
 
     def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
-        """Equal weights, of S_train components while sampling and of S_test otherwise."""
+        """Return equal weights, of S_train components while sampling and of S_test otherwise."""
         count = self.num_sites if sampling else self.num_test_sites
         return self.sites(0).new_full((count,), -float(np.log(count)))
 
@@ -329,7 +331,7 @@ class MonteCarlo(Rule):
         std: Float[Tensor, "S N W"],
         noise: Noise | None = None,
     ) -> Float[Tensor, "S_next N W"]:
-        """μ + ε σ, with ε ~ N(0, 1) of its own for every sample, row and GP while training."""
+        """Return μ + ε σ, in training with independent ε ~ N(0, 1) for every sample, row and GP."""
         if noise is None:
             return super().expand(layer, mean, std)
         return mean + noise.draw(self.num_sites, mean) * std

@@ -1,8 +1,8 @@
-"""One safe way to keep tensors: a safetensors file with a JSON header, written whole or not at all.
+"""Storage of tensors: safetensors files with a JSON header, written atomically.
 
-Model files, checkpoints and caches of rows use it. A write goes to a temporary file in the same folder, is forced to
-disk, takes the name of the old file in one step, and the folder is forced to disk too: whenever the machine stops,
-either the old file or the new one is there, complete. Reading executes nothing: the format has numbers and text only.
+Model files, checkpoints and row caches use it. A write goes to a temporary file in the same folder, is synced to disk,
+replaces the old file in one step, and then the folder is synced too: whenever the machine stops, either the old or the
+new file exists, complete. Reading executes no code: the format holds only numbers and text.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dspp.errors import CheckpointError, InputError, ModelFileError
 
-KEY = "dspp"  # the entry of the safetensors metadata that holds the JSON header
+KEY = "dspp"  # entry of the safetensors metadata with the JSON header
 StorageError = type[ModelFileError] | type[CheckpointError] | type[InputError]
 
 
@@ -34,7 +34,7 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
     """Write tensors and header to `path`, atomically.
 
     Raises:
-        error: It could not be written; what was at `path` before is still there.
+        error: It could not be written; the previous file is unchanged.
     """
     plain = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(header, allow_nan=False)
@@ -42,10 +42,10 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
 
 
 def read(path: str | Path, error: StorageError) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the header of a file that `write` made.
+    """Return the tensors and the header of a file written by `write`.
 
     Raises:
-        error: There is no such file, or it is not one of ours, or it is damaged.
+        error: The file does not exist, was not written by dspp, or is damaged.
     """
     with _open(Path(path), error) as (file, header):
         return {name: file.get_tensor(name).clone() for name in file.keys()}, header  # noqa: SIM118 - no mapping
@@ -53,7 +53,7 @@ def read(path: str | Path, error: StorageError) -> tuple[dict[str, Tensor], dict
 
 @contextmanager
 def _open(path: Path, error: StorageError) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The file, open, and its header."""
+    """Open a file and yield it with its header."""
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise error(f"{path} {what}; check the path")
@@ -61,15 +61,15 @@ def _open(path: Path, error: StorageError) -> Iterator[tuple[Any, dict[str, Any]
         with safetensors.safe_open(path, framework="pt", device="cpu") as file:
             header = json.loads((file.metadata() or {})[KEY])
             if not isinstance(header, dict):
-                raise TypeError("its header is no JSON object")
+                raise TypeError("its header is not a JSON object")
             yield file, header
     except (safetensors.SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as problem:
         reason = str(problem) or type(problem).__name__
-        raise error(f"{path} is not a file that dspp wrote, or it is damaged ({reason:.200})") from None
+        raise error(f"{path} was not written by dspp, or it is damaged ({reason:.200}); check the path") from None
 
 
 def encode_start(header: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> bytes:
-    """Return what stands in a file before its numbers, if they are one float32 tensor that is too large for memory."""
+    """Return the bytes before the numbers of a file with one float32 tensor, which may exceed memory."""
     entry = {"dtype": "F32", "shape": shape, "data_offsets": (0, 4 * math.prod(shape))}
     metadata = {KEY: json.dumps(header, allow_nan=False)}
     text = json.dumps({"__metadata__": metadata, name: entry}).encode()
@@ -78,22 +78,22 @@ def encode_start(header: Mapping[str, Any], name: str, shape: tuple[int, ...]) -
 
 
 def read_start(path: Path, name: str, error: StorageError) -> tuple[dict[str, Any], tuple[int, ...], int]:
-    """Return the header of a file that begins with `encode_start`, the tensor's shape, and where its numbers begin.
+    """Return the header of a file that begins with `encode_start`, the shape and the offset of its tensor.
 
     Raises:
-        error: There is no such file, or it is not one of ours, or it is damaged.
+        error: The file does not exist, was not written by dspp, or is damaged.
     """
     with _open(path, error) as (file, header):
         tensor = file.get_slice(name)
         if tensor.get_dtype() != "F32":
-            raise TypeError(f"{name} is {tensor.get_dtype()}, expected F32")
+            raise TypeError(f"{name}: expected F32, got {tensor.get_dtype()}")
         shape = tuple(tensor.get_shape())
     with path.open("rb") as start:
         return header, shape, 8 + int.from_bytes(start.read(8), "little")
 
 
 def digest(tensors: Mapping[str, Tensor], header: Any) -> str:
-    """SHA-256 of the header and of every tensor's name, type, shape and bytes."""
+    """Return the SHA-256 hash of the header and of every tensor's name, type, shape and bytes."""
     hasher = hashlib.sha256(json.dumps(header).encode())
     for name, tensor in sorted(tensors.items()):
         hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -102,10 +102,10 @@ def digest(tensors: Mapping[str, Tensor], header: Any) -> str:
 
 
 def write_bytes(path: Path, content: bytes, error: StorageError) -> None:
-    """Put `content` at `path` in one step.
+    """Write `content` to `path`, atomically.
 
     Raises:
-        error: It could not be written; what was at `path` before is still there.
+        error: It could not be written; the previous file is unchanged.
     """
     try:
         with open_atomic(path) as file:
@@ -113,17 +113,15 @@ def write_bytes(path: Path, content: bytes, error: StorageError) -> None:
     except FolderSyncError as problem:
         raise error(f"{path}: {problem.strerror}") from None
     except OSError as problem:
-        raise error(
-            f"cannot write {path}: {problem.strerror or problem}; the file that was there is unchanged"
-        ) from None
+        raise error(f"cannot write {path}: {problem.strerror or problem}; the previous file is unchanged") from None
 
 
 def to_plain(value: Any, non_finite: Callable[[float], Any] = str) -> Any:
-    """Return `value` as JSON has it.
+    """Return `value` as JSON represents it.
 
     Args:
         value: numbers, text and None, in dicts, lists and tuples.
-        non_finite: what to write for NaN and infinity, which JSON lacks; by default the text that `float` reads.
+        non_finite: how to write NaN and infinity, which JSON lacks; by default as text that `float` can parse.
     """
     if isinstance(value, dict):
         return {key: to_plain(part, non_finite) for key, part in value.items()}
@@ -132,24 +130,24 @@ def to_plain(value: Any, non_finite: Callable[[float], Any] = str) -> Any:
     return non_finite(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# ---------------------------------------------------------------- files written whole or not at all
+# ---------------------------------------------------------------- atomic writes
 
 
 class FolderSyncError(OSError):
-    """The file was replaced, but its folder could not be forced to disk."""
+    """The file was replaced, but its folder could not be synced to disk."""
 
 
 @contextmanager
 def open_atomic(path: Path, mode: int | None = None) -> Iterator[io.BufferedRandom]:
-    """Open a file to write and read that takes the name `path` when the block ends, and is removed if it raises.
+    """Open a temporary file that is renamed to `path` when the block ends, or removed if the block raises.
 
     Args:
-        path: where the file goes; what is there stays until then.
-        mode: its permissions; None: those of the file that it replaces, or of any new file.
+        path: the file to create or replace.
+        mode: its permissions; None for those of the file it replaces, or of any new file.
 
     Raises:
-        FolderSyncError: the new file is at `path`, but a crash of the machine may bring back the old one.
-        OSError: the file could not be written; what was at `path` before is still there.
+        FolderSyncError: the new file is in place, but a crash of the machine may restore the old one.
+        OSError: the file could not be written; the previous file is unchanged.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     temporary = Path(name)
@@ -163,7 +161,7 @@ def open_atomic(path: Path, mode: int | None = None) -> Iterator[io.BufferedRand
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            file.close()  # which may try to write again what could not be written
+            file.close()  # may fail again on what could not be written
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
@@ -171,14 +169,14 @@ def open_atomic(path: Path, mode: int | None = None) -> Iterator[io.BufferedRand
 
 
 class _File(io.FileIO):
-    """A file whose writes, like all other calls here, go through `os`, where tests make each of them fail or crash."""
+    """A file whose writes, like all other calls here, go through `os`, where tests inject failures."""
 
     def write(self, content: Any) -> int:
         return os.write(self.fileno(), content)
 
 
 def _mode(path: Path) -> int:
-    """The permissions of the old file, or those a new file would get (a temporary file is private)."""
+    """Return the permissions of the old file or of any new file; a temporary file would be private."""
     try:
         return path.stat().st_mode & 0o777
     except OSError:
@@ -206,8 +204,8 @@ def _not_synced(problem: OSError) -> FolderSyncError:
     reason = problem.strerror or str(problem)
     return FolderSyncError(
         problem.errno,
-        f"the new file is in place, but its folder could not be forced to disk ({reason}), so that a crash of the "
-        "machine may bring back the old one",
+        f"the new file is in place, but its folder could not be synced to disk ({reason}), so a crash of the machine "
+        "may restore the old file",
     )
 
 
@@ -216,25 +214,25 @@ def _not_synced(problem: OSError) -> FolderSyncError:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold the lock beside `path`, and remove what writers that were killed have left there.
+    """Hold the lock file of `path`, and remove temporary files of killed writers.
 
-    The system lets go of the lock when its process dies, however it dies.
+    The system releases the lock when its process ends, however it ends.
 
     Raises:
-        CheckpointError: another process holds it, or the folder cannot be written.
+        CheckpointError: another process holds it, or the folder is not writable.
     """
     file = path.with_name(f"{path.name}.lock")
     held = FileLock(file, blocking=False)
-    where = "give a path in a folder that is there and can be written to"
-    if not path.parent.is_dir():  # which filelock would make
-        raise CheckpointError(f"cannot write {path}: there is no folder {path.parent}; {where}")
+    where = "choose a path in an existing, writable folder"
+    if not path.parent.is_dir():  # filelock would create it
+        raise CheckpointError(f"cannot write {path}: the folder {path.parent} does not exist; {where}")
     try:
         held.acquire()
     except Timeout:
-        if not file.exists():  # a file system such as /proc, which says that a new file does not exist
+        if not file.exists():  # on a file system such as /proc, a new file does not exist
             raise CheckpointError(f"cannot write {path}: no file can be created beside it; {where}") from None
         raise CheckpointError(
-            f"another process is writing {path}; wait until it has ended, or give another path"
+            f"another process is writing {path}; wait until it ends, or choose another path"
         ) from None
     except OSError as problem:
         raise CheckpointError(f"cannot write {path}: {problem.strerror}; {where}") from None
@@ -243,14 +241,14 @@ def lock(path: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):  # the folder may be gone
-            file.unlink()  # while it is held: whoever opened it before notices that it has no name, and tries again
+            file.unlink()  # while locked: a process that has it open notices that it is gone, and retries
         held.release()
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove what killed writers of `path` have left; call this only while nobody else can be writing it."""
+    """Remove temporary files of killed writers of `path`; call this only while no other process can write it."""
     unfinished = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}\.tmp")  # the names that mkstemp makes
-    with contextlib.suppress(OSError):  # tidiness is not worth a run
+    with contextlib.suppress(OSError):  # cleaning up is not worth a failure
         for file in path.parent.iterdir():
             if unfinished.fullmatch(file.name):
                 file.unlink()

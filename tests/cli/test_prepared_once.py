@@ -28,7 +28,7 @@ def table(tmp_path: Path) -> Path:
 
 def test_rows_are_encoded_once_and_validation_rows_predicted_once(table: Path) -> None:
     encoded, predicted = [], []
-    transform, of_standardised = TableEncoder.transform, Fitted.of_standardised
+    transform, predict_standardised = TableEncoder.transform, Fitted.predict_standardised
 
     def count_encoded(encoder: TableEncoder, rows: Any, *more: Any) -> Any:
         encoded.append(len(rows))
@@ -36,12 +36,12 @@ def test_rows_are_encoded_once_and_validation_rows_predicted_once(table: Path) -
 
     def count_predicted(fitted: Fitted, X: Any) -> Any:
         predicted.append(len(X))
-        return of_standardised(fitted, X)
+        return predict_standardised(fitted, X)
 
     words = ["fit", str(table), "--target", "y", "--out", str(table.parent / "m.dspp"), *TINY]
     with (
         patch.object(TableEncoder, "transform", count_encoded),
-        patch.object(Fitted, "of_standardised", count_predicted),
+        patch.object(Fitted, "predict_standardised", count_predicted),
     ):
         result = CliRunner().invoke(app, [*words, "--report", str(table.parent / "r.html")], catch_exceptions=False)
     assert result.exit_code == 0, result.output

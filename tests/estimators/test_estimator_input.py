@@ -47,7 +47,7 @@ def test_a_report_shows_the_row_numbers_it_is_given(one: Regressor, tmp_path: Pa
     lines = np.arange(1000, 1060)
     assert report_data(one, X, Y, row_labels=lines).row_labels == [str(line) for line in lines]
     assert report_data(one, X, Y).row_labels == [str(i) for i in range(60)]
-    with pytest.raises(InputError, match=r"row_labels: got 3, expected 60: give one for each row"):
+    with pytest.raises(InputError, match=r"row_labels: expected 60, one per row of X, got 3"):
         dspp.write_model_report(one, X, Y, tmp_path / "page.html", row_labels=[1, 2, 3])
 
 
@@ -97,7 +97,7 @@ def test_scores_want_the_outputs_of_the_model(two: Regressor, tmp_path: Path, ou
     for ask in (two.score, two.score_nll, two.score_crps, two.evaluate, two.calibration):
         with pytest.raises(InputError, match=r"y: expected shape \(60, 2\), as predicted, got \(60"):
             ask(X, y)
-    with pytest.raises(InputError, match="Give the outputs that the model was fitted to"):
+    with pytest.raises(InputError, match="pass the outputs that the model was fitted to"):
         dspp.write_model_report(two, X, y, tmp_path / "page.html")
 
 
@@ -205,10 +205,10 @@ def test_an_infinite_interval_is_announced(tmp_path: Path) -> None:
         "got 6 calibration rows of y, need at least 9 for 90 % intervals: such intervals are infinite; add rows or "
         "raise calibration_fraction"
     ]
-    with pytest.warns(UserWarning, match="0.9 intervals are infinite: 6 calibration rows are too few, it takes 9"):
+    with pytest.warns(UserWarning, match="0.9 intervals are infinite: got 6 calibration rows, need at least 9"):
         assert np.isinf(model.predict_interval(X)).all()
     assert np.isfinite(model.predict_interval(X, 0.8)).all()  # and no warning, which would be an error here
-    assert "to hold 90 % of new rows they are infinite" in (report_data(model, X, Y).conformal or "")
+    assert "to contain 90 % of new rows, they are infinite" in (report_data(model, X, Y).conformal or "")
 
 
 def test_enough_rows_for_a_promise_are_not_announced() -> None:

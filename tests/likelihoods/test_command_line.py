@@ -66,5 +66,5 @@ def test_a_target_that_is_not_positive_is_refused(tmp_path: Path, where: tuple[s
     given = ("--target", "price", "--out", tmp_path / "m.dspp", "--likelihood", "log-normal", *TINY, *where)
     result = run("fit", path, *given)
     assert result.exit_code == 2
-    assert "got -3, expected a positive number" in result.output.replace("\n", " ")
+    assert "expected a positive number for the likelihood 'log-normal', got -3" in result.output.replace("\n", " ")
     assert "'price', row 7" in result.output.replace("\n", " ")

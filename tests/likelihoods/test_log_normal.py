@@ -113,10 +113,10 @@ def test_the_codec_is_that_of_log_y() -> None:
 def test_a_target_that_is_not_positive_is_named(value: float) -> None:
     y = np.ones((6, 1))
     y[2] = y[4] = value
-    with pytest.raises(InputError, match=r"y: column 'price', row r2: got .*expected a positive number"):
+    with pytest.raises(InputError, match=r"y: column 'price', row r2: expected a positive number .*got"):
         Logarithm.real(y, ["price"], Place("y", labels=[f"r{i}" for i in range(6)]))
 
 
 def test_several_outputs_are_refused() -> None:
-    with pytest.raises(InputError, match="'log-normal' got 2 outputs, expected 1"):
+    with pytest.raises(InputError, match="'log-normal' expected 1 output, got 2"):
         build(ModelConfig(likelihood="log-normal", inducing=8), ref.random_rows(0, 30, 3), 2)

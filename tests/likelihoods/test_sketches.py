@@ -61,12 +61,12 @@ class Categorical(Likelihood):
 
     def __init__(self, num_outputs, config, num_components=None, generator=None) -> None:
         super().__init__(num_outputs, config, num_components, generator)
-        self.lined_up = num_components is not None
+        self.aligned = num_components is not None
         self.sites = nn.Parameter(torch.randn(num_components or 5, num_outputs, generator=generator))
 
     def forward(self, latent: LatentMixture) -> Probabilities:
         mean, std = latent.mean, latent.var.sqrt()  # (S, N, C)
-        if self.lined_up:
+        if self.aligned:
             f, weights = mean + self.sites[:, None] * std, latent.weights
         else:
             f = (mean.unsqueeze(1) + self.sites[:, None] * std.unsqueeze(1)).flatten(0, 1)
@@ -79,8 +79,8 @@ class Categorical(Likelihood):
     def log_power_integral(self, f: Tensor, gamma: float) -> Tensor:
         return (gamma * f.log_softmax(-1)).logsumexp(-1)
 
-    def pruned(self, keep: Tensor) -> "Categorical":
-        if self.lined_up:
+    def prune(self, keep: Tensor) -> "Categorical":
+        if self.aligned:
             self.sites = nn.Parameter(self.sites.detach()[keep])
         return self
 

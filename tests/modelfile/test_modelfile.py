@@ -260,7 +260,7 @@ def test_the_story_comes_back(tiny, tmp_path):
     assert torch.equal(loaded.conformal, tiny.conformal)
     assert not loaded.members[0].model.training
     few = fitted_of(spec_of(inducing=100))
-    assert "100 inducing points were asked for" in few.members[0].model.notes[0]
+    assert "expected 100 inducing points" in few.members[0].model.notes[0]
     assert assert_round_trip(few, tmp_path / "few.dspp").members[0].model.notes == few.members[0].model.notes
 
 
@@ -309,7 +309,7 @@ def test_a_module_of_the_users_is_needed_again(name, tmp_path):
     assert all(torch.equal(module.state_dict()[k], v) for k, v in untouched.items())
     with pytest.raises(ModelFileError, match=r"not its code.*load\(path, features=module\)"):
         load(path)
-    with pytest.raises(ModelFileError, match=r"features\.0\.weight: got .*\(6, 3\), expected .*\(9, 3\)"):
+    with pytest.raises(ModelFileError, match=r"features\.0\.weight: expected .*\(9, 3\), got .*\(6, 3\)"):
         load(path, own_module(9))
     with pytest.raises(ModelFileError, match="cannot take a row of 3 columns"):
         load(path, nn.Linear(4, 2))
@@ -332,8 +332,8 @@ def test_only_what_can_be_loaded_is_saved(tiny, tmp_path):
     cases = [
         (with_member(tiny, model=other.members[0].model), "inducing_points"),
         (with_member(tiny, spec=spec_of(dtype="float64")), "float32"),
-        (replace(tiny, feature_names=("a",)), "feature_names: got 1, expected 3"),
-        (replace(tiny, target_names=("a", "b")), "target_names: got 2, expected 1"),
+        (replace(tiny, feature_names=("a",)), "feature_names: expected 3, got 1"),
+        (replace(tiny, target_names=("a", "b")), "target_names: expected 1, got 2"),
         (with_member(tiny, best_epoch=17), "17"),
         (with_member(tiny, seconds=math.nan), "JSON"),
         (replace(tiny, conformal=torch.tensor([[0.3], [0.1]], dtype=torch.float64)), "out of order"),
@@ -432,7 +432,7 @@ def test_a_flipped_bit_never_changes_a_prediction(good, tiny, tmp_path):
     outer, _, body = apart(good)
     place = len(good) - len(body) + outer["scale_y.mean"]["data_offsets"][0]
     damaged = good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :]
-    assert "is damaged: its hash does not fit; take another copy of it" in refusal(path, damaged)
+    assert "is damaged: its hash does not match; use another copy of it" in refusal(path, damaged)
 
 
 def test_a_later_format_asks_for_an_upgrade(good, tmp_path):
@@ -466,7 +466,7 @@ def test_unknown_fields_are_ignored_and_missing_ones_are_not(good, tiny, tmp_pat
         ("features", [-1], "ModelConfig.features"),
         ("layers", 3, "layers.1.inducing_points"),
         ("layers", 1, "layers.0.inducing_points"),
-        ("width", 10_000_000, r"expected \(10000000, M, D\)"),
+        ("width", 10_000_000, r"expected shape \(10000000, M, D\)"),
         ("inducing", 4, "M from 1 to 4"),
         ("mean_inducing", 5, "mean_points"),
         ("sites", 10_000_000, "rule.raw_log"),
@@ -544,7 +544,7 @@ def test_a_wrong_tensor_is_named(name, value, message, good, tmp_path):
 
 def test_there_is_a_limit_to_calibration_rows(good, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_SCORES", 39)
-    assert "39 at most" in refusal(tmp_path / "m", good)
+    assert "at most 39 scores" in refusal(tmp_path / "m", good)
 
 
 def test_kernel_matrices_that_cannot_be_factorised_do_not_load(good, tmp_path):

@@ -283,18 +283,18 @@ def imports(tree: ast.AST, depth: int = 0) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: plots.fan(mixture(), [1.0, 2.0]), r"x: got shape \(2,\), expected \(7,\)"),
-        (lambda: plots.fan(mixture(), np.arange(7), y=np.arange(6)), r"y: got shape \(6,\)"),
-        (lambda: plots.fan(mixture(), np.arange(7), levels=(0.5, 1.0)), "levels: got 1.0"),
-        (lambda: plots.density(mixture(), 7), "cannot take rows"),
-        (lambda: plots.pit_histogram([0.5, 1.5]), r"pit: got 1.5, expected probabilities"),
-        (lambda: plots.pit_histogram([0.5], bins=0), "got 0 bins"),
+        (lambda: plots.fan(mixture(), [1.0, 2.0]), r"x: expected shape \(7,\), got \(2,\)"),
+        (lambda: plots.fan(mixture(), np.arange(7), y=np.arange(6)), r"y: expected shape .* got \(6,\)"),
+        (lambda: plots.fan(mixture(), np.arange(7), levels=(0.5, 1.0)), r"levels: expected .* got 1.0"),
+        (lambda: plots.density(mixture(), 7), "cannot select rows"),
+        (lambda: plots.pit_histogram([0.5, 1.5]), r"pit: expected probabilities .* got 1.5"),
+        (lambda: plots.pit_histogram([0.5], bins=0), "bins: expected at least 1, got 0"),
         (lambda: plots.reliability([0.5, math.nan]), "pit: expected finite numbers"),
         (lambda: plots.reliability(0.5), "pit"),
-        (lambda: plots.crps_by_spread([1.0], [1.0, 2.0]), r"crps: got shape \(2,\)"),
-        (lambda: plots.training_curves([]), "history: got no epochs"),
-        (lambda: plots.sites_and_weights([[1.0], [2.0]], [1.0]), r"weights: got shape \(1,\)"),
-        (lambda: plots.ranked_bars(["a", "b"], [1.0], "value"), "values: got shape"),
+        (lambda: plots.crps_by_spread([1.0], [1.0, 2.0]), r"crps: expected shape .* got \(2,\)"),
+        (lambda: plots.training_curves([]), "history: expected at least one epoch, got none"),
+        (lambda: plots.sites_and_weights([[1.0], [2.0]], [1.0]), r"weights: expected shape .* got \(1,\)"),
+        (lambda: plots.ranked_bars(["a", "b"], [1.0], "value"), "values: expected shape"),
     ],
 )
 def test_errors_say_what_was_got(wrong: object, message: str) -> None:

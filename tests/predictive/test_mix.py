@@ -167,5 +167,5 @@ def test_what_cannot_be_mixed_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=message):
             NormalMixture.mix(parts, weights)
-    with pytest.raises(InputError, match="different kinds"):
+    with pytest.raises(InputError, match="expected distributions of one type"):
         LogNormalMixture.mix([log_normal(), one], [0.5, 0.5])

@@ -586,77 +586,80 @@ W, M, V, R = vars(ONE).values()
 WT, MT, CT, RT = vars(MANY).values()
 
 BAD_CALLS = {
-    "no components": (lambda: NormalMixture(W[:0], M[:0], V[:0], R), r"shapes \(0,\), \(0, 3\).*S >= 1"),
+    "no components": (lambda: NormalMixture(W[:0], M[:0], V[:0], R), r"S >= 1, got \(0,\), \(0, 3\)"),
     "weights of another S": (
         lambda: NormalMixture(W[:1], M, V, R),
-        r"shapes \(1,\), \(2, 3\).*expected \(S\)",
+        r"shapes \(S\).*got \(1,\), \(2, 3\)",
     ),
-    "weights a row": (lambda: NormalMixture(W[:, None], M, V, R), r"shapes \(2, 1\)"),
-    "variance of another N": (lambda: NormalMixture(W, M, V[:, :2], R), r"\(2, 3\), \(2, 2\).*expected"),
+    "weights a row": (lambda: NormalMixture(W[:, None], M, V, R), r"got \(2, 1\)"),
+    "variance of another N": (lambda: NormalMixture(W, M, V[:, :2], R), r"expected.*\(2, 3\), \(2, 2\)"),
     "mean with T": (
         lambda: NormalMixture(W, MT, CT, RT),
-        r"expected \(S\), \(S, N\), \(S, N\), and \(\) or \(N\)",
+        r"expected .* \(S\), \(S, N\), \(S, N\), and \(\) or \(N\)",
     ),
-    "noise of another N": (lambda: NormalMixture(W, M, V, torch.ones(2)), r"\(2,\); expected"),
+    "noise of another N": (lambda: NormalMixture(W, M, V, torch.ones(2)), r"expected.* \(2,\)$"),
     "covariance without T": (
         lambda: MultivariateNormalMixture(WT, MT, CT[..., 0], RT),
-        r"\(2, 3, 2\), \(2, 3, 2\), \(2,\); expected \(S\), \(S, N, T\), \(S, N, T, T\), and \(T\) or",
+        r"\(S\), \(S, N, T\), \(S, N, T, T\), and \(T\) or .* \(2, 3, 2\), \(2, 3, 2\), \(2,\)$",
     ),
-    "mean without T": (lambda: MultivariateNormalMixture(WT, M, V, R), r"expected \(S\), \(S, N, T\)"),
-    "scalar noise for T": (lambda: MANY.with_noise(R), r"\(\); expected"),
+    "mean without T": (lambda: MultivariateNormalMixture(WT, M, V, R), r"expected .* \(S\), \(S, N, T\)"),
+    "scalar noise for T": (lambda: MANY.with_noise(R), r"expected.* \(\)$"),
     "weights, not logarithms": (
         lambda: NormalMixture(W.exp(), M, V, R),
-        r"sums to .*expected 1; give log_softmax",
+        r"expected .* to sum to 1, got .*; pass log_softmax",
     ),
     "y too long": (
         lambda: ONE.log_prob(torch.zeros(4)),
-        r"y has shape \(4,\), expected \(3,\); give one value",
+        r"y: expected shape \(3,\), got \(4,\); pass one value",
     ),
-    "y with K": (lambda: ONE.component_log_prob(torch.zeros(2, 3)), r"y has shape \(2, 3\), expected \(3,\)"),
-    "y in the ELBO": (lambda: ONE.expected_log_lik(torch.zeros(1)), r"y has shape \(1,\), expected \(3,\)"),
-    "y in the CRPS": (lambda: ONE.crps(torch.zeros(1)), r"y has shape \(1,\), expected \(3,\)"),
-    "y in the PIT": (lambda: ONE.pit(torch.zeros(2, 3)), r"y has shape \(2, 3\), expected \(3,\)"),
+    "y with K": (lambda: ONE.component_log_prob(torch.zeros(2, 3)), r"y: expected shape \(3,\), got \(2, 3\)"),
+    "y in the ELBO": (lambda: ONE.expected_log_lik(torch.zeros(1)), r"y: expected shape \(3,\), got \(1,\)"),
+    "y in the CRPS": (lambda: ONE.crps(torch.zeros(1)), r"y: expected shape \(3,\), got \(1,\)"),
+    "y in the PIT": (lambda: ONE.pit(torch.zeros(2, 3)), r"y: expected shape \(3,\), got \(2, 3\)"),
     "y in the cdf": (
         lambda: ONE.cdf(torch.zeros(3, 2)),
-        r"y has shape \(3, 2\), expected \(3,\), or \(K, 3\) .*give",
+        r"y: expected shape \(3,\), or \(K, 3\) .*got \(3, 2\); pass",
     ),
-    "a scalar in the cdf": (lambda: ONE.cdf(torch.tensor(0.0)), r"y has shape \(\), expected"),
-    "a cube in the cdf": (lambda: ONE.cdf(torch.zeros(2, 2, 3)), r"y has shape \(2, 2, 3\), expected"),
-    "y without T": (lambda: MANY.log_prob(torch.zeros(3)), r"y has shape \(3,\), expected \(3, 2\)"),
+    "a scalar in the cdf": (lambda: ONE.cdf(torch.tensor(0.0)), r"y: expected .*got \(\)"),
+    "a cube in the cdf": (lambda: ONE.cdf(torch.zeros(2, 2, 3)), r"y: expected .*got \(2, 2, 3\)"),
+    "y without T": (lambda: MANY.log_prob(torch.zeros(3)), r"y: expected shape \(3, 2\), got \(3,\)"),
     "T in the ELBO": (
         lambda: MANY.expected_log_lik(torch.zeros(3, 1)),
-        r"y has shape \(3, 1\), expected \(3, 2\)",
+        r"y: expected shape \(3, 2\), got \(3, 1\)",
     ),
-    "T in the CRPS": (lambda: MANY.crps(torch.zeros(2)), r"y has shape \(2,\), expected \(3, 2\)"),
-    "p = 0": (lambda: ONE.quantile(0.0), r"got p = 0.0, expected .* inside \(0, 1\); leave out 0 and 1"),
+    "T in the CRPS": (lambda: MANY.crps(torch.zeros(2)), r"y: expected shape \(3, 2\), got \(2,\)"),
+    "p = 0": (lambda: ONE.quantile(0.0), r"p: expected .* inside \(0, 1\), got 0.0"),
     "p = 1 among others": (lambda: ONE.quantile(torch.tensor([0.5, 1.0])), r"inside \(0, 1\)"),
-    "p = NaN": (lambda: ONE.quantile(math.nan), r"got p = nan"),
-    "p with two axes": (lambda: ONE.quantile(torch.full((2, 2), 0.5)), r"expected one number or K"),
-    "coverage of everything": (lambda: ONE.interval(1.0), r"got coverage 1.0, expected .* such as 0.9"),
-    "coverage of nothing": (lambda: ONE.interval(0.0), r"got coverage 0.0"),
-    "no samples": (lambda: ONE.sample(0), r"got 0 samples, expected at least 1"),
-    "no samples of T": (lambda: MANY.sample(-1), r"got -1 samples"),
-    "no samples for the entropy": (lambda: ONE.entropy(0), r"got 0 samples"),
-    "negative scale": (lambda: ONE.affine(0.0, -1.0), r"got scale -1.0, expected positive"),
+    "p = NaN": (lambda: ONE.quantile(math.nan), r"inside \(0, 1\), got nan"),
+    "p with two axes": (lambda: ONE.quantile(torch.full((2, 2), 0.5)), r"expected one number or a list"),
+    "coverage of everything": (lambda: ONE.interval(1.0), r"coverage: expected .* such as 0.9, got 1.0"),
+    "coverage of nothing": (lambda: ONE.interval(0.0), r"coverage: expected .* got 0.0"),
+    "no samples": (lambda: ONE.sample(0), r"expected at least 1 sample, got 0"),
+    "no samples of T": (lambda: MANY.sample(-1), r"sample, got -1"),
+    "no samples for the entropy": (lambda: ONE.entropy(0), r"sample, got 0"),
+    "negative scale": (lambda: ONE.affine(0.0, -1.0), r"scale: expected positive numbers, got -1.0"),
     "zero among scales": (lambda: MANY.affine(0.0, torch.tensor([1.0, 0.0])), r"expected positive"),
-    "NaN scale": (lambda: ONE.affine(0.0, math.nan), r"got scale nan"),
-    "scale a row": (lambda: ONE.affine(0.0, torch.ones(3)), r"scale \(3,\), expected \(\)"),
+    "NaN scale": (lambda: ONE.affine(0.0, math.nan), r"positive numbers, got nan"),
+    "scale a row": (
+        lambda: ONE.affine(0.0, torch.ones(3)),
+        r"expected shift and scale of shape \(\).*got \(\) and \(3,\)",
+    ),
     "shift of another T": (
         lambda: MANY.affine(torch.ones(3), 1.0),
-        r"shift has shape \(3,\).*expected \(\) or \(2,\)",
+        r"expected shift and scale of shape \(\) or \(2,\), got \(3,\)",
     ),
-    "output too high": (lambda: MANY.marginal(2), r"got output 2, expected 0 to 1; outputs count from 0"),
-    "output too low": (lambda: MANY.marginal(-1), r"got output -1, expected 0 to 1"),
-    "row that is not there": (lambda: ONE.rows([0, 3]), r"cannot take rows \[0, 3\] of 3: "),
-    "mask too short": (lambda: ONE.rows(torch.tensor([True])), r"cannot take rows .* of 3: "),
-    "rows by fractions": (lambda: ONE.rows(torch.tensor([0.5])), r"cannot take rows .* of 3: "),
-    "one row as a number": (lambda: ONE.rows(1), r"got 1, expected a slice .*write \[i\] for one row"),  # type: ignore[arg-type]
-    "nothing to join": (lambda: NormalMixture.concat([]), r"got no mixtures to join; give at least one"),
+    "output too high": (lambda: MANY.marginal(2), r"expected an output from 0 to 1, got 2"),
+    "output too low": (lambda: MANY.marginal(-1), r"expected an output from 0 to 1, got -1"),
+    "row that is not there": (lambda: ONE.rows([0, 3]), r"cannot select rows \[0, 3\] of 3: "),
+    "mask too short": (lambda: ONE.rows(torch.tensor([True])), r"cannot select rows .* of 3: "),
+    "rows by fractions": (lambda: ONE.rows(torch.tensor([0.5])), r"cannot select rows .* of 3: "),
+    "one row as a number": (lambda: ONE.rows(1), r"expected a slice .*got 1; use \[i\] for one row"),  # type: ignore[arg-type]
+    "nothing to join": (lambda: NormalMixture.concat([]), r"expected at least one mixture to concatenate, got none"),
     "other weights": (lambda: NormalMixture.concat([ONE, normal_mixture(S=2, seed=1)]), r"mixture 1 differs"),
     "other dtype": (lambda: NormalMixture.concat([ONE, ONE.to(torch.float32)]), r"mixture 1 differs"),
     "other outputs": (
         lambda: MultivariateNormalMixture.concat([MANY, MANY_OF_3]),
-        r"mixture 1 differs from mixture 0 in its weights, outputs or dtype; join what one model predicted",
+        r"mixture 1 differs from mixture 0 in weights, outputs or dtype; concatenate predictions of one model",
     ),
     "other class": (lambda: Mixture.concat([ONE, MANY]), r"mixture 1 differs"),
 }
@@ -673,7 +676,9 @@ def test_bad_calls_say_what_was_wrong(what: str) -> None:
 def test_a_variance_must_be_positive(bad: float) -> None:
     var = V.clone()
     var[1, 2] = bad
-    with pytest.raises(NumericalError, match=r"component 1 in row 2 is .*expected more than 0; raise the noise"):
+    with pytest.raises(
+        NumericalError, match=r"expected a positive variance, got .* for component 1 in row 2; raise the noise"
+    ):
         NormalMixture(W, M, var, torch.zeros((), dtype=F64))
 
 
@@ -709,5 +714,5 @@ def test_arrays_columns_and_lists_are_targets_too(kind: Callable[..., object]) -
 def test_other_targets_are_refused_in_words(y: object) -> None:
     mixture = normal_mixture()
     for ask in (mixture.log_prob, mixture.cdf, mixture.crps):
-        with pytest.raises(InputError, match="give one"):
+        with pytest.raises(InputError, match=r"pass one value|expected one number"):
             ask(y)

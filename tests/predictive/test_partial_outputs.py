@@ -148,7 +148,7 @@ def test_what_is_missing_gets_no_gradient_and_overflows_nothing(method: str, dty
 def test_one_look_is_all_that_whole_targets_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     looks, isnan = [], Tensor.isnan
     monkeypatch.setattr(Tensor, "isnan", lambda tensor: looks.append(tensor.shape) or isnan(tensor))
-    monkeypatch.setattr(maths, "_without", None)  # would raise if called
+    monkeypatch.setattr(maths, "_mask_missing", None)  # would raise if called
     mixture, y = mixture_of(), full_targets()
     for method in ("log_prob", "expected_log_lik", "crps"):
         looks.clear()
@@ -287,10 +287,10 @@ def test_select_is_the_joint_distribution_of_some_outputs() -> None:
 @pytest.mark.parametrize(
     ("outputs", "complaint"),
     [
-        ([0, 3], "got output 3, expected 0 to 2"),
-        ([-1], "got output -1, expected 0 to 2"),
-        ([], r"got outputs \[\], expected at least one"),
-        ([1, 1], r"got outputs \[1, 1\], expected at least one, and each only once"),
+        ([0, 3], "expected an output from 0 to 2, got 3"),
+        ([-1], "expected an output from 0 to 2, got -1"),
+        ([], r"expected at least one output, each only once, got \[\]"),
+        ([1, 1], r"expected at least one output, each only once, got \[1, 1\]"),
     ],
 )
 def test_outputs_that_cannot_be_selected(outputs: list[int], complaint: str) -> None:

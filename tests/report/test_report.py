@@ -22,7 +22,7 @@ from dspp import plots
 from dspp.errors import InputError, ModelFileError
 from dspp.predictive import NormalMixture
 from dspp.report import ReportData, TargetData, page, render, tables, write_report
-from dspp.report.numbers import THIN, beside, cell, count, number, percent, tidy
+from dspp.report.numbers import THIN, cell, number, number_with_spread, percent, tidy
 
 NASTY, EMOJI, DOLLARS = "<script>alert(1)</script>", "🌡️ temp", '$ & $ "#0b66a8" id="x" %'
 SECTIONS = ["scores", "calibration", "accuracy", "rows", "surprises", "inside", "made"]
@@ -183,7 +183,7 @@ def test_a_page_of_100_000_rows_is_small_and_soon_there() -> None:
     text = render(big)
     assert time.process_time() - start < 5.0
     assert len(text.encode()) < 1_500_000
-    assert f"Shown: 2{THIN}000 of 100{THIN}000 rows, evenly chosen." in text
+    assert "The figure shows 2,000 of 100,000 rows, evenly spaced." in text
 
 
 def test_one_row_is_enough() -> None:
@@ -217,7 +217,7 @@ def test_scores_are_explained_in_order_and_unknown_ones_shown_as_they_are() -> N
         ("NLL", "−1.303"),
         ("RMSE", "1"),
         ("90 % coverage", f"90.8{THIN}%"),
-        ("90 % width", f"12{THIN}346"),
+        ("90 % width", "12,346"),
         ("mystery", "3"),
     ]
     assert [bool(card.meaning) for card in cards] == [True, True, True, True, False]
@@ -232,7 +232,7 @@ def test_coverage_verdicts_follow_chance() -> None:
         return [row[-1] for row in tables.coverage_table(judged).rows]
 
     even = (np.arange(1_000) + 0.5) / 1_000
-    assert verdicts(even) == ["as promised"] * 4
+    assert verdicts(even) == ["calibrated"] * 4
     assert verdicts(0.5 + (even - 0.5) * 0.8) == ["too wide"] * 4
     assert verdicts(np.clip(0.5 + (even - 0.5) * 1.3, 0, 1)) == ["too narrow"] * 4
 
@@ -274,8 +274,8 @@ def test_of_many_inputs_the_most_relevant_are_shown_in_their_own_order() -> None
         (0.0, "0"),
         (0.012345, "0.01235"),
         (-12.3, "−12.3"),
-        (999.96, f"1{THIN}000"),
-        (12345.6, f"12{THIN}346"),
+        (999.96, "1,000"),
+        (12345.6, "12,346"),
         (1e-4, "0.0001"),
         (1.5e-7, f"1.5{THIN}×{THIN}10⁻⁷"),
         (-2.34567e9, f"−2.346{THIN}×{THIN}10⁹"),
@@ -291,10 +291,9 @@ def test_numbers_are_for_people(value: float, shown: str) -> None:
 
 
 def test_other_texts_are_for_people() -> None:
-    assert beside(101325.24, 0.3) == f"101{THIN}325.240"
-    assert beside(-1.53, 0.27) == "−1.530"
-    assert beside(5.0, 0.0) == "5"
-    assert count(1234567) == f"1{THIN}234{THIN}567"
+    assert number_with_spread(101325.24, 0.3) == "101,325.240"
+    assert number_with_spread(-1.53, 0.27) == "−1.530"
+    assert number_with_spread(5.0, 0.0) == "5"
     assert percent(0.9077) == f"90.8{THIN}%"
     assert [cell(v) for v in (2024, 2024.0, np.float32(0.5), "x" * 99, None, float("nan"))] == [
         "2024",
@@ -317,10 +316,10 @@ def test_the_weights_of_a_grid_are_summed_over_the_other_layers() -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"targets": [target("a", 3), target("b", 4)]}, "b: got 4 rows, expected 3, as others have"),
-        ({"targets": [target("a", 3)], "rows": {"x": [1]}}, r"rows\['x'\]: got 1 rows, expected 3"),
-        ({"targets": [target("a", 3)], "row_labels": [1]}, "row_labels: got 1 rows"),
-        ({"sites": [np.zeros((2, 1))], "weights": np.ones(3) / 3}, "weights: got 3, expected one for each"),
+        ({"targets": [target("a", 3), target("b", 4)]}, "b: expected 3 rows, as in other parts, got 4"),
+        ({"targets": [target("a", 3)], "rows": {"x": [1]}}, r"rows\['x'\]: expected 3 rows.* got 1"),
+        ({"targets": [target("a", 3)], "row_labels": [1]}, r"row_labels: expected 3 rows.* got 1"),
+        ({"sites": [np.zeros((2, 1))], "weights": np.ones(3) / 3}, "weights: expected one per component"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(parts: dict[str, Any], message: str) -> None:

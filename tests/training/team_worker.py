@@ -13,7 +13,7 @@ from dspp.errors import DsppError, NumericalError
 from dspp.objectives import OBJECTIVES
 from dspp.presets import PRESETS
 from dspp.training import fit, stop_on_signals
-from dspp.training.processes import ProcessGroup, join_launched
+from dspp.training.processes import ProcessGroup, join_processes
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(103, 3))
@@ -113,7 +113,7 @@ def lost(out: Path) -> dict:
 def main() -> None:
     out, jobs = Path(sys.argv[1]), sys.argv[2:]
     torch.set_num_threads(1)
-    with join_launched("cpu") as team:
+    with join_processes("cpu") as team:
         found = {job: globals()[job](out) for job in jobs}
         if team.rank == 0:
             (out / "found.json").write_text(json.dumps(found))

@@ -62,7 +62,7 @@ def test_a_run_stopped_anywhere_goes_on_bit_for_bit(tmp_path, never_stopped, sec
         except TrainingInterrupted as stopped:
             messages.append(str(stopped))
     assert len(messages) >= 8
-    assert all(f"go on from {path} with the same call and resume=True" in message for message in messages)
+    assert all(f"resume from {path} with the same call and resume=True" in message for message in messages)
     assert untimed(result) == untimed(never_stopped)
     assert os.listdir(tmp_path) == ["run"], "no lock, no temporary file"
 
@@ -115,7 +115,7 @@ def test_an_earlier_start_and_an_earlier_epoch_that_were_better_are_kept(tmp_pat
 
 def test_jitter_climbs_are_counted_once(tmp_path, monkeypatch):
     """Every factorisation of the first layer climbs a rung here."""
-    monkeypatch.setattr("dspp.gp.layer.whiten", _climbing("dspp.gp.layer.whiten"))
+    monkeypatch.setattr("dspp.gp.layer.factorise", _climbing("dspp.gp.layer.factorise"))
     whole = train(ONE_START)
     assert whole.jitter_climbs > 0
     with pytest.raises(TrainingInterrupted):
@@ -142,7 +142,7 @@ def test_a_finished_run_returns_its_result_at_once(tmp_path):
 
 def test_resuming_without_a_file_begins(tmp_path, never_stopped):
     assert untimed(train(checkpoint=tmp_path / "run", resume=True)) == untimed(never_stopped)
-    with pytest.raises(InputError, match="resume=True needs the file"):
+    with pytest.raises(InputError, match="resume=True: expected a file"):
         train(resume=True)
 
 
@@ -345,20 +345,20 @@ def stopped(tmp_path_factory):
 
 
 OTHER_RUNS = {
-    "rows": (lambda p: fit(SPEC, X + 1e-6, Y, X_val=X_VAL, y_val=Y_VAL, config=CONFIG, **p), r"in the data\."),
-    "targets": (lambda p: fit(SPEC, X, Y[::-1], X_val=X_VAL, y_val=Y_VAL, config=CONFIG, **p), r"in the data\."),
-    "no validation rows": (lambda p: fit(SPEC, X, Y, config=CONFIG, **p), r"in the data\."),
+    "rows": (lambda p: fit(SPEC, X + 1e-6, Y, X_val=X_VAL, y_val=Y_VAL, config=CONFIG, **p), r"in the data;"),
+    "targets": (lambda p: fit(SPEC, X, Y[::-1], X_val=X_VAL, y_val=Y_VAL, config=CONFIG, **p), r"in the data;"),
+    "no validation rows": (lambda p: fit(SPEC, X, Y, config=CONFIG, **p), r"in the data;"),
     "epochs": (
         lambda p: train(CONFIG.change(epochs=5, seed=8), **p),
-        r"in the training settings \(epochs: 4 there, 5 here; seed: 7 there, 8 here\)\. Go on",
+        r"in the training settings \(epochs: 4 in the checkpoint, 5 here; seed: 7 in the checkpoint, 8 here\); resume",
     ),
     "model": (
         lambda p: fit(preset("dspp", inducing=10, sites=3), X, Y, X_val=X_VAL, y_val=Y_VAL, config=CONFIG, **p),
-        r"in the model settings \(width: 2 there, 5 here\)",
+        r"in the model settings \(width: 2 in the checkpoint, 5 here\)",
     ),
     "all three": (
         lambda p: fit(preset("dspp", inducing=10, width=2, sites=3, beta=1.0), X, Y, config=ONE_START, **p),
-        r"the data and the model settings \(beta: 0.05 there, 1.0 here\) and the training settings",
+        r"the data and the model settings \(beta: 0.05 in the checkpoint, 1.0 here\) and the training settings",
     ),
 }
 
@@ -376,7 +376,7 @@ def test_another_run_is_refused_and_told_apart(tmp_path, stopped, case):
 def test_a_checkpoint_is_not_written_over(tmp_path, stopped):
     path = tmp_path / "run"
     path.write_bytes(stopped)
-    with pytest.raises(CheckpointError, match="there already; pass resume=True to go on from it, or delete"):
+    with pytest.raises(CheckpointError, match="already exists; pass resume=True to resume from it, or delete"):
         train(checkpoint=path)
     assert path.read_bytes() == stopped
 
@@ -402,7 +402,7 @@ def test_other_files_and_formats_are_refused(tmp_path, stopped):
     tensors, header = storage.read(path, CheckpointError)
     assert {"dspp", "torch", "threads", "spec", "config"} <= header.keys()
     storage.write(path, tensors, {**header, "version": 2}, CheckpointError)
-    with pytest.raises(CheckpointError, match="has version 2 of the format, this dspp reads 1"):
+    with pytest.raises(CheckpointError, match="expected version 1 of the format, got 2"):
         train(checkpoint=path, resume=True)
     storage.write(path, tensors, {**header, "format": "dspp model"}, CheckpointError)
     with pytest.raises(CheckpointError, match="not a checkpoint"):
@@ -411,7 +411,7 @@ def test_other_files_and_formats_are_refused(tmp_path, stopped):
         train(checkpoint=tmp_path, resume=True)
     with pytest.raises(InputError, match="expected the path of a file"):
         train(checkpoint="")
-    with pytest.raises(InputError, match="checkpoint_seconds: got -1"):
+    with pytest.raises(InputError, match="checkpoint_seconds: expected a number >= 0, got -1"):
         train(checkpoint=tmp_path / "new", checkpoint_seconds=-1)
 
 
@@ -425,7 +425,7 @@ def test_another_number_of_threads_is_noted(tmp_path):
         (note,) = train(config, checkpoint=tmp_path / "run", resume=True).notes
     finally:
         torch.set_num_threads(before)
-    assert note.startswith(f"begun with threads {before}, resumed with threads {before + 1}: ")
+    assert note.startswith(f"started with threads {before}, resumed with threads {before + 1}: ")
 
 
 def test_another_version_is_noted(tmp_path, stopped):
@@ -435,7 +435,7 @@ def test_another_version_is_noted(tmp_path, stopped):
     header = {name: value for name, value in header.items() if name != "digest"} | {"dspp": "99.0"}
     storage.write(path, tensors, {**header, "digest": storage.digest(tensors, header)}, CheckpointError)
     (note,) = train(checkpoint=path, resume=True).notes
-    assert note.startswith("begun with dspp 99.0, resumed with dspp ")
+    assert note.startswith("started with dspp 99.0, resumed with dspp ")
 
 
 # ---------------------------------------------------------------- saves that fail (promise 21)
@@ -443,7 +443,7 @@ def test_another_version_is_noted(tmp_path, stopped):
 
 @pytest.mark.parametrize("path", ["/proc/dspp-run", "/dev/null/run", "/no such folder/run"])
 def test_a_path_that_cannot_be_written_shows_before_training(path):
-    with no_step(), pytest.raises(CheckpointError, match=r"cannot write .*give a path in a folder"):
+    with no_step(), pytest.raises(CheckpointError, match=r"cannot write .*choose a path in an existing"):
         train(checkpoint=path)
 
 

@@ -389,7 +389,7 @@ def test_training_from_the_disk_is_training_from_memory(numbered: RowCache, dtyp
 
 
 def test_a_table_without_targets_is_no_source() -> None:
-    with pytest.raises(InputError, match="got no targets: pass y"):
+    with pytest.raises(InputError, match="expected targets y, got none"):
         fit(SPEC, np.zeros((5, 2)))
 
 
@@ -589,13 +589,13 @@ def test_a_full_disk_is_one_line_and_nothing_is_left(
     monkeypatch.undo()
     assert f"{tmp_path}/dspp-" in line
     assert ".rows needs " in line
-    assert "bytes, for which its disk has no room (No space left on device)" in line
+    assert "bytes, more than its disk has free (No space left on device)" in line
     assert os.listdir(tmp_path) == []
     monkeypatch.setattr(cache_module.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 10))
-    with stored_refused("bytes, for which its disk has no room"):
+    with stored_refused("bytes, more than its disk has free"):
         DSPPRegressor(progress=False).fit(ds.dataset(folder), "y", cache=tmp_path)
     monkeypatch.undo()
-    with stored_refused("No such file or directory; give the cache another folder"):
+    with stored_refused("No such file or directory; choose another cache folder"):
         DSPPRegressor(progress=False).fit(ds.dataset(folder), "y", cache=tmp_path / "nowhere")
     assert os.listdir(tmp_path) == []
 

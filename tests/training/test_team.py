@@ -76,7 +76,7 @@ def test_a_parameter_without_a_gradient_stays_where_it_is(two: tuple[dict, Path]
 def test_a_checkpoint_goes_on_in_another_number_of_processes(two: tuple[dict, Path]) -> None:
     found, out = two
     whole = team_worker.whole(out)
-    assert "go on from" in found["stopped"]["problem"]
+    assert "resume from" in found["stopped"]["problem"]
     assert_same(found["resumed"], whole)
     assert_same(team_worker.resumed(out), whole)
 
@@ -93,7 +93,7 @@ def test_a_lost_process_ends_the_others_and_leaves_the_checkpoint_good(tmp_path:
     assert time.monotonic() - begin < 60  # most of it starting Python
     said = (out / "lost").read_text()
     assert "another process of this run has ended" in said
-    assert "go on from" in said
+    assert "resume from" in said
     assert_same(team_worker.resumed(out), team_worker.whole(out))
 
 

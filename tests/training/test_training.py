@@ -228,13 +228,15 @@ def test_starts_are_compared_on_rows_from_everywhere():
 
 @pytest.mark.parametrize("name", ["snapshot_steps", "restart_rows"])
 def test_counts_below_one_are_refused(name):
-    with pytest.raises(InputError, match=f"{name}: expected 1 or more, got 0"):
+    with pytest.raises(InputError, match=f"{name}: expected at least 1, got 0"):
         fit(small(), X, Y, config=QUICK, **{name: 0})
 
 
 def test_a_network_that_normalises_batches_refuses_one_row():
     spec = preset("nn+ppgpr", inducing=4, features=(5, 3))
-    with pytest.raises(InputError, match=r"got 1 row of a batch of 1, expected 2 or more; give more rows, or another"):
+    with pytest.raises(
+        InputError, match=r"expected at least 2 rows, got 1 of a batch of 1; pass more rows, or another"
+    ):
         fit(spec, X[:5], Y[:5], config=QUICK.change(batch_size=1))
 
 
@@ -272,7 +274,7 @@ def test_fewer_inducing_points_than_asked_for_are_reported(caplog):
     with caplog.at_level("INFO", logger="dspp"):
         result = fit(small(), few, np.arange(140.0) / 70 - 1, config=QUICK.change(epochs=1))
     assert result.model.gp_layers[0].inducing_points.shape[1] == 7
-    assert "layer 1 of 2: 20 inducing points were asked for, but there are only 7 distinct rows" in result.notes[0]
+    assert "layer 1 of 2: expected 20 inducing points, but there are only 7 distinct rows" in result.notes[0]
     assert result.notes[0] in caplog.text
 
 
@@ -341,11 +343,11 @@ BAD = {
     "X is 1-D": (lambda: fit(small(), Y, Y), r"X"),
     "lengths differ": (lambda: fit(small(), X, Y[:-1]), r"240.*239|239.*240"),
     "empty": (lambda: fit(small(), X[:0], Y[:0]), r"X"),
-    "only X_val": (lambda: fit(small(), X, Y, X_val=X_VAL), r"only one of X_val and y_val"),
+    "only X_val": (lambda: fit(small(), X, Y, X_val=X_VAL), r"both X_val and y_val or neither, got only one"),
     "narrower X_val": (lambda: fit(small(), X, Y, X_val=X_VAL[:, :2], y_val=Y_VAL), r"3"),
     "y_val of other outputs": (
         lambda: fit(small(), X, Y, X_val=X_VAL, y_val=X_VAL),
-        r"y_val has shape \(80, 3\)",
+        r"y_val: .*got shape \(80, 3\)",
     ),
     "M < 1": (lambda: preset("dspp", inducing=0), r"inducing: expected at least 1, got 0"),
     "S < 1": (lambda: preset("dspp", sites=0), r"sites: expected at least 1, got 0"),
@@ -365,7 +367,7 @@ BAD = {
     ),
     "unknown device": (
         lambda: fit(small(), X, Y, config=TrainConfig(device="gpu9")),
-        r"unknown device 'gpu9'",
+        r"device: expected 'cpu' or 'cuda', got 'gpu9'",
     ),
     "unknown covariance": (
         lambda: preset("dspp", covariance="half"),
@@ -376,7 +378,7 @@ BAD = {
         r"dtype: expected one of float32, float64, got 'float16'",
     ),
     "noise below its floor": (lambda: fit(small(noise=1e-5), X, Y), r"noise_floor < noise"),
-    "gamma of 1": (lambda: fit(small("gamma-dgp", gamma=1.0), X, Y), r"gamma 1.0, expected a number > 1"),
+    "gamma of 1": (lambda: fit(small("gamma-dgp", gamma=1.0), X, Y), r"gamma: expected a number > 1, got 1.0"),
     "a grid too large": (lambda: fit(small(rule="qr1", sites=6, width=5), X, Y), r"7776 components.*QR3"),
 }
 

@@ -24,9 +24,9 @@ Trained = tuple["Fitted", "Evaluation | None"]
 
 def run(options: FitOptions, session: Session) -> None:
     """Train, save and score a model; under torchrun, as one of its processes."""
-    from dspp.training.processes import join_launched
+    from dspp.training.processes import join_processes
 
-    with join_launched(options.device) as group:
+    with join_processes(options.device) as group:
         session.quiet |= group.rank > 0
         if group.size > 1 and options.tune:
             raise InputError("--tune cannot run under torchrun; use --jobs for several processes")

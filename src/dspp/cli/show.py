@@ -23,11 +23,11 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], righ
 
 def score_table(title: str, scores: Mapping[str, float], place: "Place") -> list[Any]:
     """Return a table of the scores shown in this place, each with an explanation."""
-    from dspp.metrics import METRICS, of_several
+    from dspp.metrics import METRICS, have_several_outputs
     from dspp.report.tables import score_cards
 
     shown = {name: value for name, value in scores.items() if name not in METRICS or place in METRICS[name].shown}
-    rows = ((card.name, card.value, card.meaning) for card in score_cards(shown, of_several(scores)))
+    rows = ((card.name, card.value, card.meaning) for card in score_cards(shown, have_several_outputs(scores)))
     return table(title, ("score", "value", "meaning"), rows, right=(1,))
 
 

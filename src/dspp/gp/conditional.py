@@ -5,15 +5,15 @@ In the whitened basis (NOTATION.md), for a unit-variance kernel with nugget j, A
     mean = Aᵀ m                          paper eq. 7
     var  = 1 + j + Aᵀ (S − 1) A          paper eq. 8
 
-`plain` is that, as an oracle. `conditional` computes the same with a backward pass by hand: with gμ, gv the gradients
-of the loss in mean and var, H = (S − 1) A and R = A diag(2 gv) Aᵀ,
+`plain` computes exactly that, as an oracle. `conditional` has a hand-written backward pass: with gμ, gv the gradients
+of the loss with respect to mean and var, H = (S − 1) A and R = A diag(2 gv) Aᵀ,
 
     dA   = m gμᵀ + 2 H diag(gv)          dk(Z, x) = Bᵀ dA              B = L⁻¹
     dm   = A gμ                          dC       = R C                S = C Cᵀ
     dA Aᵀ = m (A gμ)ᵀ + (S − 1) R        dK_ZZ from it: `linalg.kernel_gradient`
 
-So three M×M×R products, each with a triangular matrix or result, whose zero halves are skipped block by block. Points
-are rows here (A is kept as Aᵀ, shape (R, M)), so that a chunk of rows is contiguous and stays in cache.
+These are three M×M×R products, each with a triangular matrix or result, whose zero halves are skipped block by block.
+Points are rows here (A is stored as Aᵀ, shape (R, M)), so that a chunk of rows is contiguous and stays in cache.
 """
 
 import itertools
@@ -30,15 +30,15 @@ from dspp.gp.kernels import KernelKind, augment
 from dspp.gp.linalg import kernel_gradient
 from dspp.gp.workspace import Lease
 
-TILE = 16  # numbers in whole registers are summed and raised to powers alike wherever they stand
+TILE = 16  # in whole registers, sums and powers round alike wherever a number is
 CHUNK_ROWS = 63 * TILE  # rows of k(x, Z) handled at a time: 1.2 MB for M = 300 in float32
-BLOCKS = 3  # pieces a triangular matrix is cut into; a third of each product is skipped
+BLOCKS = 3  # a triangular matrix is cut into; a third of each product is skipped
 
 Moments = tuple[Float[Tensor, "W R"], Float[Tensor, "W R"]]
 
 
 def plain(kind: type[KernelKind], x: Tensor, z: Tensor, K: Tensor, m: Tensor, S: Tensor, jitter: Tensor) -> Moments:
-    """The four-line oracle, differentiated by autograd. Arguments as in `conditional`, with S for C and no B."""
+    """Compute the moments as an oracle for autograd. Arguments as in `conditional`, with S for C and no B."""
     L = torch.linalg.cholesky(K + torch.diag_embed(jitter[:, None].expand(K.shape[:-1])))
     t2 = (z.unsqueeze(-2) - x.unsqueeze(-3)).square().sum(-1)
     A = torch.linalg.solve_triangular(L, kind.value(t2), upper=False)  # (W, M, R)
@@ -56,20 +56,20 @@ def conditional(
     C: Float[Tensor, "W M *M"],
     jitter: Float[Tensor, " W"],
 ) -> Moments:
-    """Mean and variance of W unit-variance GPs at R rows.
+    """Return mean and variance of W unit-variance GPs at R rows.
 
     Args:
         kind: the kernel's shape.
         x: rows, scaled by the length scales.
         z: inducing points, scaled likewise.
-        K: the unit kernel matrix of z, for its gradient only.
+        K: the unit kernel matrix of z, only for its gradient.
         B: L⁻¹ of K + jitter, in the dtype of x.
         m: whitened mean of q(u).
         C: root of the whitened covariance S = C Cᵀ of q(u): its diagonal (W, M) or lower triangular (W, M, M).
         jitter: the nugget j of each GP.
     """
     S1 = covariance_excess(C)
-    centre = z.detach().mean(-2, keepdim=True)  # distances do not depend on it; the digits of float32 do
+    centre = z.detach().mean(-2, keepdim=True)  # does not change distances, but saves digits in float32
     mean, update = _Conditional.apply(x - centre, z - centre, K, B, m, C, S1, kind)  # type: ignore[no-untyped-call]
     return mean, _variance(update, jitter)
 
@@ -78,9 +78,9 @@ def conditional(
 class Frozen:
     """What predictions need of the inducing points, in the basis in which S − 1 is diagonal.
 
-    With S − 1 = U E Uᵀ, L⁻¹ becomes Uᵀ L⁻¹ and m becomes Uᵀ m: a full S then costs one product a row instead of two.
-    M is filled up to whole registers with points that count for nothing, so that a row's result does not depend on
-    which other rows come with it.
+    With S − 1 = U E Uᵀ, L⁻¹ becomes Uᵀ L⁻¹ and m becomes Uᵀ m: a full S then costs one product per row instead of two.
+    M is padded to whole registers with points of zero weight, so that a row's result does not depend on the rows
+    predicted together with it.
     """
 
     z: Float[Tensor, "W M D"]  # scaled
@@ -88,11 +88,11 @@ class Frozen:
     m: Float[Tensor, "W M"]
     excess: Float[Tensor, "W M"]  # E
     jitter: Float[Tensor, " W"]
-    triangular: bool  # whether B still is: a diagonal S needs no other basis
+    triangular: bool  # whether B still is: a diagonal S needs no change of basis
 
     @classmethod
     def make(cls, z: Tensor, B: Tensor, m: Tensor, C: Tensor, jitter: Tensor) -> "Frozen":
-        """From the arguments of `conditional`."""
+        """Freeze the arguments of `conditional`."""
         E = covariance_excess(C)
         if C.dim() == 3:
             E, U = torch.linalg.eigh(E.to(torch.float64))
@@ -103,7 +103,7 @@ class Frozen:
         return cls(z, pad(B, (0, more, 0, more)), pad(m, (0, more)), pad(E, (0, more)), jitter, C.dim() == 2)
 
     def moments(self, kind: type[KernelKind], x: Float[Tensor, "W R D"]) -> Moments:
-        """Mean and variance, as `conditional` gives them."""
+        """Return mean and variance, as `conditional` does."""
         centre = self.z.mean(-2, keepdim=True)
         xa, za = augment(x - centre, self.z - centre)
         mean, update, _ = _moments(kind, xa, za, self.B, self.m, self.excess, False, self.triangular)
@@ -111,13 +111,13 @@ class Frozen:
 
 
 def _variance(update: Float[Tensor, "W R"], jitter: Float[Tensor, " W"]) -> Float[Tensor, "W R"]:
-    """1 + j + Aᵀ (S − 1) A, of which var ≥ j holds exactly."""
+    """Return 1 + j + Aᵀ (S − 1) A, clamped to var ≥ j, which holds in exact arithmetic."""
     return torch.maximum(1 + jitter.unsqueeze(-1) + update, jitter.unsqueeze(-1))
 
 
 @torch.no_grad()
 def covariance_excess(C: Float[Tensor, "W M *M"]) -> Float[Tensor, "W M *M"]:
-    """S − 1 for S = C Cᵀ; its gradient goes to C by hand, below."""
+    """Return S − 1 for S = C Cᵀ, without gradient: the backward pass below adds that of C."""
     if C.dim() == 2:
         return C.square() - 1
     C = C.tril()
@@ -175,7 +175,7 @@ def _moments(
     keep: bool,
     triangular: bool = True,
 ) -> tuple[Tensor, Tensor, list[Lease]]:
-    """Aᵀ m, Aᵀ (S − 1) A and, to keep for the backward pass, A, the kernel's slope and (for a full S) H."""
+    """Return Aᵀ m, Aᵀ (S − 1) A and, if `keep`, A, the kernel's slope and (for a full S) H for the backward pass."""
     (W, R, _), M = xa.shape, B.shape[-1]
     full = S1.dim() == 3
     mean, update = xa.new_empty(W, R), xa.new_empty(W, R)
@@ -201,7 +201,7 @@ def _moments(
 
 
 def _matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, C: Tensor, S1: Tensor, dm: Tensor) -> tuple[Tensor, Tensor]:
-    """dK_ZZ and dC from R, of which only the lower triangle is valid."""
+    """Return dK_ZZ and dC from R, of which only the lower triangle is valid."""
     rank_one = m.unsqueeze(-1) * dm.unsqueeze(-2)  # m (A gμ)ᵀ
     if C.dim() == 2:
         dC = C * RR.diagonal(dim1=-2, dim2=-1)
@@ -214,7 +214,7 @@ def _matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, C: Tensor, S1: Tensor, d
 def _point_gradients(
     xa: Tensor, za: Tensor, from_x: Tensor, from_z: Tensor, slope_factor: float
 ) -> tuple[Tensor, Tensor]:
-    """Gradients in x and z from the products of dLoss/dt² with the augmented factors: d|x − z|²/dx = 2 (x − z)."""
+    """Return the gradients of x and z from products of dLoss/dt² with augmented factors: d|x − z|²/dx = 2 (x − z)."""
     x, z = -0.5 * xa[..., :-2], za.mT[..., :-2]
     g_z, g_rows = from_x[..., :-2], from_x[..., -2:-1]  # g z and Σ_z g, by rows of x
     g_x, g_columns = -0.5 * from_z[..., :-2], from_z[..., -1:]  # gᵀ x and Σ_x g, by rows of z
@@ -230,27 +230,27 @@ def _chunks(W: int, R: int) -> Iterator[tuple[int, slice, int]]:
 
 
 def _edges(M: int) -> list[tuple[int, int]]:
-    """The blocks that a triangular M×M matrix is cut into."""
+    """Return the blocks into which a triangular M×M matrix is cut."""
     blocks = BLOCKS if M >= 96 else 1
     cuts = [M * i // blocks // 16 * 16 for i in range(blocks)] + [M]  # 16: whole registers for the product's kernel
     return list(itertools.pairwise(cuts))
 
 
 def _times_lower_transpose(k: Tensor, B: Tensor, out: Tensor) -> Tensor:
-    """K Bᵀ for lower triangular B: column block [i, j) needs the columns of K before j only."""
+    """Compute K Bᵀ for lower triangular B: column block [i, j) needs only the columns of K before j."""
     for i, j in _edges(len(B)):
         torch.mm(k[:, :j], B[i:j, :j].mT, out=out[:, i:j])
     return out
 
 
 def _times_lower(a: Tensor, B: Tensor, out: Tensor) -> Tensor:
-    """A B for lower triangular B: column block [i, j) needs the columns of A from i on only."""
+    """Compute A B for lower triangular B: column block [i, j) needs only the columns of A from i on."""
     for i, j in _edges(len(B)):
         torch.mm(a[:, i:], B[i:, i:j], out=out[:, i:j])
     return out
 
 
 def _add_lower_of_product(total: Tensor, s: Tensor, a: Tensor) -> None:
-    """Add sᵀ a to `total`, the blocks on and below the diagonal only."""
+    """Add sᵀ a to `total`, but only the blocks on and below the diagonal."""
     for i, j in _edges(len(total)):
         total[i:, i:j].addmm_(s[:, i:].mT, a[:, i:j])

@@ -1,4 +1,4 @@
-"""q(u): the whitened Gaussian at the inducing points, its KL divergence, and where inducing points start."""
+"""q(u): the whitened Gaussian at the inducing points, its KL divergence, and the initial inducing points."""
 
 import torch
 from jaxtyping import Float
@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from dspp.errors import InputError
 
-START_ROWS = 20_000  # a model starts from this many rows at most: more does not move 300 centres
-_SMALL = 1e-30  # keeps log S finite for an S that was driven to 0
+START_ROWS = 20_000  # at most so many rows initialise a model: more do not move 300 centres
+_SMALL = 1e-30  # keeps log S finite if S underflows to 0
 
 
 class WhitenedGaussian(nn.Module):
@@ -24,19 +24,19 @@ class WhitenedGaussian(nn.Module):
 
     @property
     def full(self) -> bool:
-        """Whether S is a whole matrix."""
+        """Whether S is a full matrix."""
         return self.root.dim() == 3
 
     @property
     def covariance(self) -> Float[Tensor, "W M *M"]:
-        """S, its diagonal (W, M) or the whole matrix (W, M, M)."""
+        """S, its diagonal (W, M) or the full matrix (W, M, M)."""
         if not self.full:
             return self.root.square()
         C = self.root.tril()
         return C @ C.mT
 
     def kl(self) -> Float[Tensor, ""]:
-        """Σ_w KL(N(m, S) | N(0, 1)) = ½ Σ_w (|m|² + tr S − M − log det S)."""
+        """Return Σ_w KL(N(m, S) | N(0, 1)) = ½ Σ_w (|m|² + tr S − M − log det S)."""
         C = self.root.tril() if self.full else self.root
         diagonal = C.diagonal(dim1=-2, dim2=-1) if self.full else C
         log_det = diagonal.square().clamp_min(_SMALL).log().sum()
@@ -44,7 +44,7 @@ class WhitenedGaussian(nn.Module):
 
 
 def start_rows(x: Float[Tensor, "N D"], num_points: int, generator: torch.Generator) -> Float[Tensor, "K D"]:
-    """At most START_ROWS rows to start from, with at least `num_points` distinct ones among them if there are any."""
+    """Draw at most START_ROWS rows, with at least `num_points` distinct ones among them if x has as many."""
     if len(x) <= START_ROWS:
         return x
     rows = x[torch.randperm(len(x), generator=generator)[:START_ROWS]]
@@ -55,23 +55,21 @@ def start_rows(x: Float[Tensor, "N D"], num_points: int, generator: torch.Genera
 
 
 def kmeans_points(x: Float[Tensor, "N D"], num_points: int, generator: torch.Generator) -> Float[Tensor, "M D"]:
-    """Centres of k-means over the rows: where inducing points start.
+    """Return k-means centres of the rows, as initial inducing points.
 
-    There are never more centres than distinct rows; the caller compares the length of the result with `num_points`.
+    There are never more centres than distinct rows, so the result may be shorter than `num_points`.
     """
     if num_points < 1:
-        raise InputError(f"got {num_points} inducing points, expected at least 1; pass inducing >= 1")
+        raise InputError(f"expected at least 1 inducing point, got {num_points}; pass inducing >= 1")
     rows = x.detach().to("cpu", torch.float64)
     distinct: Tensor = torch.unique(rows, dim=0)
     if len(distinct) <= num_points:
         return distinct.to(x)
-    from sklearn.cluster import KMeans, MiniBatchKMeans  # here: predictions do not wait for it
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # imported here so that loading a model stays fast
     from threadpoolctl import threadpool_limits
 
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
     fit = MiniBatchKMeans if len(rows) > 10 * num_points else KMeans
-    with threadpool_limits(
-        1, user_api="openmp"
-    ):  # with more, the order of sums and so the last bits are left to chance
+    with threadpool_limits(1, user_api="openmp"):  # with more, the order of sums and thus the last bits vary
         centres = fit(num_points, n_init=1, random_state=seed).fit(rows.numpy()).cluster_centers_
     return torch.as_tensor(centres).to(x)

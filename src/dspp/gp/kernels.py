@@ -1,8 +1,8 @@
-"""Stationary kernels with one length scale an input dimension (ARD).
+"""Stationary kernels with one length scale per input dimension (ARD).
 
 A kernel kind is a function of one number, the scaled squared distance t² = factor · Σ_d ((x_d − z_d)/ℓ_d)², and is
-written twice: `value` is the formula, differentiable by autograd; `fill` computes the same and its slope dk/dt² into
-given buffers, for the hot path (`conditional.py`). No square root is differentiated, so coincident points are safe.
+written twice: `value` is the formula, differentiable by autograd; `fill` writes its value and slope dk/dt² to given
+buffers, for the hot path (`conditional.py`). No square root is differentiated, so coincident points are safe.
 """
 
 import math
@@ -23,24 +23,24 @@ KERNELS: Registry[type["KernelKind"]] = Registry("kernel")
 class KernelKind(ABC):
     """The shape of a unit-variance stationary kernel as a function of t²."""
 
-    factor: ClassVar[float]  # t² = factor · r², so that the formulas below carry no constants
+    factor: ClassVar[float]  # t² = factor · r², so that the formulas below have no constants
     slope_factor: ClassVar[float]  # dk/dt² = slope_factor · slope
-    horizon: ClassVar[float]  # a t² where k < 1e-26: farther points are taken to be there (denormal numbers are slow)
-    kink: ClassVar[bool] = False  # at t = 0, where the slope has no limit: a rounding error of t² would have a huge one
+    horizon: ClassVar[float]  # a t² with k < 1e-26, at which t² is clamped: denormal numbers are slow
+    kink: ClassVar[bool] = False  # at t = 0 with infinite slope, where rounding errors of t² would matter
 
     @staticmethod
     @abstractmethod
     def value(t2: Tensor) -> Tensor:
-        """The formula."""
+        """Return k(t²)."""
 
     @staticmethod
     @abstractmethod
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
-        """Write k(t²) to `k` and (dk/dt²) / slope_factor to `slope`; `t2` is left alone."""
+        """Write k(t²) to `k` and (dk/dt²) / slope_factor to `slope`; `t2` is not modified."""
 
 
 def _safe_sqrt(t2: Tensor) -> Tensor:
-    """√t² whose gradient at 0 is 0 instead of infinity."""
+    """Return √t² with gradient 0 instead of infinity at 0."""
     positive = t2 > 0
     return torch.where(positive, torch.where(positive, t2, 1.0).sqrt(), 0.0)
 
@@ -49,7 +49,7 @@ _LOG2_E = math.log2(math.e)
 
 
 def _exp_minus(t: Tensor, out: Tensor) -> Tensor:
-    """e⁻ᵗ into `out`, as a power of 2: torch's exp2 takes half the time of its exp."""
+    """Write e⁻ᵗ to `out`, as a power of 2: torch's exp2 takes half the time of its exp."""
     return torch.mul(t, -_LOG2_E, out=out).exp2_()
 
 
@@ -63,12 +63,12 @@ class RBF(KernelKind):
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
-        """The formula."""
+        """Return k(t²)."""
         return torch.exp(-0.5 * t2)
 
     @staticmethod
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
-        """Value and slope into buffers."""
+        """Write value and slope to buffers."""
         torch.mul(t2, -0.5 * _LOG2_E, out=k).exp2_()
         slope.copy_(k)
 
@@ -84,12 +84,12 @@ class Matern12(KernelKind):
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
-        """The formula."""
+        """Return k(t²)."""
         return torch.exp(-_safe_sqrt(t2))
 
     @staticmethod
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
-        """Value and slope into buffers."""
+        """Write value and slope to buffers."""
         torch.sqrt(t2, out=slope)
         _exp_minus(slope, out=k)
         slope.reciprocal_().mul_(k).masked_fill_(t2 <= 0, 0.0)
@@ -105,13 +105,13 @@ class Matern32(KernelKind):
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
-        """The formula."""
+        """Return k(t²)."""
         t = _safe_sqrt(t2)
         return (1 + t) * torch.exp(-t)
 
     @staticmethod
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
-        """Value and slope into buffers."""
+        """Write value and slope to buffers."""
         torch.sqrt(t2, out=k)
         _exp_minus(k, out=slope)
         torch.addcmul(slope, k, slope, out=k)
@@ -127,13 +127,13 @@ class Matern52(KernelKind):
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
-        """The formula."""
+        """Return k(t²)."""
         t = _safe_sqrt(t2)
         return (1 + t + t2 / 3) * torch.exp(-t)
 
     @staticmethod
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
-        """Value and slope into buffers."""
+        """Write value and slope to buffers."""
         torch.sqrt(t2, out=slope)  # t
         _exp_minus(slope, out=k)  # e⁻ᵗ
         torch.addcmul(k, slope, k, out=slope)  # (1 + t) e⁻ᵗ
@@ -164,7 +164,7 @@ class _KernelMatrix(torch.autograd.Function):
 
 
 class _SelfKernelMatrix(torch.autograd.Function):
-    """The same of points with themselves, in float64; the gradient, from the symmetric part, in the dtype of x."""
+    """The matrix of points with themselves, in float64; its gradient, from the symmetric part, in the dtype of x."""
 
     @staticmethod
     def forward(ctx, x, kind):  # type: ignore[no-untyped-def]
@@ -188,13 +188,13 @@ class _SelfKernelMatrix(torch.autograd.Function):
 
 
 def squared_distance(x: Float[Tensor, "W R D"], z: Float[Tensor, "W M D"]) -> Float[Tensor, "W R M"]:
-    """|x − z|² for every pair, as one product of centred points, so that an offset common to both costs no digits."""
+    """Return |x − z|² for all pairs, as a product of centred points, so that a common offset costs no digits."""
     centre = z.mean(-2, keepdim=True)
     return torch.matmul(*augment(x - centre, z - centre)).clamp_min_(0.0)
 
 
 def augment(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors whose product is |x − z|²: [−2x, |x|², 1] and [z, 1, |z|²]ᵀ."""
+    """Return factors whose product is |x − z|²: [−2x, |x|², 1] and [z, 1, |z|²]ᵀ."""
     x2, z2 = x.square().sum(-1, keepdim=True), z.square().sum(-1, keepdim=True)
     return (
         torch.cat([-2 * x, x2, torch.ones_like(x2)], dim=-1),
@@ -211,41 +211,41 @@ class ARDKernel(nn.Module):
     def __init__(self, kind: str, width: int, num_inputs: int, lengthscale: float = 1.0) -> None:
         super().__init__()
         self.kind = KERNELS[kind]
-        f32 = torch.float32  # whatever torch's default is: the same seed gives the same model
+        f32 = torch.float32  # whatever torch's default, so that the same seed gives the same model
         self.raw_lengthscale = nn.Parameter(torch.full((width, num_inputs), inverse_softplus(lengthscale), dtype=f32))
         self.raw_outputscale = nn.Parameter(torch.full((width,), inverse_softplus(1.0), dtype=f32))
 
     @property
     def lengthscale(self) -> Float[Tensor, "W D"]:
-        """ℓ > 0."""
+        """Length scales ℓ > 0."""
         return softplus(self.raw_lengthscale)
 
     @property
     def outputscale(self) -> Float[Tensor, " W"]:
-        """σ² > 0, the prior variance of each GP."""
+        """Prior variance σ² > 0 of each GP."""
         return softplus(self.raw_outputscale)
 
     def scale(self, x: Float[Tensor, "*W R D"]) -> Float[Tensor, "W R D"]:
-        """Divide by the length scales, so that t² is a plain squared distance."""
+        """Divide by the length scales, so that t² is a squared distance."""
         scaled: Tensor = x * (self.kind.factor**0.5 / self.lengthscale).unsqueeze(-2)
         return scaled
 
     def unit_matrix(self, x: Float[Tensor, "W R D"], z: Float[Tensor, "W M D"]) -> Float[Tensor, "W R M"]:
-        """The kernel matrix without the output scale, of points that `scale` has scaled."""
+        """Return the kernel matrix of scaled points, without the output scale."""
         if x is z:
             return self.exact_matrix(x).to(x.dtype)
         return _KernelMatrix.apply(x, z, self.kind)  # type: ignore[no-any-return, no-untyped-call]
 
     def exact_matrix(self, z: Float[Tensor, "W M D"]) -> Float[Tensor, "W M M"]:
-        """The matrix of scaled points with themselves, in float64, to be factorised."""
+        """Return the unit kernel matrix of scaled points with themselves, in float64, to be factorised."""
         return _SelfKernelMatrix.apply(z, self.kind)  # type: ignore[no-any-return, no-untyped-call]
 
     def forward(self, x: Float[Tensor, "*W R D"], z: Float[Tensor, "*W M D"]) -> Float[Tensor, "W R M"]:
-        """The kernel matrix of unscaled points, output scale included."""
+        """Return the kernel matrix of unscaled points, including the output scale."""
         return self.outputscale[:, None, None] * self.unit_matrix(self.scale(x), self.scale(z))
 
 
 def inverse_softplus(value: float) -> float:
-    """The number whose softplus is `value` > 0."""
+    """Return the number whose softplus is `value` > 0."""
     v = torch.tensor(value, dtype=torch.float64)
     return float(v + torch.log(-torch.expm1(-v)))

@@ -1,4 +1,4 @@
-"""A layer: W sparse GPs side by side, (S, N, D) -> mean and variance, each (S, N, W)."""
+"""A layer of W sparse GPs: (S, N, D) -> mean and variance, each (S, N, W)."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from dspp.errors import NumericalError
 from dspp.gp.conditional import TILE, Frozen, conditional
 from dspp.gp.inducing import WhitenedGaussian
 from dspp.gp.kernels import ARDKernel
-from dspp.gp.linalg import Whitening, whiten, whitened
+from dspp.gp.linalg import Whitening, factorise, whiten
 from dspp.gp.means import Mean
 
 LayerMoments = tuple[Float[Tensor, "S N W"], Float[Tensor, "S N W"]]
@@ -42,11 +42,11 @@ class GPLayer(nn.Module):
     Args:
         mean: the mean function.
         kernel: the kernels.
-        points: where the inducing points start, (M, D), the same for the W GPs.
+        points: initial inducing points (M, D), the same for all W GPs.
         full: whether q(u) has a full covariance.
         jitter: the nugget of the unit kernel.
-        mean_points: where the points of the mean basis start, (M', D).
-        name: how errors call this layer.
+        mean_points: initial points of the mean basis, (M', D).
+        name: name of the layer in error messages.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class GPLayer(nn.Module):
         self.inducing_points = nn.Parameter(points.detach().expand(width, *points.shape).clone())
         self.q = WhitenedGaussian(width, len(points), full)
         self.jitter, self.name = jitter, name
-        self.climbs = 0  # rungs of the jitter ladder climbed so far
+        self.climbs = 0  # increases of the jitter so far
         self.mean_points: nn.Parameter | None = None
         if mean_points is not None:
             self.mean_points = nn.Parameter(mean_points.detach().expand(width, *mean_points.shape).clone())
@@ -74,7 +74,7 @@ class GPLayer(nn.Module):
         self._cached: tuple[_Solved, Frozen] | None = None
 
     def forward(self, x: Float[Tensor, "S N D"], mean_x: Float[Tensor, "S N E"] | None = None) -> LayerMoments:
-        """Mean and variance at each row; the mean function reads `mean_x` where it is given (skip connections)."""
+        """Return mean and variance at each row; the mean function reads `mean_x` if given (skip connections)."""
         S, N, D = x.shape
         rows, kind = self.kernel.scale(x.reshape(1, S * N, D)), self.kernel.kind
         if self._cached is not None:
@@ -89,9 +89,9 @@ class GPLayer(nn.Module):
         scale = self.kernel.outputscale.unsqueeze(-1)
         mean, var = scale.sqrt() * mean, scale * var  # (W, S·N)
         prior_mean = self.mean(x if mean_x is None else mean_x)
-        return self._finite(prior_mean + mean.mT.reshape(S, N, -1), var.mT.reshape(S, N, -1))
+        return self._check_finite(prior_mean + mean.mT.reshape(S, N, -1), var.mT.reshape(S, N, -1))
 
-    def _finite(self, mean: Tensor, var: Tensor) -> LayerMoments:
+    def _check_finite(self, mean: Tensor, var: Tensor) -> LayerMoments:
         if not math.isfinite(float(mean.detach().sum() + var.detach().sum())):
             raise NumericalError(
                 f"{self.name}: mean or variance is not finite; standardise the inputs, lower the learning rate, or use "
@@ -100,7 +100,7 @@ class GPLayer(nn.Module):
         return mean, var
 
     def kl(self) -> Float[Tensor, ""]:
-        """KL(q(u) | p(u)), summed over the W GPs."""
+        """Return KL(q(u) | p(u)), summed over the W GPs."""
         kl = self.q.kl()
         if self.mean_points is None:
             return kl
@@ -109,18 +109,18 @@ class GPLayer(nn.Module):
         return kl + solved.basis[2]
 
     def cache(self, keep: bool) -> None:
-        """Keep (or forget) what does not depend on x. While kept, changes of the parameters go unnoticed."""
+        """Cache what does not depend on x, or clear the cache; a cached layer ignores changes of its parameters."""
         self._cached = None
         if keep:
             with torch.no_grad():
                 s = self._solve(count=True)
-                self._cached = _whole_tiles(s), Frozen.make(s.z, s.B, s.m, s.C, s.jitter)
+                self._cached = _pad_basis(s), Frozen.make(s.z, s.B, s.m, s.C, s.jitter)
 
     def _solve(self, count: bool = False) -> _Solved:
         z = self.kernel.scale(self.inducing_points)
         K = self.kernel.exact_matrix(z)
-        result = whiten(K, self.jitter, self.name)
-        self.climbs += result.climbs if count else 0  # once a step, once a predictor
+        result = factorise(K, self.jitter, self.name)
+        self.climbs += result.climbs if count else 0  # once per step, once per predictor
         B, jitter = result.inverse_root.to(z.dtype), result.jitter.to(z.dtype)
         solved = _Solved(z, K, B, self.q.mean, self.q.root, jitter)
         return solved if self.mean_points is None else self._decouple(solved, result)
@@ -131,7 +131,7 @@ class GPLayer(nn.Module):
         points, a = self.kernel.scale(self.mean_points), self.mean_coefficients
         points64, z64 = points.to(torch.float64), s.z.to(torch.float64)
         a64 = a.to(torch.float64).unsqueeze(-1)
-        projected = whitened(
+        projected = whiten(
             (self.kernel.unit_matrix(z64, points64) @ a64).squeeze(-1), s.K, whitening.inverse_root
         )  # A'a
         prior = a64 * (self.kernel.unit_matrix(points64, points64) @ a64 + whitening.jitter[:, None, None] * a64)
@@ -139,8 +139,8 @@ class GPLayer(nn.Module):
         return replace(s, m=s.m - projected.to(s.m.dtype), basis=(points, a, kl))
 
 
-def _whole_tiles(s: _Solved) -> _Solved:
-    """The mean basis filled up with points that count for nothing, for the reason given in `Frozen`."""
+def _pad_basis(s: _Solved) -> _Solved:
+    """Pad the mean basis with points of zero weight, for the reason given in `Frozen`."""
     if s.basis is None:
         return s
     points, a, kl = s.basis

@@ -1,7 +1,7 @@
-"""The only Cholesky of kernel matrices, and the gradient that goes back through it.
+"""The only Cholesky factorisation of kernel matrices, and its gradient.
 
-Everything is written in terms of B = L⁻¹ where K_ZZ + jitter = L Lᵀ: a product with B is twice as fast as a triangular
-solve and, unlike K⁻¹, B keeps the digits of the variance in float32.
+Everything is written in terms of B = L⁻¹, where K_ZZ + jitter = L Lᵀ: a product with B is twice as fast as a triangular
+solve and, unlike K⁻¹, B preserves the digits of the variance in float32.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ JITTER_LADDER = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
 
 @dataclass(frozen=True)
 class Whitening:
-    """B = L⁻¹ for W kernel matrices, and what it took to get it."""
+    """B = L⁻¹ for W kernel matrices, and the jitter it needed."""
 
     inverse_root: Float[Tensor, "W M M"]  # float64, lower triangular
-    jitter: Float[Tensor, " W"]  # what was added to each diagonal, in units of the unit kernel
-    climbs: int  # rungs climbed above the configured jitter, summed over the W matrices
+    jitter: Float[Tensor, " W"]  # added to each diagonal of the unit kernel
+    climbs: int  # increases above the configured jitter, summed over the W matrices
 
 
-def whiten(K: Float[Tensor, "W M M"], jitter: float, where: str) -> Whitening:
+def factorise(K: Float[Tensor, "W M M"], jitter: float, where: str) -> Whitening:
     """Factorise K + jitter·1 in float64, with more jitter (counted) for the matrices that need it.
 
     Raises:
@@ -54,7 +54,7 @@ def _with_diagonal(K: Tensor, jitter: Tensor) -> Tensor:
 
 
 def _triangular_inverse(L: Float[Tensor, "W M M"], leaf: int = 160) -> Float[Tensor, "W M M"]:
-    """L⁻¹ by halves: [[L₁, 0], [C, L₂]]⁻¹ = [[L₁⁻¹, 0], [−L₂⁻¹ C L₁⁻¹, L₂⁻¹]]; mostly products, hence fast."""
+    """Compute L⁻¹ by halves: [[L₁, 0], [C, L₂]]⁻¹ = [[L₁⁻¹, 0], [−L₂⁻¹ C L₁⁻¹, L₂⁻¹]]; mostly products, hence fast."""
     M = L.shape[-1]
     if leaf >= M:
         eye = torch.eye(M, dtype=L.dtype, device=L.device)
@@ -81,14 +81,14 @@ def _explain(K: Tensor, where: str, jitter: float) -> str:
 
 
 def kernel_gradient(B: Float[Tensor, "W M M"], dAAt: Float[Tensor, "W M M"]) -> Float[Tensor, "W M M"]:
-    """dLoss/dK_ZZ of a loss that depends on A = B K_Zx, from (dLoss/dA) Aᵀ alone.
+    """Return dLoss/dK_ZZ of a loss that depends on A = B K_Zx, from (dLoss/dA) Aᵀ alone.
 
     With G = dLoss/dB = (dLoss/dA) K_Zxᵀ, dLoss/dK_ZZ = −sym(Bᵀ Φ(G Bᵀ) B), where Φ keeps the lower triangle and halves
     the diagonal; and G Bᵀ = (dLoss/dA) Aᵀ, so neither K_Zx nor G is needed.
     """
     P = dAAt.tril()
     P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-    h = P.shape[-1] // 2  # P, B and P B are lower triangular: by halves, 9 of 16 quarter products are not zero
+    h = P.shape[-1] // 2  # P, B and P B are lower triangular: by halves, 9 of 16 quarter products are non-zero
     dK = torch.empty_like(P)
     right = P[:, h:, h:] @ B[:, h:, h:]
     dK[:, :, h:] = B[:, h:].mT @ right
@@ -98,7 +98,7 @@ def kernel_gradient(B: Float[Tensor, "W M M"], dAAt: Float[Tensor, "W M M"]) -> 
     return -0.5 * (dK + dK.mT)
 
 
-class _Whitened(torch.autograd.Function):
+class _Whiten(torch.autograd.Function):
     """v = B w for vectors w, differentiable in w and in the K_ZZ behind B."""
 
     @staticmethod
@@ -115,6 +115,6 @@ class _Whitened(torch.autograd.Function):
         return (B.mT @ dv.unsqueeze(-1)).squeeze(-1), dK, None
 
 
-def whitened(w: Float[Tensor, "W M"], K: Float[Tensor, "W M M"], B: Float[Tensor, "W M M"]) -> Float[Tensor, "W M"]:
-    """L⁻¹ w; `K` is there for its gradient only, `B` = L⁻¹ is its factor from `whiten`."""
-    return _Whitened.apply(w, K, B)  # type: ignore[no-any-return, no-untyped-call]
+def whiten(w: Float[Tensor, "W M"], K: Float[Tensor, "W M M"], B: Float[Tensor, "W M M"]) -> Float[Tensor, "W M"]:
+    """Return L⁻¹ w; `K` is needed only for its gradient, `B` = L⁻¹ comes from `factorise`."""
+    return _Whiten.apply(w, K, B)  # type: ignore[no-any-return, no-untyped-call]

@@ -20,18 +20,18 @@ class Mean(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
-        """The mean at each row (a size of 1 may stand for S or N where the mean does not depend on them)."""
+        """Return the mean at each row; an axis S or N that it does not depend on may have size 1."""
 
     def start(self, x: Float[Tensor, "N D"], generator: torch.Generator) -> None:
-        """Set starting values from the rows that will come in."""
+        """Initialise parameters from the rows the layer reads."""
 
 
 @MEANS.register("zero")
 class ZeroMean(Mean):
-    """Nothing."""
+    """Zero."""
 
     def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
-        """0."""
+        """Return zeros."""
         return x.new_zeros(1, 1, self.width)
 
 
@@ -44,7 +44,7 @@ class ConstantMean(Mean):
         self.constant = nn.Parameter(torch.zeros(width, dtype=torch.float32))
 
     def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
-        """The constant."""
+        """Return the constants."""
         return self.constant.expand(1, 1, -1)
 
 
@@ -52,9 +52,8 @@ class ConstantMean(Mean):
 class LinearMean(Mean):
     """Learned weights and a bias for each GP: x w + b.
 
-    Starts along random directions, each scaled so that x w has unit variance over the training rows: the scale of a
-    hidden unit is then 1 whatever the number of inputs and however they are correlated. (Started at randn, as is often
-    done, hidden units grow like √D.)
+    Initialised along random directions, each scaled so that x w has unit variance over the training rows: hidden units
+    then have scale 1 whatever the number of inputs and their correlations. (With the usual randn they grow like √D.)
     """
 
     def __init__(self, num_inputs: int, width: int) -> None:
@@ -63,7 +62,7 @@ class LinearMean(Mean):
         self.bias = nn.Parameter(torch.zeros(width, dtype=torch.float32))
 
     def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
-        """X w + b."""
+        """Return x w + b."""
         return x @ self.weight + self.bias
 
     @torch.no_grad()

@@ -1,10 +1,10 @@
-"""Large buffers that are used again, step after step.
+"""Large buffers that are reused from step to step.
 
-Fresh pages cost more than the arithmetic done on them: without this a training step takes a quarter longer. A buffer
-goes back to the pool when nothing holds its lease any more; a graph in waiting for its backward pass keeps its own.
+Fresh pages cost more than the arithmetic done on them: without reuse a training step takes 25 % longer. A buffer
+returns to the pool when its lease is dropped; a graph that waits for its backward pass keeps its own.
 
-The garbage collector may drop a lease at any moment, also in the thread that is looking for a buffer just then. So the
-way back takes no lock: `_returned` is a deque, whose `append` and `popleft` are atomic.
+The garbage collector may drop a lease at any moment, even in a thread that is just looking for a buffer. Returning a
+buffer therefore takes no lock: `_returned` is a deque, whose `append` and `popleft` are atomic.
 """
 
 import math
@@ -18,11 +18,11 @@ from torch import Tensor
 MAX_BUFFERS = 16
 _returned: deque[Tensor] = deque(maxlen=MAX_BUFFERS)
 _free: list[Tensor] = []
-_lock = threading.Lock()  # of `_free`
+_lock = threading.Lock()  # protects `_free`
 
 
 class Lease:
-    """A buffer of one's own until the lease is dropped."""
+    """A buffer for exclusive use until the lease is dropped."""
 
     def __init__(self, shape: Sequence[int], like: Tensor) -> None:
         size = math.prod(shape)
@@ -31,19 +31,19 @@ class Lease:
 
     def __del__(self) -> None:
         buffer = getattr(self, "_buffer", None)
-        if buffer is not None and buffer.device.type == "cpu":  # CUDA has a caching allocator of its own
+        if buffer is not None and buffer.device.type == "cpu":  # CUDA has its own caching allocator
             _returned.append(buffer)
 
 
 def release() -> None:
-    """Give the memory of all buffers back that nobody holds."""
+    """Free the memory of all unused buffers."""
     with _lock:
         _returned.clear()
         _free.clear()
 
 
 def _take(size: int, like: Tensor) -> Tensor:
-    """A free buffer that fits without much waste, or a new one."""
+    """Return a free buffer of at least `size` and at most twice that, or a new one."""
     with _lock:
         while _returned:
             _free.append(_returned.popleft())

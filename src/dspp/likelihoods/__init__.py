@@ -1,7 +1,7 @@
-"""Likelihoods: what turns the latent mixture of a model into the user's distribution and into the score of training.
+"""Likelihoods: how the latent mixture of a model becomes a predictive distribution and a training score.
 
-One file for each. A new one is a class with `forward` that registers itself in `LIKELIHOODS`; everything else finds it
-by name.
+One file each. A new likelihood is a class with `forward` that registers itself in `LIKELIHOODS`; all other code finds
+it by name.
 """
 
 from dspp.likelihoods.base import LIKELIHOODS, Likelihood

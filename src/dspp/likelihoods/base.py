@@ -1,4 +1,4 @@
-"""What a likelihood is: the way from the latent mixture of a model to a score and to the user's distribution."""
+"""The base class of likelihoods, which turn a latent mixture into a score and a predictive distribution."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -16,8 +16,8 @@ from dspp.predictive.maths import average
 from dspp.registry import Registry
 
 LIKELIHOODS: Registry[type["Likelihood"]] = Registry("likelihood")
-HERMITE_SITES = 20  # of the integral over a latent function, where there is no closed form
-MAX_HERMITE_GRID = 10_000  # sites of the grid that crosses several latent functions
+HERMITE_SITES = 20  # of the integral over a latent function without a closed form
+MAX_HERMITE_GRID = 10_000  # sites of the product grid of several latent functions
 
 
 class Likelihood(nn.Module, ABC):
@@ -25,13 +25,13 @@ class Likelihood(nn.Module, ABC):
 
     Args:
         num_outputs: T.
-        config: the model's settings: the start of the noise and its floor.
-        num_components: S of the latent mixture, where it is the same in training and in prediction; None: it is not, or
+        config: the model's settings, such as the initial noise and its floor.
+        num_components: S of the latent mixture, if it is the same in training and in prediction; None otherwise, or if
             there is no rule.
-        generator: source of random starting values.
+        generator: source of random initial values.
 
     Attributes:
-        codec: how targets become the numbers that the model sees, and predictions what the user sees.
+        codec: how targets are encoded for the model and predictions decoded for the user.
     """
 
     codec: ClassVar[type[Codec]] = Standardised
@@ -48,15 +48,15 @@ class Likelihood(nn.Module, ABC):
 
     @classmethod
     def num_latents(cls, num_outputs: int) -> int:
-        """L, the latent functions that so many outputs take: the width of the top layer."""
+        """Return L, the number of latent functions for T outputs: the width of the top layer."""
         return num_outputs
 
     @abstractmethod
     def forward(self, latent: LatentMixture) -> Predictive:
-        """The predictive distribution of the encoded targets."""
+        """Return the predictive distribution of the encoded targets."""
 
     def log_prob(self, latent: LatentMixture, y: Float[Tensor, "N T"]) -> Float[Tensor, " N"]:
-        """Return log p(y_n), the density of the distribution that the user gets."""
+        """Return log p(y_n), the density of the predictive distribution."""
         predictive: Predictive = self(latent)
         return predictive.log_prob(y)
 
@@ -75,35 +75,37 @@ class Likelihood(nn.Module, ABC):
         return gamma / (gamma - 1) * average(weights, tempered.exp())
 
     def conditional_log_prob(self, f: Float[Tensor, "K S N L"], y: Float[Tensor, "N T"]) -> Float[Tensor, "K S N"]:
-        """Return log p(y_n | f); needed by objectives that integrate over f, unless those are in closed form."""
-        raise InputError(f"the likelihood {type(self).__name__} has no p(y | f); use the objective 'predictive'")
+        """Return log p(y_n | f); needed by objectives that integrate over f, unless a closed form is given."""
+        raise InputError(
+            f"the likelihood {type(self).__name__} does not define p(y | f); use the objective 'predictive'"
+        )
 
     def log_power_integral(self, f: Float[Tensor, "K S N L"], gamma: float) -> Float[Tensor, "*K_S_N"]:
-        """Return log ∫ p(y | f)^γ dy (a sum for classes and counts); needed by the gamma-elbo alone."""
-        raise InputError(f"the likelihood {type(self).__name__} has no ∫ p^γ; use another objective than 'gamma-elbo'")
+        """Return log ∫ p(y | f)^γ dy (a sum for classes and counts); only the gamma-elbo needs it."""
+        raise InputError(
+            f"the likelihood {type(self).__name__} does not define ∫ p^γ; use another objective than 'gamma-elbo'"
+        )
 
-    def pruned(self, keep: Bool[Tensor, " S"]) -> "Likelihood":
-        """The same likelihood for a latent mixture that has these of its components only."""
+    def prune(self, keep: Bool[Tensor, " S"]) -> "Likelihood":
+        """Return the same likelihood for a latent mixture of only these components."""
         return self
 
 
 def check_single(name: str, num_outputs: int) -> int:
-    """Return 1, the outputs that a likelihood of one output can have."""
+    """Check that there is one output, for likelihoods of one output, and return 1."""
     if num_outputs != 1:
-        raise InputError(
-            f"the likelihood {name!r} got {num_outputs} outputs, expected 1; use the likelihood 'gaussian'"
-        )
+        raise InputError(f"the likelihood {name!r} expected 1 output, got {num_outputs}; use the likelihood 'gaussian'")
     return num_outputs
 
 
 def check_gamma(gamma: float) -> None:
-    """Refuse a γ for which the score is not defined."""
+    """Check that the score is defined for this γ."""
     if gamma <= 1:
-        raise InputError(f"got gamma {gamma}, expected a number > 1; the paper tries 1.01, 1.03, 1.05 and 1.1")
+        raise InputError(f"gamma: expected a number > 1, got {gamma}; the paper uses 1.01, 1.03, 1.05 and 1.1")
 
 
 def hermite_grid(latent: LatentMixture) -> tuple[Float[Tensor, "K S N L"], Float[Tensor, " K"]]:
-    """Gauss–Hermite sites μ + ξ √v of the latent functions, all combinations of them, and their weights."""
+    """Return the product grid of the Gauss–Hermite sites μ + ξ √v of the latent functions, and its weights."""
     L = latent.mean.shape[-1]
     count = min(HERMITE_SITES, max(2, int(MAX_HERMITE_GRID ** (1 / L))))
     sites, weights = np.polynomial.hermite_e.hermegauss(count)

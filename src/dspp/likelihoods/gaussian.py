@@ -1,4 +1,4 @@
-"""Gaussian noise, of one real output or of several that a linear model of coregionalisation mixes."""
+"""Gaussian noise, for one real output or several outputs mixed by a linear model of coregionalisation."""
 
 import math
 
@@ -18,10 +18,10 @@ AnyNormal = NormalMixture | MultivariateNormalMixture
 
 @LIKELIHOODS.register("gaussian")
 class Gaussian(Likelihood):
-    """One output: Σ_s ω_s N(μ_s, σ_s² + σ_obs²) (eq. 20, with the σ_obs² that it lost); several: see `coregionalise`.
+    """One output: Σ_s ω_s N(μ_s, σ_s² + σ_obs²) (eq. 20, which omits σ_obs²); several: see `coregionalise`.
 
-    The noise has a floor, which is part of the model: without one, a density may spike without limit on targets that
-    repeat. A starts at the identity.
+    The noise has a floor, which is part of the model: without one, the density could grow without bound on repeated
+    targets. A starts at the identity.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Gaussian(Likelihood):
         return self.noise_floor + softplus(self.raw_noise)
 
     def forward(self, latent: LatentMixture) -> AnyNormal:
-        """The predictive distribution, observation noise included."""
+        """Return the predictive distribution, including observation noise."""
         if self.num_outputs > 1:
             return coregionalise(latent, self.mixing, self.noise_var)
         mean, var = latent.mean.squeeze(-1), latent.var.squeeze(-1)
@@ -61,17 +61,17 @@ class Gaussian(Likelihood):
 
 
 def start_noise(config: ModelConfig, num_outputs: int) -> Float[Tensor, " T"]:
-    """The raw noise variances at their start, in float32 whatever torch's default is."""
+    """Return the initial raw noise variances, in float32 whatever torch's default dtype."""
     noise, floor = config.noise, config.noise_floor
     if noise <= floor or floor < 0:
-        raise InputError(f"got noise {noise} and noise_floor {floor}, expected 0 <= noise_floor < noise")
+        raise InputError(f"expected 0 <= noise_floor < noise, got noise {noise} and noise_floor {floor}")
     return torch.full((num_outputs,), inverse_softplus(noise - floor), dtype=torch.float32)
 
 
 def coregionalise(
     latent: LatentMixture, mixing: Float[Tensor, "T T"], noise_var: Float[Tensor, " T"]
 ) -> MultivariateNormalMixture:
-    """Linear model of coregionalisation: y = F A + noise, T latent GPs F and a T×T matrix A (eq. 24).
+    """Apply the linear model of coregionalisation: y = F A + noise, T latent GPs F and a T×T matrix A (eq. 24).
 
     Components are multivariate Normals with covariance Aᵀ diag(σ²) A + diag(σ_obs²).
     """
@@ -81,7 +81,7 @@ def coregionalise(
 
 
 def gamma_score(mixture: AnyNormal, y: Tensor, gamma: float, integral_power: float) -> Float[Tensor, "S N"]:
-    """γ/(γ−1) · E[p(y|f)^(γ−1)] · I^power for each component, for Gaussian p(y|f) = N(f, r), f ~ N(μ, Σ).
+    """Return γ/(γ−1) · E[p(y|f)^(γ−1)] · I^power for each component, for Gaussian p(y|f) = N(f, r), f ~ N(μ, Σ).
 
     With c = γ − 1, p^c is a Normal density of variance r/c times a constant, so E[p^c] needs one Normal convolution.
     """
@@ -90,8 +90,8 @@ def gamma_score(mixture: AnyNormal, y: Tensor, gamma: float, integral_power: flo
     log_2pi_r = torch.log(2 * math.pi * r)
     log_constant = 0.5 * (log_2pi_r - math.log(c) - c * log_2pi_r)  # N(f, r)^c = e^constant · N(f, r/c)
     log_integral = -0.5 * (c * log_2pi_r + math.log(gamma))
-    if isinstance(mixture, MultivariateNormalMixture):  # one likelihood for the T outputs together: logs add up
-        missing = y.isnan()  # an output that was not observed has no factor in the likelihood
+    if isinstance(mixture, MultivariateNormalMixture):  # one likelihood for all T outputs: logs add up
+        missing = y.isnan()  # an output not observed has no factor in the likelihood
         log_constant, log_integral = (torch.where(missing, 0.0, v).sum(-1) for v in (log_constant, log_integral))
     log_tempered = log_constant + mixture.with_noise(r / c).component_log_prob(y)
     return (gamma / c) * torch.exp(log_tempered + integral_power * log_integral)

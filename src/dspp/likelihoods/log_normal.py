@@ -9,11 +9,11 @@ from dspp.likelihoods.gaussian import Gaussian
 
 @LIKELIHOODS.register("log-normal")
 class LogNormal(Gaussian):
-    """The Gaussian of log y, for one positive output: the codec takes the logarithm and reports everything in y."""
+    """A Gaussian of log y, for one positive output: the codec takes the logarithm and reports everything in y."""
 
     codec: ClassVar[type[Codec]] = Logarithm
 
     @classmethod
     def num_latents(cls, num_outputs: int) -> int:
-        """One, for the one output that it can have."""
+        """Return 1; more outputs are refused."""
         return check_single("log-normal", num_outputs)

@@ -16,8 +16,8 @@ from dspp.likelihoods.gaussian import start_noise
 from dspp.predictive import LatentMixture, StudentTMixture
 from dspp.predictive.student import log_constant, student_log_prob
 
-START_DF = 5.0  # degrees of freedom: tails that are heavy, yet not so heavy that outliers pass for noise
-TOP_SITES = (-math.sqrt(3.0), 0.0, math.sqrt(3.0))  # of Gauss and Hermite, where a model brings its own
+START_DF = 5.0  # degrees of freedom: heavy tails, yet not so heavy that outliers pass for noise
+TOP_SITES = (-math.sqrt(3.0), 0.0, math.sqrt(3.0))  # Gauss–Hermite sites, if the likelihood brings its own
 TOP_WEIGHTS = (1 / 6, 2 / 3, 1 / 6)
 
 
@@ -25,12 +25,12 @@ TOP_WEIGHTS = (1 / 6, 2 / 3, 1 / 6)
 class StudentT(Likelihood):
     """Sigma points at the top: Σ_s ω_s t(y | μ_s + ξ_s σ_s, c, ν), with learned ξ, scale c and degrees of freedom ν.
 
-    The top layer passes points on as a hidden layer does. Where the components are the same in training and prediction,
-    ξ is lined up with them, so that their number stays S. A single layer, or a rule that draws other samples to
-    predict, has no such components: K = 3 sites with learned weights then cross each of them. The ELBOs integrate over
-    f, so that they leave the sites where they start.
+    The top layer passes on points as a hidden layer does. If the components are the same in training and prediction,
+    each has its own ξ, so their number stays S. A single layer, or a rule that samples anew to predict, has no such
+    components; each is then crossed with K = 3 sites with learned weights. The ELBOs integrate over f, so they leave
+    the sites at their initial values.
 
-    c² has the noise floor as its floor, and ν > 2 by construction, so that variances are finite.
+    c² is bounded below by the noise floor, and ν > 2 by construction, so variances are finite.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class StudentT(Likelihood):
         self.noise_floor = config.noise_floor
         self.raw_noise = nn.Parameter(start_noise(config, 1))
         self.raw_df = nn.Parameter(torch.full((1,), inverse_softplus(START_DF - 2.0), dtype=torch.float32))
-        self.lined_up = num_components is not None
+        self.aligned = num_components is not None
         if num_components is None:
             self.sites = nn.Parameter(torch.tensor(TOP_SITES, dtype=torch.float32))
             self.raw_log_weights = nn.Parameter(torch.tensor(TOP_WEIGHTS, dtype=torch.float32).log())
@@ -53,29 +53,29 @@ class StudentT(Likelihood):
 
     @classmethod
     def num_latents(cls, num_outputs: int) -> int:
-        """One, for the one output that it can have."""
+        """Return 1; more outputs are refused."""
         return check_single("student-t", num_outputs)
 
     @property
     def scale(self) -> Float[Tensor, ""]:
-        """C, the scale."""
+        """Scale c."""
         return (self.noise_floor + softplus(self.raw_noise)).sqrt().squeeze(0)
 
     @property
     def df(self) -> Float[Tensor, ""]:
-        """ν > 2, the degrees of freedom."""
+        """Degrees of freedom ν > 2."""
         return 2.0 + softplus(self.raw_df).clamp_min(1e-3).squeeze(0)
 
     def forward(self, latent: LatentMixture) -> StudentTMixture:
-        """The predictive distribution: one component for each sigma point."""
+        """Return the predictive distribution, with one component per sigma point."""
         mean, std = latent.mean.squeeze(-1), latent.var.squeeze(-1).sqrt()  # (S, N)
-        if not self.lined_up:
+        if not self.aligned:
             f = (mean.unsqueeze(1) + self.sites[:, None] * std.unsqueeze(1)).flatten(0, 1)  # (S·K, N)
             log_weights = latent.log_weights[:, None] + torch.log_softmax(self.raw_log_weights, 0)
             return StudentTMixture(log_weights.flatten(), f, self.scale, self.df)
         if len(mean) != len(self.sites):
             raise InputError(
-                f"got {len(mean)} components, expected {len(self.sites)}: one for each site of the likelihood student-t"
+                f"expected {len(self.sites)} components, one per site of the likelihood 'student-t', got {len(mean)}"
             )
         return StudentTMixture(latent.log_weights, mean + self.sites[:, None] * std, self.scale, self.df)
 
@@ -90,9 +90,9 @@ class StudentT(Likelihood):
         log_beta = 0.5 * math.log(math.pi) + torch.lgamma(b) - torch.lgamma(b + 0.5)
         return (1.0 - gamma) * self.scale.log() + gamma * log_constant(nu) + 0.5 * nu.log() + log_beta
 
-    def pruned(self, keep: Bool[Tensor, " S"]) -> "StudentT":
-        """The same likelihood without the sites of components that are not kept."""
-        if not self.lined_up:
+    def prune(self, keep: Bool[Tensor, " S"]) -> "StudentT":
+        """Return the same likelihood with only the sites of the components kept."""
+        if not self.aligned:
             return self
         fewer = copy.deepcopy(self)
         fewer.sites = nn.Parameter(self.sites.detach()[keep], requires_grad=self.sites.requires_grad)

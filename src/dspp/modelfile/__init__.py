@@ -1,16 +1,16 @@
-"""One safe file for a fitted model: numbers and text, so that reading one runs nothing.
+"""Model files: one safe file per fitted model, with only numbers and text, so that reading it executes no code.
 
 Tensors: `members.<k>.model.<name>` of the state dict of each member, `scale_X.mean` and the like in float64,
-`conformal`. The header, JSON, holds the rest: the list `members`, their `weights`, and what they share. A later dspp
-may add fields that do not change a prediction, so unknown ones are ignored; whatever does change one takes a new
-VERSION, which an older dspp refuses. Settings that a config leaves out have their defaults, and those that it should
-not have are refused; any other field that is missing is an error.
+`conformal`. The JSON header holds the rest: the list `members`, their `weights`, and what they share. A later dspp may
+add fields that do not change predictions, so unknown fields are ignored; a change of predictions needs a new VERSION,
+which an older dspp refuses. Missing settings of a config get their defaults and unknown ones are refused; any other
+missing field is an error.
 
-Whatever the bytes, `load` raises nothing but ModelFileError and takes no more than twice the size of the file and
-100 MB. So no size and no number of members in the header is believed: all are compared with the tensors that are there,
-on a model without memory (`skeleton.py`), before anything is made. Numbers are finite, scales positive and, where that
-is cheap, the kernel matrices are factorised: what cannot predict does not load. Large models are left to their first
-prediction, which raises NumericalError. A hash tells damage from what was saved; it does not tell who saved it.
+Whatever the bytes, `load` raises only ModelFileError and takes at most twice the size of the file plus 100 MB. Sizes
+and numbers of members in the header are therefore not trusted: they are compared with the actual tensors, on a model
+without memory (`skeleton.py`), before anything is allocated. Numbers must be finite, scales positive and, if cheap, the
+kernel matrices are factorised: a model that cannot predict does not load. For large models the first prediction raises
+NumericalError instead. A hash detects damage; it does not authenticate the author.
 """
 
 from dspp.modelfile.file import load, save

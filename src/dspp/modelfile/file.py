@@ -1,4 +1,4 @@
-"""Writing and reading the file: what is checked before anything is parsed, and the way back to a `Fitted`."""
+"""Writing and reading model files: checks before anything is parsed, and restoring a `Fitted`."""
 
 import json
 from collections.abc import Mapping
@@ -45,12 +45,12 @@ MAX_HEADER_VALUES = 400_000  # but no more than this many lists, objects and mem
 
 
 def save(fitted: Fitted, path: str | Path) -> None:
-    """Write `fitted` to one file, whole or not at all.
+    """Write `fitted` to one file, atomically.
 
-    A features module of your own is kept by its weights only: `load` needs the module again, one for all members.
+    Of a custom features module only the weights are stored: `load` needs the module again, one for all members.
 
     Raises:
-        ModelFileError: It could not be written, or could not be loaded again; what was at `path` is still there.
+        ModelFileError: It could not be written, or could not be loaded again; the previous file is unchanged.
     """
     own = [has_own_features(member, fitted.num_inputs) for member in fitted.members]
     module = fitted.members[own.index(True)].model.features if any(own) else None
@@ -67,25 +67,25 @@ def save(fitted: Fitted, path: str | Path) -> None:
 
 
 def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
-    """Read what `save` wrote; its predictions are the same, to the last bit. The model is on the CPU.
+    """Read a file written by `save`, to the CPU; its predictions are the same to the last bit.
 
-    The parts of your own that predictions need (kernel, mean, rule, topology, likelihood) must be registered: import
-    their module first. The preset, the objective and the schedule are needed only to fit again.
+    Custom parts that predictions need (kernel, mean, rule, topology, likelihood) must be registered: import their
+    module first. The preset, the objective and the schedule are needed only to fit again.
 
     Args:
-        path: of the file.
-        features: the module that stood in front, if it was one of your own; a copy is taken.
+        path: the file.
+        features: the custom features module, if the model has one; a copy is taken.
 
     Raises:
-        ModelFileError: There is no such file, or dspp did not write it, or it is damaged, or a later dspp wrote it, or
-            a part that it names is not registered.
+        ModelFileError: The file does not exist, was not written by dspp, was written by a later version, is damaged, or
+            names a part that is not registered.
     """
     path = Path(path)
     try:
-        if path.is_file():  # if not, `storage.read` says what it is
+        if path.is_file():  # otherwise `storage.read` raises
             length, values = _measure_header(path)
-            if length > path.stat().st_size:  # what the first letters of a text come to, read as a number
-                raise ModelFileError(f"{path} is not a model that dspp wrote, or its end is missing; check the path")
+            if length > path.stat().st_size:  # text whose first characters are read as a number
+                raise ModelFileError(f"{path} was not written by dspp, or it is truncated; check the path")
             _check_header_size(length, values)
         tensors, header = storage.read(path, ModelFileError)
         _check_format(path, header)
@@ -100,13 +100,19 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
             f"{path}: unknown {problem.part}; import the module that registers it before loading (on the command line: "
             "--import MODULE)"
         ) from None
-    except (InputError, ArithmeticError, RuntimeError) as problem:  # RuntimeError: torch's, and JSON that is too deep
+    except (
+        InputError,
+        ArithmeticError,
+        RuntimeError,
+    ) as problem:  # RuntimeError: from torch, or JSON nested too deeply
         reason = f"{problem!s:.500}"
-        raise ModelFileError(f"{path} is not a model that this dspp can read, or it is damaged: {reason}") from None
+        raise ModelFileError(
+            f"{path} is not a model that this version of dspp can read, or it is damaged: {reason}"
+        ) from None
 
 
 def _measure_header(path: Path) -> tuple[int, int]:
-    """Bytes of the header, as claimed, and how many values it may hold."""
+    """Return the claimed length of the header in bytes, and a bound on the number of its values."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -116,7 +122,7 @@ def _measure_header(path: Path) -> tuple[int, int]:
 
 
 def _count_values(text: bytes) -> int:
-    """At least the number of JSON values; escapes are how a text inside a text could hide its brackets."""
+    """Return an upper bound on the number of JSON values, including brackets hidden by escapes in nested text."""
     lower = text.lower()
     return sum(lower.count(mark) for mark in (b"[", b"{", b",", rb"\u005b", rb"\u007b", rb"\u002c"))
 
@@ -124,17 +130,19 @@ def _count_values(text: bytes) -> int:
 def _check_header_size(length: int, values: int) -> None:
     if length > MAX_HEADER_BYTES or values > MAX_HEADER_VALUES:
         raise InputError(
-            f"got a header of {length} bytes and {values} values, expected at most {MAX_HEADER_BYTES} and "
-            f"{MAX_HEADER_VALUES}; a model with fewer columns or categories has a smaller one"
+            f"expected a header of at most {MAX_HEADER_BYTES} bytes and {MAX_HEADER_VALUES} values, got {length} and "
+            f"{values}; use fewer columns or categories"
         )
 
 
 def _check_format(path: Path, header: Mapping[str, Any]) -> None:
     found, version = header.get("format"), header.get("version")
     if found != FORMAT:
-        raise ModelFileError(f"{path} is no model of dspp: its format is {str(found)[:50]!r}, expected {FORMAT!r}")
+        raise ModelFileError(
+            f"{path} is not a model file of dspp: expected the format {FORMAT!r}, got {str(found)[:50]!r}"
+        )
     if type(version) is not int or version < 1:
-        raise InputError(f"got format version {str(version)[:20]!r}, expected 1 to {VERSION}")
+        raise InputError(f"expected format version 1 to {VERSION}, got {str(version)[:20]!r}")
     if version > VERSION:
         raise ModelFileError(
             f"{path} was written by a later version of dspp (format {str(version)[:20]}, this reads up to {VERSION}); "
@@ -143,29 +151,32 @@ def _check_format(path: Path, header: Mapping[str, Any]) -> None:
 
 
 def _check_digest(path: Path, tensors: Tensors, header: dict[str, Any]) -> None:
-    """Refuse what is not what was saved: a flipped bit may make a model that works, and is wrong."""
-    digest = header.pop("digest", None)  # files from before it have none
+    """Check that the content is what was saved: with a flipped bit a model may work, but be wrong."""
+    digest = header.pop("digest", None)  # older files have none
     if digest is not None and digest != storage.digest(tensors, header):
-        raise ModelFileError(f"{path} is damaged: its hash does not fit; take another copy of it")
+        raise ModelFileError(f"{path} is damaged: its hash does not match; use another copy of it")
 
 
 def _check_features(path: Path, own: bool, features: nn.Module | None) -> None:
     if own and features is None:
         raise ModelFileError(
-            f"{path}: a features module of the user's own stands in front of this model. A file holds its weights but "
-            "not its code: make the module as it was made for training, and pass it as load(path, features=module)"
+            f"{path}: this model has a custom features module. A file holds its weights but not its code; create the "
+            "module as for training, and pass it as load(path, features=module)"
         )
     if features is not None and not own:
-        raise ModelFileError(f"{path}: this model has no features module of the user's own; load it without `features`")
+        raise ModelFileError(f"{path}: this model has no custom features module; load it without `features`")
 
 
 def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | None) -> Fitted:
-    """The fitted model, or an InputError, ArithmeticError or RuntimeError that says what is wrong."""
+    """Return the fitted model, or raise an InputError, ArithmeticError or RuntimeError."""
     check_tensors(tensors)
     D, T = get(header, "num_inputs", int), get(header, "num_outputs", int)
     described = get(header, "members", list[dict[str, Any]])
     parts = list(zip(described, split_members(tensors, len(described)), strict=True))
-    scale_X, scale_y = read_scale(tensors, "scale_X", (D,)), read_scale(tensors, "scale_y", (T,))  # models believe D, T
+    scale_X, scale_y = (
+        read_scale(tensors, "scale_X", (D,)),
+        read_scale(tensors, "scale_y", (T,)),
+    )  # before models are built from D and T
     members = tuple(_restore_member(values, weights, (D, T), features) for values, weights in parts)
     fitted = Fitted(
         members=members,
@@ -184,7 +195,7 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
     )
     if cheap_to_factorise([member.model for member in members]):
         for member in members:
-            _ = member.predictor  # or NumericalError; kept for the first prediction
+            _ = member.predictor  # may raise NumericalError; cached for the first prediction
     return fitted
 
 

@@ -1,4 +1,4 @@
-"""The header: what of a `Fitted` is text, as JSON, and its fields read back with nothing taken on trust."""
+"""The JSON header: all fields of a `Fitted` that are not tensors, validated when read."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ Config = TypeVar("Config", ModelConfig, ObjectiveConfig, TrainConfig)
 
 
 def write_header(fitted: Fitted, own_features: Sequence[bool]) -> dict[str, Any]:
-    """Everything that is not a tensor; `own_features` says which members have a features module of the user's."""
+    """Return everything that is not a tensor; `own_features` marks members with a custom features module."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -60,59 +60,59 @@ def _write_member(member: Member, own_features: bool) -> dict[str, Any]:
 
 
 def _null(number: float) -> None:
-    """What the header has for NaN and infinity."""
+    """Write NaN and infinity as null."""
 
 
 def or_nan(value: float | None) -> float:
-    """The way back; which of NaN and inf it was is lost."""
+    """Read null as NaN, whether it was NaN or infinity."""
     return math.nan if value is None else float(value)
 
 
 def get(values: Mapping[str, Any], name: str, hint: Any) -> Any:
-    """A field that has to be there, of the type `hint`."""
+    """Return a required field of type `hint`."""
     if name not in values:
         raise InputError(f"{name} is missing from the header")
     if not fits(values[name], hint):
-        raise InputError(f"{name}: got {str(values[name])[:50]!r}, expected {hint}")
+        raise InputError(f"{name}: expected {hint}, got {str(values[name])[:50]!r}")
     return values[name]
 
 
 def one_of(value: Any, allowed: Sequence[Any]) -> Any:
-    """The value, if it is allowed."""
+    """Return the value if it is allowed."""
     if value not in allowed:
-        raise InputError(f"got {str(value)[:50]!r}, expected one of {str(allowed)[:100]}")
+        raise InputError(f"expected one of {str(allowed)[:100]}, got {str(value)[:50]!r}")
     return value
 
 
 def read_names(header: Mapping[str, Any], field: str, count: int) -> tuple[str, ...] | None:
-    """As many names as there are columns; targets always have some."""
+    """Return one name per column, or None if there are none; targets always have names."""
     names = get(header, field, list[str] if field == "target_names" else list[str] | None)
     if names is not None and len(names) != count:
-        raise InputError(f"{field}: got {len(names)}, expected {count}")
+        raise InputError(f"{field}: expected {count}, got {len(names)}")
     return None if names is None else tuple(names)
 
 
 def read_encoder(values: dict[str, Any] | None, num_inputs: int) -> TableEncoder | None:
-    """The encoder, which must make the columns that the model takes."""
+    """Return the encoder, which must produce the columns that the model takes."""
     encoder = None if values is None else TableEncoder.from_json(values)
     if encoder is not None and len(encoder.feature_names) != num_inputs:
-        raise InputError(f"encoder: it makes {len(encoder.feature_names)} columns, but the model takes {num_inputs}")
+        raise InputError(f"encoder: expected {num_inputs} columns, as in the model, got {len(encoder.feature_names)}")
     return encoder
 
 
 def read_spec(values: dict[str, Any]) -> Spec:
-    """The model's and the objective's settings."""
+    """Return the settings of the model and the objective."""
     model, objective = (get(values, name, dict[str, Any]) for name in ("model", "objective"))
     return Spec(get(values, "name", str), read_config(ModelConfig, model), read_config(ObjectiveConfig, objective))
 
 
 def read_config(kind: type[Config], values: dict[str, Any]) -> Config:
-    """Settings through their own checks."""
+    """Return validated settings."""
     return kind.from_json(json.dumps(values))
 
 
 def read_epoch(values: dict[str, Any]) -> Epoch:
-    """What one epoch left behind; null stands for NaN where there has to be a number."""
+    """Return the results of one epoch; null is read as NaN where a number is required."""
     found: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(Epoch).items():
         value = get(values, name, float | None if hint is float else hint)

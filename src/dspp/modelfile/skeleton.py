@@ -1,4 +1,4 @@
-"""The structure of a model without values: what a file's weights must fit, made before any of them is read."""
+"""The structure of a model without values, which the weights of a file must match."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -24,28 +24,28 @@ def skeleton(
     mean_inducing: Sequence[int] = (),
     features: nn.Module | None = None,
 ) -> Model:
-    """The structure that `build` gives a model, without values: on the meta device, so that no size costs memory.
+    """Return a model with the structure that `build` creates, on the meta device, so that no size costs memory.
 
     Args:
-        config: what to build.
+        config: settings of the model.
         num_inputs: D.
         num_outputs: T.
-        inducing: M of each layer, which is less than `config.inducing` where there were fewer distinct rows.
-        mean_inducing: the same for the mean bases, where the config has them.
-        features: a module of your own in front; a copy of it is taken, values and all.
+        inducing: M of each layer, less than `config.inducing` if there were fewer distinct rows.
+        mean_inducing: the same for the mean bases, if the config has them.
+        features: a custom module in front; a copy is taken, including its values.
 
     Raises:
-        InputError: the sizes do not fit the config.
-        RuntimeError: of torch, where a tensor would have 2⁶³ bytes or more.
+        InputError: the sizes do not match the config.
+        RuntimeError: from torch, if a tensor would have 2⁶³ bytes or more.
     """
     for sizes, needed in ((inducing, config.layers), (mean_inducing, config.layers if config.mean_inducing else 0)):
         if len(sizes) != needed or min(sizes, default=1) < 1:
-            raise InputError(f"got {str(sizes)[:50]} inducing points, expected {needed} numbers of at least 1")
+            raise InputError(f"inducing points: expected {needed} numbers >= 1, got {str(sizes)[:50]}")
     dtype = getattr(torch, config.dtype)
     if features is not None:
         features = copy.deepcopy(features).to("cpu", dtype).eval()
     front = num_inputs if features is None else _num_features(features, torch.zeros(1, num_inputs, dtype=dtype))
-    with torch.device("meta"), _NumbersHaveValues():
+    with torch.device("meta"), _RealNumbers():
         if features is None and config.features:
             features, front = feature_network(num_inputs, config.features).to(dtype), config.features[-1]
         layers = _bare_layers(config, front, num_outputs, inducing, mean_inducing)
@@ -57,7 +57,7 @@ def skeleton(
 def _bare_layers(
     config: ModelConfig, front: int, num_outputs: int, inducing: Sequence[int], mean_inducing: Sequence[int]
 ) -> list[GPLayer]:
-    """The layers on `front` inputs, without values."""
+    """Return the layers on `front` inputs, without values."""
     h = inputs = torch.empty(1, 1, front)
     layers: list[GPLayer] = []
     for i, width in enumerate(layer_widths(config, num_outputs)):
@@ -71,18 +71,18 @@ def _bare_layers(
 
 @torch.no_grad()
 def _num_features(features: nn.Module, row: Float[Tensor, "1 D"]) -> int:
-    """How many numbers a module of the user's makes of a row."""
+    """Return the number of outputs of a custom module."""
     try:
         return int(features(row).shape[-1])
     except Exception as problem:  # whatever the user's code raises
         raise InputError(
-            f"the module given as features cannot take a row of {row.shape[-1]} columns "
-            f"({type(problem).__name__}: {problem}); give the module that the model was trained with"
+            f"the features module cannot take a row of {row.shape[-1]} columns ({type(problem).__name__}: {problem}); "
+            "pass the module that the model was trained with"
         ) from problem
 
 
-# What makes starting values, and the shape of what it makes. On the meta device these would import torch's compiler and
-# sympy: 2 seconds and 90 MB.
+# Functions that create initial values, and the shapes of their results. On the meta device these would import torch's
+# compiler and sympy: 2 seconds and 90 MB.
 _MAKERS: dict[Callable[..., Any], Callable[..., Sequence[int]]] = {
     torch.randn: lambda *size, **_: size[0] if isinstance(size[0], Sequence) else size,
     torch.eye: lambda size, **_: (size, size),
@@ -92,11 +92,11 @@ _MAKERS: dict[Callable[..., Any], Callable[..., Sequence[int]]] = {
 }
 
 
-class _NumbersHaveValues(TorchFunctionMode):
-    """Inside `torch.device("meta")`, `torch.tensor(...)` still holds what it is given: starting values need numbers."""
+class _RealNumbers(TorchFunctionMode):
+    """Inside `torch.device("meta")`, lets `torch.tensor(...)` keep its values: initial values need numbers."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        """Send `torch.tensor` to the CPU; make nothing but shapes otherwise."""
+        """Run `torch.tensor` on the CPU, and create only shapes otherwise."""
         kwargs = kwargs or {}
         if func is torch.tensor:
             return func(*args, **{"device": "cpu", **kwargs})

@@ -1,4 +1,4 @@
-"""Files of version 1, which held one model, as version 2 has them: read for ever."""
+"""Conversion of files of version 1, which hold one model, to version 2; they remain readable for ever."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,33 +6,33 @@ from typing import Any
 from dspp.errors import InputError
 from dspp.modelfile.header import get, one_of
 from dspp.modelfile.weights import Tensors
-from dspp.upgrade import with_likelihood, with_likelihood_setting
+from dspp.upgrade import upgrade_settings, upgrade_tensors
 
 MEMBER_FIELDS = ("spec", "train", "features", "history", "best_epoch", "model_notes", "jitter_climbs", "seconds")
 
 
 def from_version_1(tensors: Tensors, header: Mapping[str, Any]) -> tuple[Tensors, dict[str, Any]]:
-    """A member for the model, a likelihood for its head, and an axis for a single output."""
+    """Convert the model to a member, its head to a likelihood, and add an axis for a single output."""
     spec = get(header, "spec", dict[str, Any])
     model = get(spec, "model", dict[str, Any])
     one_of(model.get("head", "auto"), ("auto", "single", "lmc"))
     member = {name: header[name] for name in MEMBER_FIELDS if name in header}
-    member["spec"] = spec | {"model": with_likelihood_setting(model)}
+    member["spec"] = spec | {"model": upgrade_settings(model)}
     renamed = {
         f"members.0.{name}" if name.startswith("model.") else name: tensor
-        for name, tensor in with_likelihood(tensors).items()
+        for name, tensor in upgrade_tensors(tensors).items()
     }
     upgraded = dict(header) | {"members": [member], "weights": [1.0]}
     if get(header, "num_outputs", int | None) is None:
-        return _with_axis(renamed), upgraded | {"num_outputs": 1}
+        return _add_axis(renamed), upgraded | {"num_outputs": 1}
     return renamed, upgraded
 
 
-def _with_axis(tensors: Tensors) -> Tensors:
-    """The numbers of a single output, which had no axis for it."""
+def _add_axis(tensors: Tensors) -> Tensors:
+    """Add the axis of outputs to the tensors of a single output."""
     columns = {"scale_y.mean": (1,), "scale_y.scale": (1,), "conformal": (-1, 1)}
     for name in tensors.keys() & columns.keys():
         axes = len(columns[name]) - 1
         if tensors[name].ndim != axes:
-            raise InputError(f"{name}: got shape {tuple(tensors[name].shape)}, expected {axes} axes")
+            raise InputError(f"{name}: expected {axes} axes, got shape {tuple(tensors[name].shape)}")
     return {name: value.reshape(columns.get(name, value.shape)) for name, value in tensors.items()}

@@ -1,4 +1,4 @@
-"""The tensors: a model's weights and what else of a `Fitted` is numbers, checked before any of it is believed."""
+"""The tensors: weights of models and other numbers of a `Fitted`, validated when read."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,12 +16,12 @@ from dspp.model import Model, layer_widths
 from dspp.modelfile.header import get, one_of
 from dspp.modelfile.skeleton import skeleton
 
-MAX_TENSORS = 5_000  # each may make a module
+MAX_TENSORS = 5_000  # each may need a module
 MAX_MEMBERS = 100
-MAX_SIZE = 10_000_000  # of what a config counts: no computer could have made the model of one with more
-MAX_SCORES = 10_000_000  # of calibration rows
-MAX_FACTORISED = 600_000  # Σ W M², up to which the kernel matrices are factorised as a test
-MAX_COPIED = 2_000_000  # weights, likewise
+MAX_SIZE = 10_000_000  # of the counts in a config; no larger model can be trained
+MAX_SCORES = 10_000_000  # calibration scores
+MAX_FACTORISED = 600_000  # Σ W M² up to which kernel matrices are factorised as a test
+MAX_COPIED = 2_000_000  # number of weights, likewise
 SIZES = ("width", "inducing", "mean_inducing", "sites", "test_sites")
 OTHERS = ("scale_X.mean", "scale_X.scale", "scale_y.mean", "scale_y.scale", "conformal")
 
@@ -29,7 +29,7 @@ Tensors = dict[str, Tensor]
 
 
 def write_tensors(fitted: Fitted) -> Tensors:
-    """Every number that predictions need."""
+    """Return all tensors that predictions need."""
     tensors = {
         f"members.{k}.model.{name}": value.detach().cpu()
         for k, member in enumerate(fitted.members)
@@ -41,7 +41,7 @@ def write_tensors(fitted: Fitted) -> Tensors:
 
 
 def has_own_features(member: Member, num_inputs: int) -> bool:
-    """Whether a module of the user's stands in front, which the config does not describe."""
+    """Return whether the model has a custom features module, which the config does not describe."""
     features, sizes = member.model.features, member.spec.model.features
     if features is None or not sizes:
         return features is not None
@@ -52,29 +52,27 @@ def has_own_features(member: Member, num_inputs: int) -> bool:
 
 
 def check_tensors(tensors: Tensors) -> None:
-    """Not too many, names that are ours, every number finite (found without a copy: NaN and inf win min or max)."""
+    """Check the number of tensors, their names, and that they are finite (without a copy, by minimum and maximum)."""
     if len(tensors) > MAX_TENSORS:
-        raise InputError(f"got {len(tensors)} tensors, expected at most {MAX_TENSORS}")
+        raise InputError(f"expected at most {MAX_TENSORS} tensors, got {len(tensors)}")
     for name, value in tensors.items():
         if not name.startswith("members.") and name not in OTHERS:
             raise InputError(f"{name:.100}: not a tensor of a model file")
         if value.is_floating_point() and value.numel() and not all(bool(end.isfinite()) for end in value.aminmax()):
-            raise InputError(f"{name:.100} holds NaN or inf")
+            raise InputError(f"{name:.100}: expected finite numbers, got NaN or inf")
 
 
 def split_members(tensors: Tensors, count: int) -> list[Tensors]:
-    """The weights of each member by their names in its model: of as many members as the header describes, 1 or more."""
+    """Return the weights of each member by name, for the number of members in the header."""
     if not 1 <= count <= MAX_MEMBERS:
-        raise InputError(f"members: got {count}, expected 1 to {MAX_MEMBERS}")
+        raise InputError(f"members: expected 1 to {MAX_MEMBERS}, got {count}")
     prefixes = {f"members.{k}.model.": Tensors() for k in range(count)}
     for name in tensors:
         if name in OTHERS:
             continue
         prefix = name[: name.find(".model.") + len(".model.")]
         if prefix not in prefixes:
-            raise InputError(
-                f"{name:.100}: not a tensor of this model, whose members have the numbers 0 to {count - 1}"
-            )
+            raise InputError(f"{name:.100}: not a tensor of this model, whose members are numbered 0 to {count - 1}")
         prefixes[prefix][name.removeprefix(prefix)] = tensors[name]
     return list(prefixes.values())
 
@@ -82,14 +80,14 @@ def split_members(tensors: Tensors, count: int) -> list[Tensors]:
 def read_model(
     config: ModelConfig, weights: Tensors, values: Mapping[str, Any], size: tuple[int, int], features: nn.Module | None
 ) -> Model:
-    """The model of `config` with its weights of the file, which must be those that it needs and no others.
+    """Return the model of `config` with the weights of the file, which must match exactly.
 
     Args:
-        config: what the model is.
-        weights: by their names in the model.
+        config: settings of the model.
+        weights: its weights by name.
         values: the member's part of the header.
         size: D and T.
-        features: the module that stood in front, if it was one of the user's own.
+        features: the custom features module, if the model has one.
     """
     own = one_of(get(values, "features", str), ("config", "custom")) == "custom"
     _check_sizes(config, len(weights))
@@ -100,28 +98,29 @@ def read_model(
     model = skeleton(config, D, T, inducing, mean_inducing, features if own else None)
     _check_weights(weights, model.state_dict())
     model.load_state_dict(weights, assign=True)
-    _restore_story(model, values)
+    _restore_history(model, values)
     return model.eval()
 
 
 def _check_sizes(config: ModelConfig, num_tensors: int) -> None:
-    """Refuse what no file can hold, before anything is counted out or raised to a power."""
-    if 5 * max(config.layers, len(config.features)) > num_tensors:  # that many each, at least
+    """Refuse sizes that no file can hold, before anything is allocated or raised to a power."""
+    if 5 * max(config.layers, len(config.features)) > num_tensors:  # each has at least 5
         raise InputError(
-            f"got {config.layers} layers and {len(config.features)} feature sizes in {num_tensors} tensors"
+            f"expected at least 5 tensors per layer, got {config.layers} layers and {len(config.features)} feature "
+            f"sizes in {num_tensors} tensors"
         )
     sizes = [(name, getattr(config, name)) for name in SIZES] + [("features", size) for size in config.features]
     for name, size in sizes:
         if size > MAX_SIZE or (name == "features" and size < 1):
-            raise InputError(f"ModelConfig.{name}: got {str(size)[:30]}, expected at least 1, at most {MAX_SIZE}")
+            raise InputError(f"ModelConfig.{name}: expected 1 to {MAX_SIZE}, got {str(size)[:30]}")
 
 
 def _num_points(weights: Tensors, name: str, widths: list[int], most: int) -> list[int]:
-    """M of each layer from its points (W, M, D): fewer than the config says where there were fewer distinct rows."""
+    """Return M of each layer, from its points (W, M, D); less than in the config if there were fewer distinct rows."""
     shapes = [tuple(weights.get(f"layers.{i}.{name}", torch.empty(0)).shape) for i in range(len(widths))]
     for i, (shape, W) in enumerate(zip(shapes, widths, strict=True)):
         if len(shape) != 3 or shape[0] != W or not 1 <= shape[1] <= most or shape[2] < 1:
-            raise InputError(f"layers.{i}.{name}: got shape {shape}, expected ({W}, M, D) with M from 1 to {most}")
+            raise InputError(f"layers.{i}.{name}: expected shape ({W}, M, D) with M from 1 to {most}, got {shape}")
     return [shape[1] for shape in shapes]
 
 
@@ -132,43 +131,43 @@ def _check_weights(weights: Tensors, expected: Mapping[str, Tensor]) -> None:
         got = weights[name]
         if (got.shape, got.dtype) != (wanted.shape, wanted.dtype):
             raise InputError(
-                f"{name}: got {got.dtype} of shape {tuple(got.shape)}, expected {wanted.dtype} of {tuple(wanted.shape)}"
+                f"{name}: expected {wanted.dtype} of shape {tuple(wanted.shape)}, got {got.dtype} of {tuple(got.shape)}"
             )
 
 
-def _restore_story(model: Model, values: Mapping[str, Any]) -> None:
+def _restore_history(model: Model, values: Mapping[str, Any]) -> None:
     model.notes = tuple(get(values, "model_notes", list[str]))
     climbs = get(values, "jitter_climbs", list[int])
     if len(climbs) != len(model.gp_layers) or min(climbs) < 0:
-        raise InputError(f"jitter_climbs: got {str(climbs)[:50]}, expected a count for each layer")
+        raise InputError(f"jitter_climbs: expected one count per layer, got {str(climbs)[:50]}")
     for layer, count in zip(model.gp_layers, climbs, strict=True):
         layer.climbs = count
 
 
 def read_scale(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Standardizer:
-    """Mean and scale of the columns."""
+    """Return mean and scale of the columns."""
     none = torch.empty(0)
     mean, scale = (tensors.get(f"{name}.{part}", none) for part in ("mean", "scale"))
     if not all(part.dtype == torch.float64 and part.shape == shape and part.numel() for part in (mean, scale)):
         raise InputError(f"{name}: expected a mean and a scale of shape {shape} in float64")
     if not bool((scale > 0.0).all()):
-        raise InputError(f"{name}.scale: got {float(scale.min())}, expected positive numbers")
+        raise InputError(f"{name}.scale: expected positive numbers, got {float(scale.min())}")
     return Standardizer(mean.numpy(), scale.numpy())
 
 
 def read_scores(tensors: Tensors, num_outputs: int) -> Tensor | None:
-    """The calibration scores, one column per output."""
+    """Return the calibration scores, one column per output."""
     if "conformal" not in tensors:
         return None
     scores = tensors["conformal"]
     if tuple(scores.shape[1:]) != (num_outputs,) or not 1 <= scores.numel() <= MAX_SCORES:
-        expected = f"(n, {num_outputs}), {MAX_SCORES} at most"
-        raise InputError(f"conformal: got shape {tuple(scores.shape)}, expected {expected}")
+        expected = f"(n, {num_outputs}) with at most {MAX_SCORES} scores"
+        raise InputError(f"conformal: expected shape {expected}, got {tuple(scores.shape)}")
     return Conformal(scores).scores
 
 
 def cheap_to_factorise(models: Sequence[Model]) -> bool:
-    """Whether predictors of them take so little that they may be made only to see that they can be."""
+    """Return whether predictors of these models are cheap enough to create just as a test."""
     elements = 0
     for layer in (layer for model in models for layer in model.gp_layers):
         W, M, _ = layer.inducing_points.shape

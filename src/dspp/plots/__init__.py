@@ -1,10 +1,10 @@
-"""Figures of predictions and models: each function draws one thing into an Axes and returns it.
+"""Figures of predictions and models: each function draws into an Axes and returns it.
 
-matplotlib is imported when a figure is drawn, without pyplot: no window, no display, no global setting changes. The
-colours are few and safe for colour-blind readers; the report swaps them for its light and dark ones.
+matplotlib is imported on first use, without pyplot: no window, no display, no change of global settings. The colours
+are few and safe for colour-blind readers; the report replaces them by its light and dark themes.
 """
 
-from dspp.plots.models import MAX_SITES, EpochLike, ranked_bars, sites_and_weights, training_curves
+from dspp.plots.models import MAX_SITES, ranked_bars, sites_and_weights, training_curves
 from dspp.plots.predictions import (
     MixtureLike,
     central_coverage,
@@ -26,7 +26,6 @@ __all__ = [
     "MAX_SITES",
     "MUTED",
     "PALETTE",
-    "EpochLike",
     "MixtureLike",
     "central_coverage",
     "crps_by_spread",

@@ -1,4 +1,4 @@
-"""Figures of predictive distributions, one row or many, and of how they fared against what was observed."""
+"""Figures of predictive distributions, and of how they compare with observed values."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 from dspp.errors import InputError
-from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, Vector, checked_column, dots, house_axes, labelled, to_numpy
+from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, Vector, check_column, dots, house_axes, label_axes, to_numpy
 from dspp.table.checks import Array
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MixtureLike(Protocol):
-    """What the figures ask of a predictive distribution of one output; `NormalMixture` has all of it."""
+    """What the figures need of a predictive distribution of one output, such as `NormalMixture`."""
 
     @property
     def weights(self) -> Float[Tensor, " S"]: ...  # noqa: D102 - as in NormalMixture
@@ -37,13 +37,13 @@ class MixtureLike(Protocol):
 
 
 def density(mixture: MixtureLike, row: int = 0, *, y: float | None = None, ax: "Axes | None" = None) -> "Axes":
-    """Draw the predictive density of one row: 90 % interval shaded, mean and median marked, components thin.
+    """Draw the predictive density of one row, its 90 % interval, mean, median and components.
 
     Args:
         mixture: The predictive distributions.
-        row: Which of its rows.
-        y: What was observed, drawn as a line.
-        ax: Where to draw; None: in a new Figure.
+        row: The row.
+        y: The observed value, drawn as a line.
+        ax: Where to draw; None for a new Figure.
     """
     ax = house_axes(ax)
     one = mixture.rows([row])
@@ -59,7 +59,7 @@ def density(mixture: MixtureLike, row: int = 0, *, y: float | None = None, ax: "
     if y is not None:
         ax.axvline(float(y), color=CONTRAST, linewidth=1.8, label="observed")
     ax.set_ylim(bottom=0.0)
-    return labelled(ax, "value", "density", legend_columns=3)
+    return label_axes(ax, "value", "density", legend_columns=3)
 
 
 def fan(
@@ -70,20 +70,20 @@ def fan(
     ax: "Axes | None" = None,
     levels: Sequence[float] = (0.5, 0.8, 0.95),
 ) -> "Axes":
-    """Draw central intervals as filled bands and the median as a line, the rows sorted by `x`.
+    """Draw central intervals as bands and the median as a line, with rows sorted by `x`.
 
     Args:
         mixture: The predictive distributions.
-        x: Where each row stands on the horizontal axis.
-        y: What was observed in each row, drawn as points.
-        ax: Where to draw; None: in a new Figure.
+        x: The position of each row on the horizontal axis.
+        y: The observed value of each row, drawn as points.
+        ax: Where to draw; None for a new Figure.
         levels: The probabilities of the intervals.
     """
-    at = checked_column(x, "x", len(mixture))
-    observed = None if y is None else checked_column(y, "y", len(mixture))
+    at = check_column(x, "x", len(mixture))
+    observed = None if y is None else check_column(y, "y", len(mixture))
     bad = [level for level in levels if not 0.0 < level < 1.0]
     if bad:
-        raise InputError(f"levels: got {bad[0]}, expected probabilities inside (0, 1), such as (0.5, 0.8, 0.95)")
+        raise InputError(f"levels: expected probabilities inside (0, 1), such as (0.5, 0.8, 0.95), got {bad[0]}")
     ax, order = house_axes(ax), np.argsort(at, kind="stable")
     for i, level in enumerate(sorted(levels, reverse=True)):
         tails = torch.tensor([0.5 - level / 2, 0.5 + level / 2], dtype=torch.float64)
@@ -94,20 +94,20 @@ def fan(
     ax.plot(at[order], to_numpy(mixture.quantile(0.5))[order], color=MAIN, linewidth=1.6, label="median")
     if observed is not None:
         ax.plot(at, observed, color=CONTRAST, alpha=0.8, label="observed", **dots())
-    return labelled(ax, "x", "value", legend_columns=5)
+    return label_axes(ax, "x", "value", legend_columns=5)
 
 
 def pit_histogram(pit: Array, *, ax: "Axes | None" = None, bins: int = 20) -> "Axes":
-    """Draw how the PIT values are spread, and the band that 95 % of the bars lie in if the model is calibrated.
+    """Draw a histogram of the PIT, and the band that contains 95 % of the bars if the model is calibrated.
 
     Args:
         pit: F(y) of each row, between 0 and 1.
-        ax: Where to draw; None: in a new Figure.
-        bins: Bars; a flat histogram has height 1.
+        ax: Where to draw; None for a new Figure.
+        bins: Number of bars; a flat histogram has height 1.
     """
     values = _probabilities(pit)
     if bins < 1:
-        raise InputError(f"got {bins} bins, expected at least 1; try 20")
+        raise InputError(f"bins: expected at least 1, got {bins}")
     ax, each = house_axes(ax), len(values) / bins
     heights = np.histogram(values, bins=bins, range=(0.0, 1.0))[0] / each
     lower, upper = binom.ppf([0.025, 0.975], len(values), 1.0 / bins) / each
@@ -115,17 +115,17 @@ def pit_histogram(pit: Array, *, ax: "Axes | None" = None, bins: int = 20) -> "A
     ax.bar((np.arange(bins) + 0.5) / bins, heights, width=0.9 / bins, color=MAIN, alpha=0.85, label="rows")
     ax.axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
     ax.set_xlim(0.0, 1.0)
-    return labelled(ax, "probability given to values below the observed", "relative frequency")
+    return label_axes(ax, "probability given to values below the observed", "relative frequency")
 
 
 def reliability(pit: Array, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the share of rows inside their central interval against the interval's probability.
 
-    The band holds 95 % of the observed shares at each level if the model is calibrated.
+    The band contains 95 % of the observed shares at each level if the model is calibrated.
 
     Args:
         pit: F(y) of each row, between 0 and 1.
-        ax: Where to draw; None: in a new Figure.
+        ax: Where to draw; None for a new Figure.
     """
     from matplotlib.ticker import PercentFormatter
 
@@ -138,28 +138,28 @@ def reliability(pit: Array, *, ax: "Axes | None" = None) -> "Axes":
     ax.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol="\N{NO-BREAK SPACE}%"))
-    return labelled(ax, "probability of the interval", "rows inside it")
+    return label_axes(ax, "probability of the interval", "rows inside it")
 
 
 def central_coverage(pit: Array, levels: Array) -> Float[np.ndarray, " L"]:
     """Return the share of rows inside their central interval of each probability: |F(y) − ½| <= level/2."""
     distance = np.sort(np.abs(_probabilities(pit) - 0.5))
-    inside = np.searchsorted(distance, checked_column(levels, "levels") / 2, side="right")
+    inside = np.searchsorted(distance, check_column(levels, "levels") / 2, side="right")
     return np.asarray(inside / len(distance), dtype=np.float64)
 
 
 def predicted_observed(mean: Array, lower: Array, upper: Array, y: Array, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw what happened against what was predicted, each row with its interval; rows outside theirs stand out.
+    """Draw observed against predicted values with intervals; rows outside their interval are highlighted.
 
     Args:
         mean: The prediction of each row.
         lower: The lower end of its interval.
-        upper: The upper end.
-        y: What was observed.
-        ax: Where to draw; None: in a new Figure.
+        upper: The upper end of its interval.
+        y: The observed values.
+        ax: Where to draw; None for a new Figure.
     """
-    at = checked_column(mean, "mean")
-    low, high, observed = (checked_column(v, n, len(at)) for v, n in ((lower, "lower"), (upper, "upper"), (y, "y")))
+    at = check_column(mean, "mean")
+    low, high, observed = (check_column(v, n, len(at)) for v, n in ((lower, "lower"), (upper, "upper"), (y, "y")))
     ax, outside = house_axes(ax, height=3.6), (observed < low) | (observed > high)
     # One path with gaps: the bars blend evenly, and a page with thousands of them stays small.
     gaps = np.full_like(at, np.nan)
@@ -167,32 +167,32 @@ def predicted_observed(mean: Array, lower: Array, upper: Array, y: Array, *, ax:
     ax.axline((at.mean(), at.mean()), slope=1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
     ax.plot(at[~outside], observed[~outside], color=MAIN, alpha=0.6, label="inside its interval", **dots())
     ax.plot(at[outside], observed[outside], color=CONTRAST, alpha=0.9, label="outside", **dots())
-    return labelled(ax, "predicted", "observed")
+    return label_axes(ax, "predicted", "observed")
 
 
 def crps_by_spread(std: Array, crps: Array, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the mean CRPS of each tenth of the rows, from the surest to the least sure.
+    """Draw the mean CRPS of each tenth of the rows, from the most to the least certain.
 
-    The dots show the CRPS that a calibrated Normal of the same standard deviation has on average, σ/√π.
+    The dots show the expected CRPS of a calibrated Normal with the same standard deviation, σ/√π.
 
     Args:
         std: The predicted standard deviation of each row.
         crps: The score of each row.
-        ax: Where to draw; None: in a new Figure.
+        ax: Where to draw; None for a new Figure.
     """
-    spread = checked_column(std, "std")
-    score, ax = checked_column(crps, "crps", len(spread)), house_axes(ax, height=3.6)
+    spread = check_column(std, "std")
+    score, ax = check_column(crps, "crps", len(spread)), house_axes(ax, height=3.6)
     groups = np.array_split(np.argsort(spread, kind="stable"), min(10, len(spread)))
     number = np.arange(1, len(groups) + 1)
     ax.bar(number, [score[g].mean() for g in groups], width=0.75, color=MAIN, label="mean CRPS")
     expected = [spread[g].mean() / math.sqrt(math.pi) for g in groups]
     ax.plot(number, expected, color=CONTRAST, label="calibrated Normal", **dots(6.0))
     ax.set_xticks(number)
-    return labelled(ax, "tenth of the rows, by predicted spread", "CRPS")
+    return label_axes(ax, "tenth of the rows, by predicted spread", "CRPS")
 
 
 def _grid(one: MixtureLike, y: float | None) -> Vector:
-    """Values at which a density is drawn: even ones, and more around each component, so that no peak is missed."""
+    """Return the values at which to draw a density: evenly spaced, plus more around each component for its peak."""
     low, high = one.quantile(torch.tensor([5e-4, 1.0 - 5e-4], dtype=torch.float64)).flatten().tolist()
     if y is not None:
         margin = 0.02 * (high - low)
@@ -208,7 +208,7 @@ def _density_at(one: MixtureLike, x: Vector) -> Vector:
 
 
 def _draw_components(ax: "Axes", one: MixtureLike, x: Vector) -> None:
-    """Draw ω_s p_s(x) of every component that would be seen; a single one is the density itself."""
+    """Draw ω_s p_s(x) of every visible component, unless there is only one."""
     weights = to_numpy(one.weights)
     heavy = np.flatnonzero(weights > 0.005)
     if len(heavy) < 2:
@@ -220,10 +220,10 @@ def _draw_components(ax: "Axes", one: MixtureLike, x: Vector) -> None:
 
 
 def _probabilities(pit: Array) -> Vector:
-    values = checked_column(pit, "pit")
+    values = check_column(pit, "pit")
     if values.min() < 0.0 or values.max() > 1.0:
         wrong = values[(values < 0.0) | (values > 1.0)][0]
         raise InputError(
-            f"pit: got {wrong:g}, expected probabilities F(y) in [0, 1]; give what `mixture.pit(y)` returns"
+            f"pit: expected probabilities F(y) in [0, 1], got {wrong:g}; pass the result of `mixture.pit(y)`"
         )
     return values

@@ -1,4 +1,4 @@
-"""What all figures share: colours, axes in the house style, and columns of numbers that are fit to be drawn."""
+"""What all figures share: colours, axes in the house style, and checks of columns."""
 
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INK, MUTED, FAINT = "#1c2430", "#5b6675", "#d5dae1"  # text and main lines; secondary; grid
-MAIN, CONTRAST = "#0b66a8", "#c8500a"  # what the model says; what happened, or went wrong
+MAIN, CONTRAST = "#0b66a8", "#c8500a"  # predictions; observations and errors
 PALETTE = {"ink": INK, "muted": MUTED, "faint": FAINT, "main": MAIN, "contrast": CONTRAST}
 FONT_SIZE = 9.0
 Vector = Float[np.ndarray, " N"]
 
 
 def house_axes(ax: "Axes | None", width: float = 4.8, height: float = 3.1) -> "Axes":
-    """The caller's Axes as they are, or new ones in the house style."""
+    """Return `ax` unchanged, or new Axes in the house style."""
     if ax is not None:
         return ax
     from matplotlib.figure import Figure
@@ -38,8 +38,8 @@ def house_axes(ax: "Axes | None", width: float = 4.8, height: float = 3.1) -> "A
     return ax
 
 
-def labelled(ax: "Axes", x: str, y: str, legend_columns: int = 3) -> "Axes":
-    """Name the axes and put the legend above them, where it hides nothing."""
+def label_axes(ax: "Axes", x: str, y: str, legend_columns: int = 3) -> "Axes":
+    """Label the axes and put the legend above them, where it hides nothing."""
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     if ax.get_legend_handles_labels()[0]:
@@ -59,19 +59,19 @@ def labelled(ax: "Axes", x: str, y: str, legend_columns: int = 3) -> "Axes":
 
 
 def dots(size: float = 3.2) -> dict[str, Any]:
-    """What makes `Axes.plot` draw points without a line."""
+    """Return keywords that make `Axes.plot` draw points without a line."""
     return {"linestyle": "none", "marker": "o", "markersize": size, "markeredgewidth": 0.0}
 
 
 def to_numpy(tensor: Tensor) -> Float[np.ndarray, "..."]:
-    """The same numbers in float64, from wherever they are."""
+    """Return a tensor as a float64 array."""
     return np.asarray(tensor.detach().cpu().double().numpy(), dtype=np.float64)
 
 
-def checked_column(values: Array, name: str, rows: int | None = None) -> Vector:
-    """A new float64 array of finite numbers, one a row, or an `InputError`."""
+def check_column(values: Array, name: str, rows: int | None = None) -> Vector:
+    """Check that there is one finite number per row, and return a new float64 array."""
     column = check_y(values, len(values) if isinstance(values, Sized) else 1, name)
     if column.ndim != 1 or rows not in (None, len(column)):
         expected = "(N,)" if rows is None else f"({rows},)"
-        raise InputError(f"{name}: got shape {column.shape}, expected {expected}; give one number for each row")
+        raise InputError(f"{name}: expected shape {expected}, got {column.shape}; pass one number per row")
     return column

@@ -1,8 +1,8 @@
-"""Predictive distributions: a finite mixture for each row, of one output or of T correlated ones.
+"""Predictive distributions: a finite mixture per row, of one output or of T correlated outputs.
 
-Training scores the very object that the user is handed: a likelihood makes it from the latent mixture of a model, an
-objective asks for its density, the user asks it for quantiles. S components, N rows, T outputs; `*T` is nothing when
-there is one output. With T outputs, NaN in y means "not observed": only the observed outputs of that row count.
+Training scores the same object that users get: a likelihood makes it from the latent mixture of a model, an objective
+evaluates its density, users ask for its quantiles. S components, N rows, T outputs; `*T` is empty for one output. With
+T outputs, NaN in y means "not observed": only the observed outputs of the row count.
 """
 
 from dspp.predictive.base import Mixture

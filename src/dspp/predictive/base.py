@@ -1,4 +1,4 @@
-"""What mixtures of one output and of several have in common: weights, moments, rows, joining, mixing."""
+"""What mixtures share, whatever their components: weights, moments, selecting rows, joining and mixing."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,18 +15,11 @@ from dspp.errors import InputError
 from dspp.predictive import maths
 from dspp.table.checks import Array
 
-_WEIGHT_TOLERANCE = 1e-6  # by which the weights of a mix may miss one
+_WEIGHT_TOLERANCE = 1e-6  # of the sum of the weights in `Mixture.mix`
 
 
-@dataclass(frozen=True, eq=False)
-class Mixture(ABC):
-    """What mixtures share: p(y_n) = Σ_s ω_s p_s(y_n), the weights ω being the same for every row.
-
-    Parameters such as the noise are properties of each component. They may have any shape that broadcasts against
-    `component_mean`, so that one value can stand for all components, for all rows, or for both.
-    """
-
-    _PARAMETERS: ClassVar[tuple[str, ...]] = ("noise_var",)  # the fields that broadcast; the others have all axes
+class WeightedComponents(ABC):
+    """p(y_n) = Σ_s ω_s p_s(y_n), with the same weights ω for every row: what follows from weights and moments."""
 
     log_weights: Float[Tensor, " S"]
     component_mean: Float[Tensor, "S N *T"]
@@ -34,19 +27,15 @@ class Mixture(ABC):
     @property
     @abstractmethod
     def component_var(self) -> Float[Tensor, "S N *T"]:
-        """The variance of each component: latent function plus observation noise."""
+        """Variance of each component: latent function plus observation noise."""
 
     @abstractmethod
-    def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
-        """Return log p_s(y_n), without the weights."""
+    def log_prob(self, y: Array) -> Float[Tensor, " N"]:
+        """Return log p(y_n)."""
 
     @abstractmethod
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N *T"]:
-        """Draw `num` independent values for each row, reproducibly from `generator`; not differentiable."""
-
-    @abstractmethod
-    def to_torch(self) -> MixtureSameFamily:
-        """Return the same distribution for `torch.distributions`, one batch entry a row, gradients included."""
+        """Draw `num` independent values per row, reproducibly from `generator`; not differentiable."""
 
     @property
     def num_components(self) -> int:
@@ -68,7 +57,7 @@ class Mixture(ABC):
 
     @property
     def weights(self) -> Float[Tensor, " S"]:
-        """ω, made to sum to one again where the logarithms came from a shorter dtype."""
+        """ω, renormalised in case the logarithms were rounded to a shorter dtype."""
         return torch.softmax(self.log_weights, dim=0)
 
     @property
@@ -78,27 +67,49 @@ class Mixture(ABC):
 
     @property
     def var(self) -> Float[Tensor, " N *T"]:
-        """Var[y] = Σ_s ω_s (v_s + (μ_s − E[y])²): the spread within the components and that between them."""
+        """Var[y] = Σ_s ω_s (v_s + (μ_s − E[y])²): the variance within the components and between them."""
         spread = self.component_var + (self.component_mean - self.mean).square()
         return maths.average(self.weights, spread)
 
     @property
     def std(self) -> Float[Tensor, " N *T"]:
-        """The square root of the total variance."""
+        """Standard deviation of y."""
         return self.var.sqrt()
+
+    @torch.no_grad()
+    def entropy(self, num_samples: int, generator: Generator | None = None) -> Float[Tensor, " N"]:
+        """Estimate −E[log p(y_n)] from `num_samples` draws per row."""
+        draws = self.sample(num_samples, generator)
+        return -torch.stack([self.log_prob(y) for y in draws]).mean(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture(WeightedComponents):
+    """A mixture whose components are stored as tensors.
+
+    Parameters such as the noise belong to each component. They may have any shape that broadcasts against
+    `component_mean`, so that one value can serve all components, all rows, or both.
+    """
+
+    _PARAMETERS: ClassVar[tuple[str, ...]] = ("noise_var",)  # the fields that broadcast; the others have all axes
+
+    log_weights: Float[Tensor, " S"]
+    component_mean: Float[Tensor, "S N *T"]
+
+    @abstractmethod
+    def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
+        """Return log p_s(y_n), without the weights."""
+
+    @abstractmethod
+    def to_torch(self) -> MixtureSameFamily:
+        """Return the same distribution for `torch.distributions`, one batch entry per row, gradients included."""
 
     def log_prob(self, y: Array) -> Float[Tensor, " N"]:
         """Return log p(y_n) = log Σ_s exp(log ω_s + log p_s(y_n))."""
         return torch.logsumexp(self.log_weights.unsqueeze(-1) + self.component_log_prob(y), dim=0)
 
-    @torch.no_grad()
-    def entropy(self, num_samples: int, generator: Generator | None = None) -> Float[Tensor, " N"]:
-        """Estimate −E[log p(y_n)] from `num_samples` draws a row."""
-        draws = self.sample(num_samples, generator)
-        return -torch.stack([self.log_prob(y) for y in draws]).mean(0)
-
     def with_noise(self, noise_var: Float[Tensor, "..."]) -> Self:
-        """Return the same latent mixture under another observation noise."""
+        """Return the same latent mixture with another observation noise."""
         return replace(self, **{"noise_var": noise_var})
 
     def rows(self, index: slice | Sequence[int] | Tensor) -> Self:
@@ -106,9 +117,9 @@ class Mixture(ABC):
         try:
             picked = torch.arange(self.num_rows, device=self.component_mean.device)[index]
         except (IndexError, TypeError) as error:
-            raise InputError(f"cannot take rows {index!r} of {self.num_rows}: {error}") from None
+            raise InputError(f"cannot select rows {index!r} of {self.num_rows}: {error}") from None
         if picked.ndim != 1:
-            raise InputError(f"got {index!r}, expected a slice or a list of rows; write [i] for one row")
+            raise InputError(f"expected a slice or a list of rows, got {index!r}; use [i] for one row")
         taken = {name: field[:, picked] for name, field in self._by_row.items()}
         axes = self.component_mean.ndim
         parameters = {name: maths.take_rows(vars(self)[name], picked, axes) for name in self._PARAMETERS}
@@ -121,7 +132,7 @@ class Mixture(ABC):
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
-        """Join the rows of mixtures with the same weights: the batches of one prediction."""
+        """Concatenate the rows of mixtures with the same weights, such as the batches of one prediction."""
         fields = [vars(part) for part in parts]
         maths.check_joinable(fields)
         means = [part.component_mean for part in parts]
@@ -134,11 +145,11 @@ class Mixture(ABC):
         """Mix distributions of the same rows, Σ_k w_k p_k(y_n): a mixture of mixtures is a mixture.
 
         Args:
-            parts: What to mix; the numbers of components and the noises may differ.
-            weights: w, at least 0, with a sum of one. Parts without weight are left out.
+            parts: The distributions; their numbers of components and their noise may differ.
+            weights: w, non-negative with sum one. Parts of weight 0 are left out.
 
         Raises:
-            InputError: The parts are not of the same rows and outputs, or the weights are not that.
+            InputError: The parts differ in rows or outputs, or the weights are negative or do not sum to one.
         """
         shares = _mixing_weights(parts, weights)
         heavy = [(part, share) for part, share in zip(parts, shares, strict=True) if share > 0.0]
@@ -153,18 +164,18 @@ class Mixture(ABC):
 
     @property
     def _by_row(self) -> dict[str, Tensor]:
-        """The fields of shape (S, N, ...)."""
+        """Fields of shape (S, N, ...)."""
         return {name: field for name, field in vars(self).items() if name not in ("log_weights", *self._PARAMETERS)}
 
     def _categorical(self) -> Categorical:
-        """The weights as `torch.distributions` wants them: the same again for each row."""
+        """Return the weights for `torch.distributions`, repeated for each row."""
         return Categorical(logits=self.log_weights.expand(self.num_rows, -1))
 
     @torch.no_grad()
     def _draw(self, num: int, generator: Generator | None) -> tuple[Int[Tensor, "num N"], Tensor]:
-        """Draw a component, and standard Normal numbers, for each value wanted."""
+        """Draw a component and standard Normal numbers for each sample."""
         if num < 1:
-            raise InputError(f"got {num} samples, expected at least 1; ask for one or more")
+            raise InputError(f"expected at least 1 sample, got {num}")
         mean = self.component_mean
         which = torch.multinomial(self.weights, num * self.num_rows, replacement=True, generator=generator)
         normal = torch.randn(num, *mean.shape[1:], generator=generator, dtype=mean.dtype, device=mean.device)
@@ -172,18 +183,20 @@ class Mixture(ABC):
 
 
 def _mixing_weights(parts: Sequence[Mixture], weights: Sequence[float]) -> list[float]:
-    """The weights of a mix, checked and made to sum to one."""
+    """Check the weights of a mix and return them, normalised."""
     shares = [float(weight) for weight in weights]
     total = sum(shares)
     if len(shares) != len(parts) or not parts:
-        raise InputError(f"got {len(parts)} distributions and {len(shares)} weights, expected one weight for each")
+        raise InputError(
+            f"expected one weight per distribution, got {len(parts)} distributions and {len(shares)} weights"
+        )
     if not all(share >= 0.0 for share in shares) or abs(total - 1.0) > _WEIGHT_TOLERANCE:
-        raise InputError(f"got weights {shares}, expected numbers >= 0 that sum to 1; divide them by their sum")
+        raise InputError(f"expected weights >= 0 that sum to 1, got {shares}; divide them by their sum")
     for i, part in enumerate(parts):
         same = type(part) is type(parts[0]) and part.component_mean.shape[1:] == parts[0].component_mean.shape[1:]
         if not same or part.component_mean.dtype != parts[0].component_mean.dtype:
             raise InputError(
-                f"distribution {i} differs from distribution 0 in its kind, rows, outputs or dtype; mix predictions of "
+                f"distribution {i} differs from distribution 0 in type, rows, outputs or dtype; mix predictions for "
                 "the same rows"
             )
     return [share / total for share in shares]

@@ -1,4 +1,4 @@
-"""The latent mixture: what the layers and the rule of a model leave to its likelihood."""
+"""The latent mixture: what the layers and the rule of a model pass to its likelihood."""
 
 from dataclasses import dataclass
 
@@ -23,5 +23,5 @@ class LatentMixture:
 
     @property
     def weights(self) -> Float[Tensor, " S"]:
-        """ω, made to sum to one again where the logarithms came from a shorter dtype."""
+        """ω, renormalised in case the logarithms were rounded to a shorter dtype."""
         return torch.softmax(self.log_weights, dim=0)

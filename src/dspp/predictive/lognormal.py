@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 
 from dspp.errors import InputError
 from dspp.predictive import maths
+from dspp.predictive.base import WeightedComponents
 from dspp.predictive.normal import NormalMixture
 from dspp.predictive.one_output import OneOutput
 from dspp.table.checks import Array
@@ -19,8 +20,8 @@ from dspp.table.checks import Array
 
 @final
 @dataclass(frozen=True, eq=False)
-class LogNormalMixture(OneOutput):
-    """The distribution of y = exp(x), x being a mixture of Normals: positive targets.
+class LogNormalMixture(OneOutput, WeightedComponents):
+    """The distribution of y = exp(x) for a mixture of Normals x: positive targets.
 
     Attributes:
         log: The mixture of log y.
@@ -29,19 +30,9 @@ class LogNormalMixture(OneOutput):
     log: NormalMixture
 
     @property
-    def log_weights(self) -> Float[Tensor, " S"]:
-        """The log weight of each component."""
+    def log_weights(self) -> Float[Tensor, " S"]:  # type: ignore[override]
+        """Log weight of each component."""
         return self.log.log_weights
-
-    @property
-    def weights(self) -> Float[Tensor, " S"]:
-        """ω, the weight of each component."""
-        return self.log.weights
-
-    @property
-    def num_components(self) -> int:
-        """S, the number of components."""
-        return self.log.num_components
 
     @property
     def num_rows(self) -> int:
@@ -53,69 +44,45 @@ class LogNormalMixture(OneOutput):
         """T, which is one."""
         return 1
 
-    def __len__(self) -> int:
-        return self.num_rows
-
     @property
     def component_mean(self) -> Float[Tensor, "S N"]:  # type: ignore[override]
-        """The mean of each component: exp(μ + ½ v)."""
+        """Mean of each component: exp(μ + ½ v)."""
         return torch.exp(self.log.component_mean + 0.5 * self.log.component_var)
 
     @property
     def component_var(self) -> Float[Tensor, "S N"]:
-        """The variance of each component: (eᵛ − 1) exp(2 μ + v)."""
+        """Variance of each component: (eᵛ − 1) exp(2 μ + v)."""
         return torch.expm1(self.log.component_var) * self.component_mean.square()
 
-    @property
-    def mean(self) -> Float[Tensor, " N"]:
-        """E[y] = Σ_s ω_s exp(μ_s + ½ v_s)."""
-        return maths.average(self.weights, self.component_mean)
-
-    @property
-    def var(self) -> Float[Tensor, " N"]:
-        """Var[y]: the spread within the components and that between them."""
-        spread = self.component_var + (self.component_mean - self.mean).square()
-        return maths.average(self.weights, spread)
-
-    @property
-    def std(self) -> Float[Tensor, " N"]:
-        """The square root of the variance."""
-        return self.var.sqrt()
-
     def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
-        """Return log p_s(y_n), without the weights; −inf where y is not positive."""
+        """Return log p_s(y_n), without the weights; −inf if y is not positive."""
         log_y, jacobian = self._log(y)
         return self.log.component_log_prob(log_y) - jacobian
 
     def log_prob(self, y: Array) -> Float[Tensor, " N"]:
-        """Return log p(y_n) = log p_x(log y_n) − log y_n; −inf where y is not positive."""
+        """Return log p(y_n) = log p_x(log y_n) − log y_n; −inf if y is not positive."""
         log_y, jacobian = self._log(y)
         return self.log.log_prob(log_y) - jacobian
 
     def cdf(self, y: Array) -> Float[Tensor, " *K N"]:
         """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
-        y = maths.checked_targets(y, self.log.component_mean, many=True)
+        y = maths.check_targets(y, self.log.component_mean, many=True)
         return self.log.cdf(torch.where(y > 0.0, y, 0.0).log())
 
     def quantile(self, p: float | Float[Tensor, " *K"]) -> Float[Tensor, " *K N"]:
-        """Return the exponential of the quantiles of log y, for one p or for K of them."""
+        """Return the exponential of the quantiles of log y, for one or K probabilities."""
         return self.log.quantile(p).exp()
 
     def crps(self, y: Array) -> Float[Tensor, " N"]:
         """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y."""
-        y = maths.checked_targets(y, self.log.component_mean)
+        y = maths.check_targets(y, self.log.component_mean)
         exact = self.log.to(torch.float64)
         score = partial(_mixture_crps, exact.weights)
         return maths.over_row_chunks(score, len(exact.weights), y.double(), exact.component_mean, exact.component_var)
 
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N"]:
-        """Draw `num` independent values for each row, reproducibly from `generator`; not differentiable."""
+        """Draw `num` independent values per row, reproducibly from `generator`; not differentiable."""
         return self.log.sample(num, generator).exp()
-
-    @torch.no_grad()
-    def entropy(self, num_samples: int, generator: Generator | None = None) -> Float[Tensor, " N"]:
-        """Estimate −E[log p(y_n)] from `num_samples` draws per row."""
-        return -torch.stack([self.log_prob(y) for y in self.sample(num_samples, generator)]).mean(0)
 
     def rows(self, index: slice | Sequence[int] | Tensor) -> "LogNormalMixture":
         """Return the mixture of some rows: a slice, a list or tensor of row numbers, or a mask."""
@@ -127,19 +94,19 @@ class LogNormalMixture(OneOutput):
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
-        """Join the rows of mixtures with the same weights: the batches of one prediction."""
+        """Concatenate the rows of mixtures with the same weights, such as the batches of one prediction."""
         return cls(NormalMixture.concat([part.log for part in parts]))
 
     @classmethod
     def mix(cls, parts: Sequence[Self], weights: Sequence[float]) -> Self:
-        """Mix distributions of the same rows, whose weights sum to one: the logarithms are mixed likewise."""
+        """Mix distributions of the same rows, with weights that sum to one, by mixing their logarithms."""
         if not all(isinstance(part, LogNormalMixture) for part in parts):
-            raise InputError("got distributions of different kinds; mix predictions of the same rows")
+            raise InputError("expected distributions of one type, got several; mix predictions for the same rows")
         return cls(NormalMixture.mix([part.log for part in parts], weights))
 
     def _log(self, y: Array) -> tuple[Tensor, Tensor]:
-        """Return log y and what it takes off a log density; (0, inf) where y is not positive."""
-        y = maths.checked_targets(y, self.log.component_mean)
+        """Return log y and the log Jacobian to subtract from a log density; (0, inf) if y is not positive."""
+        y = maths.check_targets(y, self.log.component_mean)
         log_y = torch.where(y > 0.0, y, 1.0).log()
         return log_y, torch.where(y > 0.0, log_y, math.inf)
 
@@ -150,7 +117,7 @@ def _mixture_crps(
     log_mean: Float[Tensor, "S N"],
     log_var: Float[Tensor, "S N"],
 ) -> Float[Tensor, " N"]:
-    """CRPS(F, y) = E|Y − y| − ½ E|Y − Y'| with Y, Y' independent draws from F, all in closed form.
+    """Return CRPS(F, y) = E|Y − y| − ½ E|Y − Y'| with Y, Y' independent draws from F, all in closed form.
 
     With m = exp(μ + ½σ²): E|Y − y| = m erf((σ − z)/√2) + y erf(z/√2), where z = (log y − μ)/σ; and for two components
     E|Y₁ − Y₂| = m₁ erf(d₁/√2) − m₂ erf((d₁ − s)/√2), where s² = σ₁² + σ₂², d₁ = log(m₁/m₂)/s + ½s (Margrabe 1978).
@@ -161,7 +128,7 @@ def _mixture_crps(
     z = (torch.where(y > 0.0, y, 0.0).log() - log_mean) / std
     score = weights @ (m * torch.erf((std - z) * root) + y * torch.erf(z * root))
     half_spread = weights.square() @ (m * torch.erf(0.5 * std))  # d₁ = σ/√2 within one component
-    for i in range(1, len(weights)):  # each against those before it: S N numbers at a time, not S² N
+    for i in range(1, len(weights)):  # each against those before it: S N numbers at a time instead of S² N
         s = (log_var[:i] + log_var[i]).sqrt()
         d = (log_m[:i] - log_m[i]) / s + 0.5 * s
         between = m[:i] * torch.erf(d * root) - m[i] * torch.erf((d - s) * root)

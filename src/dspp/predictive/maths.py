@@ -1,6 +1,6 @@
-"""The maths of Normal mixtures as pure functions of tensors, and the checks of the tensors they are made of.
+"""The maths of Normal mixtures as pure functions of tensors, and checks of their parameters.
 
-Shapes: S components, N rows, T outputs, K values asked for in each row, B = S·N matrices in a stack.
+Shapes: S components, N rows, T outputs, K values per row, B = S·N matrices in a stack.
 """
 
 import math
@@ -18,22 +18,22 @@ from dspp.errors import InputError, NumericalError
 from dspp.table.checks import Array
 
 LOG_2PI = math.log(2.0 * math.pi)
-_CHUNK_ELEMENTS = 2**20  # numbers in the largest temporary: 8 MB of float64 stay in the cache
-_STACK_CHUNK = 2**15  # T x T matrices factorised at a time, so that predicting many rows stays in memory
-_WEIGHT_TOLERANCE = 1e-5  # rounding stays far below it; weights given in place of their logarithms do not
-_NEWTON_STEPS, _ALL_STEPS = 40, 160  # 120 halvings take any bracket down to neighbouring floats
+_CHUNK_ELEMENTS = 2**20  # numbers in the largest temporary: 8 MB of float64 fit into the cache
+_STACK_CHUNK = 2**15  # T x T matrices factorised at a time, to bound memory
+_WEIGHT_TOLERANCE = 1e-5  # far above rounding errors, yet catches weights passed in place of their logarithms
+_NEWTON_STEPS, _ALL_STEPS = 40, 160  # 120 bisections shrink any bracket to neighbouring floats
 
 
 def check_components(log_weights: Tensor, mean: Tensor, latent: Tensor, noise: Tensor, axes: str) -> None:
-    """Check that the shapes fit a mean with these axes ("S, N" or "S, N, T"), and that Σ_s ω_s = 1."""
+    """Check that the shapes match a mean with these axes ("S, N" or "S, N, T"), and that Σ_s ω_s = 1."""
     fits = log_weights.shape == mean.shape[:1] and latent.shape == mean.shape + mean.shape[2:]
     fits = fits and fits_components(noise, mean)
     if not fits or mean.ndim != axes.count(",") + 1 or len(log_weights) == 0:
         got = ", ".join(str(tuple(tensor.shape)) for tensor in (log_weights, mean, latent, noise))
         raise InputError(
-            f"log-weights, means, latent (co)variances and noise variances have the shapes {got}; expected "
-            f"(S), ({axes}), ({axes}{axes[4:]}), and ({axes[6:]}) or ({axes[3:]}) or what broadcasts to ({axes}), with "
-            "S >= 1: give each component of each row its mean and (co)variance"
+            f"expected log-weights, means, latent (co)variances and noise variances of shapes (S), ({axes}), "
+            f"({axes}{axes[4:]}), and ({axes[6:]}) or ({axes[3:]}) or one that broadcasts to ({axes}), with S >= 1, "
+            f"got {got}"
         )
     check_weights(log_weights)
 
@@ -42,11 +42,11 @@ def check_weights(log_weights: Float[Tensor, " S"]) -> None:
     """Check that Σ_s ω_s = 1."""
     total = float(log_weights.detach().exp().sum())
     if abs(total - 1.0) > _WEIGHT_TOLERANCE:
-        raise InputError(f"exp(log_weights) sums to {total:.6g}, expected 1; give log_softmax of any logits")
+        raise InputError(f"expected exp(log_weights) to sum to 1, got {total:.6g}; pass log_softmax of any logits")
 
 
 def fits_components(parameter: Tensor, mean: Float[Tensor, "S N *T"]) -> bool:
-    """Whether a parameter such as the noise has one value per output, per row or per component: see `Mixture`."""
+    """Return whether a parameter has one value per output, per row or per component; see `Mixture`."""
     if parameter.ndim > mean.ndim or parameter.shape[max(parameter.ndim - mean.ndim + 2, 0) :] != mean.shape[2:]:
         return False
     sizes = zip(reversed(parameter.shape), reversed(mean.shape), strict=False)
@@ -54,51 +54,51 @@ def fits_components(parameter: Tensor, mean: Float[Tensor, "S N *T"]) -> bool:
 
 
 def check_variance(var: Float[Tensor, "S N"]) -> None:
-    """Check that every component has a density."""
-    bad = ~(var.detach() > 0.0)  # NaN is bad too
+    """Check that all variances are positive."""
+    bad = ~(var.detach() > 0.0)  # catches NaN too
     if bool(bad.any()):
         s, n = (int(i) for i in bad.nonzero()[0])
         raise NumericalError(
-            f"the variance of component {s} in row {n} is {float(var[s, n].detach()):.3g}, expected more "
-            "than 0; raise the noise variance or use float64"
+            f"expected a positive variance, got {float(var[s, n].detach()):.3g} for component {s} in row {n}; raise "
+            "the noise variance or use float64"
         )
 
 
 def check_probabilities(p: float | Float[Tensor, " *K"], device: torch.device) -> Float[Tensor, " *K"]:
-    """Return one probability or K of them in float64, checked."""
+    """Check one or K probabilities, and return them in float64."""
     wanted = torch.as_tensor(p, dtype=torch.float64, device=device)
     if wanted.ndim > 1 or not bool(((wanted > 0.0) & (wanted < 1.0)).all()):
-        raise InputError(f"got p = {p}, expected one number or K, all inside (0, 1); leave out 0 and 1")
+        raise InputError(f"p: expected one number or a list of numbers, all inside (0, 1), got {p}")
     return wanted
 
 
-def checked_targets(y: Array, mean: Float[Tensor, "S N *T"], many: bool = False) -> Tensor:
-    """Return y as a tensor with one value for each row and output or, where `many` are allowed, K of them.
+def check_targets(y: Array, mean: Float[Tensor, "S N *T"], many: bool = False) -> Tensor:
+    """Return y as a tensor with one value per row and output or, if `many`, possibly K of them.
 
-    Of one output, (N, 1) is taken as (N,): targets have an output axis inside the library.
+    For one output, (N, 1) is accepted as (N,), because targets have an output axis inside the library.
     """
     if not isinstance(y, Tensor):  # arrays, columns of data frames, lists
         try:
             y = torch.as_tensor(np.array(y), device=mean.device)
         except (TypeError, ValueError):
-            raise InputError(f"y: got {y!r:.100}, expected numbers; give one for each row and output") from None
+            raise InputError(f"y: expected one number per row and output, got {y!r:.100}") from None
     rows = tuple(mean.shape[1:])
     if mean.ndim == 2 and tuple(y.shape) == (*rows, 1) and not (many and rows == (1,)):
         y = y.squeeze(-1)
     if tuple(y.shape) != rows and not (many and tuple(y.shape[1:]) == rows):
-        also = f", or (K, {rows[0]}) for K values a row" if many else ""
-        raise InputError(f"y has shape {tuple(y.shape)}, expected {rows}{also}; give one value for each row and output")
+        also = f", or (K, {rows[0]}) for K values per row" if many else ""
+        raise InputError(f"y: expected shape {rows}{also}, got {tuple(y.shape)}; pass one value per row and output")
     return y
 
 
 def check_joinable(parts: list[dict[str, Tensor]]) -> None:
-    """Check that the rows of some mixtures, given by their fields, may follow each other."""
+    """Check that the rows of some mixtures, given by their fields, can be concatenated."""
     if len(parts) == 0:
-        raise InputError("got no mixtures to join; give at least one")
+        raise InputError("expected at least one mixture to concatenate, got none")
     for i, part in enumerate(parts):
         if not _joinable(parts[0], part):
             raise InputError(
-                f"mixture {i} differs from mixture 0 in its weights, outputs or dtype; join what one model predicted"
+                f"mixture {i} differs from mixture 0 in weights, outputs or dtype; concatenate predictions of one model"
             )
 
 
@@ -109,22 +109,22 @@ def _joinable(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 def check_outputs(outputs: Sequence[int], num_outputs: int) -> None:
-    """Check that each of these is an output, and that none is asked for twice."""
+    """Check that each of these is an output, without repetition."""
     for t in outputs:
         if not 0 <= t < num_outputs:
-            raise InputError(f"got output {t}, expected 0 to {num_outputs - 1}; outputs count from 0")
+            raise InputError(f"expected an output from 0 to {num_outputs - 1}, got {t}")
     if len(outputs) == 0 or len(set(outputs)) < len(outputs):
-        raise InputError(f"got outputs {list(outputs)}, expected at least one, and each only once")
+        raise InputError(f"expected at least one output, each only once, got {list(outputs)}")
 
 
 def take_rows(parameter: Tensor, picked: Int[Tensor, " n"], num_axes: int) -> Tensor:
-    """Rows of a parameter that broadcasts against `num_axes` axes (S, N, *T); one without rows is left alone."""
+    """Select rows of a parameter that broadcasts against `num_axes` axes (S, N, *T), if it has any."""
     axis = parameter.ndim - num_axes + 1
     return parameter.index_select(axis, picked) if axis >= 0 and parameter.shape[axis] != 1 else parameter
 
 
 def join_rows(parameters: Sequence[Tensor], means: Sequence[Float[Tensor, "S N *T"]]) -> Tensor:
-    """Return the parameter that all mixtures share, or else one with the rows of all of them."""
+    """Return the parameter if all mixtures share it; otherwise concatenate its rows."""
     shapes = [_all_axes(parameter, mean) for parameter, mean in zip(parameters, means, strict=True)]
     first = parameters[0]
     if all(shape[1] == 1 and p.equal(first) for p, shape in zip(parameters, shapes, strict=True)):
@@ -135,61 +135,61 @@ def join_rows(parameters: Sequence[Tensor], means: Sequence[Float[Tensor, "S N *
 
 
 def join_components(parameters: Sequence[Tensor], means: Sequence[Float[Tensor, "S N *T"]]) -> Tensor:
-    """Return a parameter with the components of all the mixtures, whose rows are the same."""
+    """Concatenate the components of a parameter of mixtures of the same rows."""
     pairs = list(zip(parameters, means, strict=True))
     rows = max(_all_axes(parameter, mean)[1] for parameter, mean in pairs)
     return torch.cat([p.expand(mean.shape[0], rows, *mean.shape[2:]) for p, mean in pairs])
 
 
 def _all_axes(parameter: Tensor, mean: Float[Tensor, "S N *T"]) -> tuple[int, ...]:
-    """The shape of a parameter written with all axes of the mean."""
+    """Return the shape of a parameter with all axes of the mean."""
     return (1,) * (mean.ndim - parameter.ndim) + tuple(parameter.shape)
 
 
 def shift_and_scale(
     shift: float | Tensor, scale: float | Tensor, mean: Float[Tensor, "S N *T"]
 ) -> tuple[Float[Tensor, " *T"], Float[Tensor, " *T"]]:
-    """Return both as tensors with one number an output, checked."""
+    """Check both, and return them as tensors with one number per output."""
     pair = [torch.as_tensor(value, dtype=mean.dtype, device=mean.device) for value in (shift, scale)]
     if any(value.shape not in ((), mean.shape[2:]) for value in pair):
         raise InputError(
-            f"shift has shape {tuple(pair[0].shape)}, scale {tuple(pair[1].shape)}, expected () or "
-            f"{tuple(mean.shape[2:])}; give one number, or one for each output"
+            f"expected shift and scale of shape () or {tuple(mean.shape[2:])}, got {tuple(pair[0].shape)} and "
+            f"{tuple(pair[1].shape)}; pass one number, or one per output"
         )
     if not bool((pair[1] > 0.0).all()):
-        raise InputError(f"got scale {scale}, expected positive numbers; negate y itself to turn it round")
+        raise InputError(f"scale: expected positive numbers, got {scale}; to flip the sign, negate y itself")
     return pair[0].expand(mean.shape[2:]), pair[1].expand(mean.shape[2:])
 
 
 def fill_missing(y: Float[Tensor, "N T"], mean: Float[Tensor, "*S N T"]) -> tuple[Tensor, Tensor | None]:
-    """Put the mean in place of NaN, "not observed", and say where; if nothing is missing, return y itself and None.
+    """Replace NaN, "not observed", by the mean; return y and a mask, or y itself and None if nothing is missing.
 
-    The mean, because a residual of 0 cannot overflow: 0 · inf or 0 · NaN would spoil the gradients of all the rest.
+    The mean makes the residual 0, which cannot overflow: 0 · inf or 0 · NaN would spoil all gradients.
     """
     missing = y.isnan()
     return (torch.where(missing, mean, y), missing) if bool(missing.any()) else (y, None)
 
 
 def normal_log_prob(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-    """Return log N(y | μ, v) elementwise; z is formed before its square, so large units do not overflow."""
+    """Return log N(y | μ, v) elementwise; computing z before its square avoids overflow in large units."""
     z = (y - mean) * var.rsqrt()
     return -0.5 * (z * z + var.log() + LOG_2PI)
 
 
 def expected_normal_log_prob(y: Tensor, mean: Tensor, latent_var: Tensor, noise_var: Tensor) -> Tensor:
-    """E[log N(y | f, σ²)] over f ~ N(μ, v) = log N(y | μ, σ²) − ½ v/σ², elementwise."""
+    """Return E[log N(y | f, σ²)] over f ~ N(μ, v) = log N(y | μ, σ²) − ½ v/σ², elementwise."""
     return normal_log_prob(y, mean, noise_var) - 0.5 * latent_var / noise_var
 
 
 def over_row_chunks(function: Callable[..., Tensor], elements_per_row: int, *by_row: Tensor) -> Tensor:
-    """Apply `function` to blocks of rows (the last axis of every tensor) and join the blocks."""
+    """Apply `function` to blocks of rows (the last axis of every tensor) and concatenate the results."""
     step = max(1, _CHUNK_ELEMENTS // max(1, elements_per_row))
     blocks = zip(*(torch.split(tensor, step, dim=-1) for tensor in by_row), strict=True)
     return torch.cat([function(*block) for block in blocks], dim=-1)
 
 
 def average(weights: Float[Tensor, " S"], values: Float[Tensor, "S ..."]) -> Float[Tensor, "..."]:
-    """Σ_s ω_s values_s."""
+    """Return Σ_s ω_s values_s."""
     total: Tensor = torch.tensordot(weights, values, dims=1)
     return total
 
@@ -200,7 +200,7 @@ def mixture_cdf(
     mean: Float[Tensor, "S N"],
     std: Float[Tensor, "S N"],
 ) -> Float[Tensor, " *K N"]:
-    """F(y) = Σ_s ω_s Φ((y − μ_s) / σ_s), at most 1 though rounded weights may sum to more."""
+    """Return F(y) = Σ_s ω_s Φ((y − μ_s) / σ_s), at most 1 although rounded weights may sum to more."""
     probability: Tensor = weights @ normal_cdf((y.unsqueeze(-2) - mean) / std)
     return probability.clamp(max=1.0)
 
@@ -211,7 +211,7 @@ def mixture_quantile(
     mean: Float[Tensor, "S N"],
     std: Float[Tensor, "S N"],
 ) -> Float[Tensor, "K N"]:
-    """Solve F(x) = p for a mixture of Normals, on the scale of Φ⁻¹: a straight line in x for one Normal."""
+    """Solve F(x) = p for a mixture of Normals on the scale of Φ⁻¹, where one Normal is a straight line in x."""
 
     def density(x: Float[Tensor, "K N"]) -> Float[Tensor, "K N"]:
         slope: Tensor = weights @ (_phi((x.unsqueeze(-2) - mean) / std) / std)
@@ -237,12 +237,12 @@ def solve_quantile(
     """Solve F(x) = p by Newton's method inside a bracket that every step shrinks.
 
     The equation solved is G⁻¹(F(x)) = G⁻¹(p) for a reference distribution G with the tails of the components: nearly a
-    straight line in the tails of a mixture. A step that leaves the bracket, or does not halve the gap, gives way to a
-    bisection.
+    straight line in the tails of a mixture. A step that leaves the bracket, or does not halve the gap, is replaced by
+    a bisection.
     """
     z, eps = reference_quantile(p), torch.finfo(p.dtype).eps
     tolerance = torch.maximum(1e-11 * torch.minimum(p, 1.0 - p), 2.0 * eps * p)  # relative in either tail
-    low, high = component_quantile.aminmax(dim=1)  # where no component has reached p, neither has F
+    low, high = component_quantile.aminmax(dim=1)  # F is below p where all components are, and above likewise
     x: Tensor = weights @ component_quantile
     last_gap = torch.full_like(low, math.inf)
     for step in range(_ALL_STEPS):
@@ -262,7 +262,7 @@ def solve_quantile(
 
 
 def normal_cdf(z: Tensor) -> Tensor:
-    """Return Φ(z); `torch.special.ndtr` is no use below: it rounds Φ(−10) to 0."""
+    """Return Φ(z); unlike `torch.special.ndtr`, this does not round Φ(−10) to 0."""
     return 0.5 * torch.erfc(-z * math.sqrt(0.5))
 
 
@@ -272,7 +272,7 @@ def _phi(z: Tensor) -> Tensor:
 
 
 def mean_abs(mean: Tensor, std: Tensor) -> Tensor:
-    """E|X| for X ~ N(μ, σ²): μ (2Φ(μ/σ) − 1) + 2σ φ(μ/σ)."""
+    """Return E|X| for X ~ N(μ, σ²): μ (2Φ(μ/σ) − 1) + 2σ φ(μ/σ)."""
     z = mean / std
     return mean * torch.erf(z * math.sqrt(0.5)) + 2.0 * std * _phi(z)
 
@@ -283,20 +283,20 @@ def mixture_crps(
     mean: Float[Tensor, "S N"],
     var: Float[Tensor, "S N"],
 ) -> Float[Tensor, " N"]:
-    """CRPS(F, y) = E|X − y| − ½ E|X − X'| with X, X' independent draws from F."""
+    """Return CRPS(F, y) = E|X − y| − ½ E|X − X'| with X, X' independent draws from F."""
     # scoringrules agrees to 1e-14 but is 2 to 8 times slower (NumPy), holds S² N numbers and has no gradient.
     score = weights @ mean_abs(y - mean, var.sqrt())
     half_spread = weights.square() @ (var / math.pi).sqrt()  # X, X' from one component: E|X − X'| = 2σ/√π
-    for s in range(1, len(weights)):  # each against those before it: S N numbers at a time, not S² N
+    for s in range(1, len(weights)):  # each against those before it: S N numbers at a time instead of S² N
         between = mean_abs(mean[:s] - mean[s], (var[:s] + var[s]).sqrt())
         half_spread = half_spread + weights[s] * (weights[:s] @ between)
     return score - half_spread
 
 
-def stacked_cholesky(stack: Float[Tensor, "T T B"]) -> Float[Tensor, "T T B"]:
-    """Lower triangles L with L Lᵀ = stack[:, :, b], all b at once.
+def cholesky_stack(stack: Float[Tensor, "T T B"]) -> Float[Tensor, "T T B"]:
+    """Return the Cholesky factors L, L Lᵀ = stack[:, :, b], of all matrices at once.
 
-    For a few outputs LAPACK would be called B times, each for next to no work; here T steps sweep the whole stack.
+    For few outputs, LAPACK would be called B times for very little work; here T steps sweep the whole stack.
 
     Raises:
         NumericalError: A matrix is not positive definite. No jitter is added.
@@ -306,7 +306,7 @@ def stacked_cholesky(stack: Float[Tensor, "T T B"]) -> Float[Tensor, "T T B"]:
         L[t:, t] *= L[t, t].rsqrt()
         L[t, t + 1 :] = 0.0
         L[t + 1 :, t + 1 :] -= L[t + 1 :, None, t] * L[None, t + 1 :, t]
-    bad = ~(torch.diagonal(L) > 0.0)  # (B, T); NaN, from the root of a pivot <= 0, counts as bad
+    bad = ~(torch.diagonal(L) > 0.0)  # (B, T); catches NaN from the root of a pivot <= 0
     if bool(bad.any()):
         b, t = (int(i) for i in bad.nonzero()[0])
         raise NumericalError(
@@ -317,19 +317,19 @@ def stacked_cholesky(stack: Float[Tensor, "T T B"]) -> Float[Tensor, "T T B"]:
 
 
 class _StackedNormalLogProb(torch.autograd.Function):
-    """Computes log N(r | 0, Σ) for a stack of (Σ, r), with the gradient in closed form.
+    """log N(r | 0, Σ) for a stack of (Σ, r), with the gradient in closed form.
 
-    With α = Σ⁻¹ r: ∂/∂r = −α, ∂/∂Σ = ½ (α αᵀ − Σ⁻¹). Autograd through LAPACK's factorisation, both ways, takes 6 times
-    longer for T = 3, 3 times for T = 7, twice for T = 12.
+    With α = Σ⁻¹ r: ∂/∂r = −α, ∂/∂Σ = ½ (α αᵀ − Σ⁻¹). Autograd through LAPACK's factorisation takes 6 times as long for
+    T = 3, 3 times for T = 7, twice for T = 12.
     """
 
     @staticmethod
     def forward(ctx: Any, stack: Float[Tensor, "T T B"], residual: Float[Tensor, "T B"]) -> Float[Tensor, " B"]:
-        L = stacked_cholesky(stack)
+        L = cholesky_stack(stack)
         T = len(L)
         identity = torch.eye(T, dtype=L.dtype, device=L.device).unsqueeze(-1).expand_as(L)
         solved = torch.cat([residual.unsqueeze(1), identity], dim=1)  # becomes L⁻¹ [r, I], row by row
-        for t in range(T):  # row t ends at column t + 1: L⁻¹ is lower triangular too
+        for t in range(T):  # row t ends at column t + 1, since L⁻¹ is lower triangular too
             solved[t, : t + 2] /= L[t, t]
             solved[t + 1 :, : t + 2] -= L[t + 1 :, None, t] * solved[t, : t + 2]
         z, L_inverse = solved[:, 0], solved[:, 1:]
@@ -350,10 +350,10 @@ class _StackedNormalLogProb(torch.autograd.Function):
 def multivariate_normal_log_prob(
     y: Float[Tensor, "N T"], mean: Float[Tensor, "S N T"], cov: Float[Tensor, "S N T T"]
 ) -> Float[Tensor, "S N"]:
-    """Return log N(y | μ, Σ) or, where y has NaN, the marginal density of the outputs that were observed."""
+    """Return log N(y | μ, Σ) or, where y has NaN, the marginal density of the observed outputs."""
     y, missing = fill_missing(y, mean)
     if missing is not None:
-        cov = _without(missing, cov)
+        cov = _mask_missing(missing, cov)
     residual = (y - mean).reshape(-1, y.shape[-1]).T.contiguous()  # (T, B)
     blocks = zip(*(torch.split(tensor, _STACK_CHUNK, dim=-1) for tensor in (_stack(cov), residual)), strict=True)
     log_prob = torch.cat([_StackedNormalLogProb.apply(*block) for block in blocks])  # type: ignore[no-untyped-call]
@@ -361,18 +361,18 @@ def multivariate_normal_log_prob(
     return log_prob if missing is None else log_prob + 0.5 * LOG_2PI * missing.sum(-1, dtype=log_prob.dtype)
 
 
-def _without(missing: Bool[Tensor, "N T"], cov: Float[Tensor, "S N T T"]) -> Float[Tensor, "S N T T"]:
-    """Give the missing outputs the rows and columns of the identity: their residual is 0, so −½ log 2π is all they add.
+def _mask_missing(missing: Bool[Tensor, "N T"], cov: Float[Tensor, "S N T T"]) -> Float[Tensor, "S N T T"]:
+    """Set rows and columns of missing outputs to those of the identity; with a residual of 0 they add −½ log 2π.
 
-    So rows with other outputs missing still make one stack.
+    Rows with different missing outputs thus still form one stack.
     """
     in_row_or_column = missing.unsqueeze(-1) | missing.unsqueeze(-2)  # (N, T, T)
     return torch.where(in_row_or_column, torch.diag_embed(missing.to(cov.dtype)), cov)
 
 
 def cholesky(cov: Float[Tensor, "S N T T"]) -> Float[Tensor, "S N T T"]:
-    """Lower triangles L with L Lᵀ = Σ."""
-    return stacked_cholesky(_stack(cov)).movedim(-1, 0).reshape(cov.shape)
+    """Return the Cholesky factors L, L Lᵀ = Σ."""
+    return cholesky_stack(_stack(cov)).movedim(-1, 0).reshape(cov.shape)
 
 
 def _stack(cov: Float[Tensor, "S N T T"]) -> Float[Tensor, "T T B"]:

@@ -1,4 +1,4 @@
-"""The mixture of T correlated outputs; NaN in y means "not observed"."""
+"""The mixture of multivariate Normals for T correlated outputs; NaN in y means "not observed"."""
 
 import math
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ class MultivariateNormalMixture(Mixture):
         log_weights: log ω, with Σ_s ω_s = 1.
         component_mean: μ, the mean of each component.
         latent_cov: C, the covariance of the latent functions alone.
-        noise_var: σ², the variance of the observation noise of each output: (T,), or more axes for rows or components.
+        noise_var: σ², the observation noise of each output: (T,), or with axes for rows or components.
 
     Raises:
-        InputError: The shapes do not fit, or the weights do not sum to one.
-        NumericalError: On use, when a covariance is not positive definite. No jitter is added.
+        InputError: The shapes do not match, or the weights do not sum to one.
+        NumericalError: On use, if a covariance is not positive definite. No jitter is added.
     """
 
     latent_cov: Float[Tensor, "S N T T"]
@@ -41,17 +41,17 @@ class MultivariateNormalMixture(Mixture):
 
     @property
     def latent_var(self) -> Float[Tensor, "S N T"]:
-        """The variance of each latent function: the diagonal of C."""
+        """Variance of each latent function: the diagonal of C."""
         return self.latent_cov.diagonal(dim1=-2, dim2=-1)
 
     @property
     def component_var(self) -> Float[Tensor, "S N T"]:
-        """The variances of each component: diag C + σ²."""
+        """Variances of each component: diag C + σ²."""
         return self.latent_var + self.noise_var
 
     @property
     def component_cov(self) -> Float[Tensor, "S N T T"]:
-        """The covariance of each component: C + diag σ²."""
+        """Covariance of each component: C + diag σ²."""
         return self.latent_cov + torch.diag_embed(self.noise_var)
 
     @property
@@ -61,21 +61,21 @@ class MultivariateNormalMixture(Mixture):
         return maths.average(self.weights, self.component_cov + d.unsqueeze(-1) * d.unsqueeze(-2))
 
     def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
-        """Return log N(y_n | μ_sn, C_sn + diag σ²) of the observed outputs (of none: 0), without the weights."""
-        y = maths.checked_targets(y, self.component_mean)
-        exact = self.to(torch.float64)  # outputs that move together make the covariance nearly singular
+        """Return log N(y_n | μ_sn, C_sn + diag σ²) of the observed outputs (0 if none), without the weights."""
+        y = maths.check_targets(y, self.component_mean)
+        exact = self.to(torch.float64)  # the covariance of strongly correlated outputs is nearly singular
         log_prob = maths.multivariate_normal_log_prob(y.double(), exact.component_mean, exact.component_cov)
         return log_prob.to(torch.result_type(y, self.component_mean))
 
     def expected_log_lik(self, y: Array) -> Float[Tensor, "S N"]:
         """Return E[log N(y_n | f, diag σ²)] over f ~ N(μ_sn, C_sn), the ELBO's data term, of the observed outputs."""
-        y = maths.checked_targets(y, self.component_mean)
+        y = maths.check_targets(y, self.component_mean)
         y, missing = maths.fill_missing(y, self.component_mean)
         score = maths.expected_normal_log_prob(y, self.component_mean, self.latent_var, self.noise_var)
         return (score if missing is None else score.masked_fill(missing, 0.0)).sum(-1)
 
     def marginal(self, t: int) -> NormalMixture:
-        """Return the distribution of output `t` alone; its cdf, quantiles and intervals are found there."""
+        """Return the distribution of output `t` alone, which has a cdf, quantiles and intervals."""
         maths.check_outputs([t], self.num_outputs)
         mean, latent_var = self.component_mean[..., t], self.latent_cov[..., t, t]
         return NormalMixture(self.log_weights, mean, latent_var, self.noise_var[..., t])
@@ -85,7 +85,7 @@ class MultivariateNormalMixture(Mixture):
         return [self.marginal(t) for t in range(self.num_outputs)]
 
     def select(self, outputs: Sequence[int]) -> "MultivariateNormalMixture":
-        """Return the joint distribution of some of the outputs, in the order asked for."""
+        """Return the joint distribution of some of the outputs, in the given order."""
         maths.check_outputs(outputs, self.num_outputs)
         t = torch.tensor(list(outputs), device=self.component_mean.device)
         mean, cov = self.component_mean[..., t], self.latent_cov[..., t[:, None], t]
@@ -100,14 +100,14 @@ class MultivariateNormalMixture(Mixture):
         mean, cov = self.component_mean.movedim(0, 1), self.component_cov.movedim(0, 1)  # (N, S, T), (N, S, T, T)
         try:
             components = MultivariateNormal(mean, cov)
-        except (ValueError, RuntimeError):  # the first from the check of its arguments, the second from LAPACK
+        except (ValueError, RuntimeError):  # from the check of its arguments and from LAPACK
             raise NumericalError(
                 f"a component covariance is not positive definite in {cov.dtype}; call .to(torch.float64) first"
             ) from None
         return MixtureSameFamily(self._categorical(), components)
 
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N T"]:
-        """Draw `num` independent vectors for each row, reproducibly from `generator`; not differentiable."""
+        """Draw `num` independent vectors per row, reproducibly from `generator`; not differentiable."""
         which, normal = self._draw(num, generator)
         row = torch.arange(self.num_rows, device=which.device)
         L = maths.cholesky(self.to(torch.float64).component_cov.detach()).to(normal.dtype)
@@ -116,7 +116,7 @@ class MultivariateNormalMixture(Mixture):
 
     def crps(self, y: Array) -> Float[Tensor, "N T"]:
         """Return the continuous ranked probability score of the marginal of each output; NaN if it was not observed."""
-        y = maths.checked_targets(y, self.component_mean)
+        y = maths.check_targets(y, self.component_mean)
         y, missing = maths.fill_missing(y, self.mean)
         score = torch.stack([one.crps(y[:, t]) for t, one in enumerate(self.outputs())], dim=-1)
         return score if missing is None else score.masked_fill(missing, math.nan)

@@ -1,4 +1,4 @@
-"""The mixture of Normals of one output: density, cdf, quantiles, CRPS."""
+"""The mixture of Normals for one output: density, cdf, quantiles, CRPS."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -20,53 +20,53 @@ from dspp.table.checks import Array
 class NormalMixture(OneOutput, Mixture):
     """p(y_n) = Σ_s ω_s N(y_n | μ_sn, v_sn + σ²): one output.
 
-    The cdf, quantiles and CRPS are computed and returned in float64: a probability near 1 needs the digits.
+    The cdf, quantiles and CRPS are computed and returned in float64, which probabilities near 1 need.
 
     Attributes:
         log_weights: log ω, with Σ_s ω_s = 1.
         component_mean: μ, the mean of each component.
         latent_var: v, the variance of the latent function alone.
-        noise_var: σ², the variance of the observation noise: a scalar, or what broadcasts to (S, N).
+        noise_var: σ², the variance of the observation noise: a scalar, or a shape that broadcasts to (S, N).
 
     Raises:
-        InputError: The shapes do not fit, or the weights do not sum to one.
-        NumericalError: The variance of a component is not positive.
+        InputError: The shapes do not match, or the weights do not sum to one.
+        NumericalError: A component's variance is not positive.
     """
 
     latent_var: Float[Tensor, "S N"]
     noise_var: Float[Tensor, "*#S_N"]
 
     def __post_init__(self) -> None:
-        if self.noise_var.shape == (1,):  # as a module of one output keeps it
+        if self.noise_var.shape == (1,):  # as a likelihood of one output stores it
             object.__setattr__(self, "noise_var", self.noise_var.squeeze(0))
         maths.check_components(self.log_weights, self.component_mean, self.latent_var, self.noise_var, "S, N")
         maths.check_variance(self.component_var)
 
     @property
     def component_var(self) -> Float[Tensor, "S N"]:
-        """The variance of each component: v + σ²."""
+        """Variance of each component: v + σ²."""
         return self.latent_var + self.noise_var
 
     def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
         """Return log N(y_n | μ_sn, v_sn + σ²), without the weights."""
-        y = maths.checked_targets(y, self.component_mean)
+        y = maths.check_targets(y, self.component_mean)
         return maths.normal_log_prob(y, self.component_mean, self.component_var)
 
     def expected_log_lik(self, y: Array) -> Float[Tensor, "S N"]:
         """Return E[log N(y_n | f, σ²)] over f ~ N(μ_sn, v_sn), the data term of the ELBO."""
-        y = maths.checked_targets(y, self.component_mean)
+        y = maths.check_targets(y, self.component_mean)
         return maths.expected_normal_log_prob(y, self.component_mean, self.latent_var, self.noise_var)
 
     def cdf(self, y: Array) -> Float[Tensor, " *K N"]:
-        """Return P(Y_n <= y_n) for one value a row, (N,), or for K values a row, (K, N)."""
-        y = maths.checked_targets(y, self.component_mean, many=True)
+        """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
+        y = maths.check_targets(y, self.component_mean, many=True)
         weights, mean, var = self._in_float64()
         elements = len(weights) * y.shape[:-1].numel()
         return maths.over_row_chunks(partial(maths.mixture_cdf, weights), elements, y.double(), mean, var.sqrt())
 
     @torch.no_grad()
     def quantile(self, p: float | Float[Tensor, " *K"]) -> Float[Tensor, " *K N"]:
-        """Return x with |F(x) − p| <= 1e-8, or as near as float64 allows, for one p or for K of them."""
+        """Return x with |F(x) − p| <= 1e-8, or as near as float64 allows, for one or K probabilities."""
         wanted = maths.check_probabilities(p, self.component_mean.device)
         weights, mean, var = self._in_float64()
         solve = partial(maths.mixture_quantile, weights, wanted.reshape(-1, 1))
@@ -74,14 +74,14 @@ class NormalMixture(OneOutput, Mixture):
         return solution.reshape(*wanted.shape, self.num_rows)
 
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N"]:
-        """Draw `num` independent values for each row, reproducibly from `generator`; not differentiable."""
+        """Draw `num` independent values per row, reproducibly from `generator`; not differentiable."""
         which, normal = self._draw(num, generator)
         mean, std = self.component_mean.detach(), self.component_var.detach().sqrt()
         return mean.gather(0, which) + std.gather(0, which) * normal
 
     def crps(self, y: Array) -> Float[Tensor, " N"]:
         """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y."""
-        y = maths.checked_targets(y, self.component_mean)
+        y = maths.check_targets(y, self.component_mean)
         weights, mean, var = self._in_float64()
         return maths.over_row_chunks(partial(maths.mixture_crps, weights), len(weights), y.double(), mean, var)
 
@@ -91,7 +91,7 @@ class NormalMixture(OneOutput, Mixture):
         return MixtureSameFamily(self._categorical(), components)
 
     def affine(self, shift: float | Float[Tensor, ""], scale: float | Float[Tensor, ""]) -> "NormalMixture":
-        """Return the distribution of shift + scale·y, exactly; in float32 a large shift swallows digits."""
+        """Return the distribution of shift + scale·y, exactly; in float32 a large shift costs digits."""
         a, b = maths.shift_and_scale(shift, scale, self.component_mean)
         mean, b2 = a + b * self.component_mean, b.square()
         return NormalMixture(self.log_weights, mean, b2 * self.latent_var, b2 * self.noise_var)

@@ -1,4 +1,4 @@
-"""What distributions of one real output share, whatever their components: intervals, the PIT, figures."""
+"""What distributions of one real output share: intervals, the PIT and figures."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from dspp.errors import InputError
 from dspp.predictive import maths
 from dspp.table.checks import Array, check_y
 
-if TYPE_CHECKING:  # drawing is asked for rarely; matplotlib is slow to import
+if TYPE_CHECKING:  # matplotlib is slow to import and rarely needed
     from matplotlib.axes import Axes
 
     from dspp.plots.predictions import MixtureLike
@@ -30,25 +30,25 @@ class OneOutput(ABC):
 
     @abstractmethod
     def quantile(self, p: float | Float[Tensor, " *K"]) -> Float[Tensor, " *K N"]:
-        """Return x with F(x) = p, for one p or for K of them."""
+        """Return x with F(x) = p, for one or K probabilities."""
 
     def outputs(self) -> list[Self]:
-        """Return itself: it has one output."""
+        """Return this distribution, as the only output."""
         return [self]
 
     def pit(self, y: Array) -> Float[Tensor, " N"]:
-        """Return the probability integral transform F(y_n), uniform where the mixture is the truth."""
-        y = maths.checked_targets(y, self.component_mean)
+        """Return the probability integral transform F(y_n), uniform if the mixture is the true distribution."""
+        y = maths.check_targets(y, self.component_mean)
         return self.cdf(y)
 
     def interval(self, coverage: float) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-        """Return (lower, upper) of the central interval that holds `coverage` of the probability."""
+        """Return (lower, upper) of the central interval with probability `coverage`."""
         if not 0.0 < coverage < 1.0:
-            raise InputError(f"got coverage {coverage}, expected a number inside (0, 1), such as 0.9")
+            raise InputError(f"coverage: expected a number inside (0, 1), such as 0.9, got {coverage}")
         return self.quantile(0.5 - 0.5 * coverage), self.quantile(0.5 + 0.5 * coverage)
 
     def plot_density(self, row: int = 0, y: float | None = None, ax: "Axes | None" = None) -> "Axes":
-        """Draw the density of one row and, where it is known, what was observed."""
+        """Draw the density of one row and, if given, the observed value `y`."""
         from dspp import plots
 
         return plots.density(cast("MixtureLike", self), row, y=y, ax=ax)
@@ -62,13 +62,13 @@ class OneOutput(ABC):
         return plots.fan(cast("MixtureLike", self), x, y=y, ax=ax, levels=levels)
 
     def plot_pit(self, y: Array, ax: "Axes | None" = None) -> "Axes":
-        """Draw the histogram of F(y_n): flat where the mixture is the truth."""
+        """Draw the histogram of F(y_n), flat if the mixture is the true distribution."""
         from dspp import plots
 
         return plots.pit_histogram(self._pit_array(y), ax=ax)
 
     def plot_reliability(self, y: Array, ax: "Axes | None" = None) -> "Axes":
-        """Draw how much each central interval holds against how much it promises."""
+        """Draw the observed against the nominal coverage of central intervals."""
         from dspp import plots
 
         return plots.reliability(self._pit_array(y), ax=ax)

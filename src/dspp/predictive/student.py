@@ -1,4 +1,4 @@
-"""The mixture of Student-t distributions of one output: heavy tails, for targets with outliers."""
+"""The mixture of Student-t distributions for one output: heavy tails, for targets with outliers."""
 
 import math
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from dspp.predictive.base import Mixture
 from dspp.predictive.one_output import OneOutput
 from dspp.table.checks import Array
 
-_BREAKS = (1.5, 5.0, 20.0, 60.0, 250.0)  # in scales of a component: the panels of the integral of F(1 − F)
-_PANEL_NODES = 8  # of Gauss and Legendre in each panel
-_KNOTS, _LAST_KNOT = 2**15, math.asinh(1e6)  # of the table of a cdf, in asinh z
-_MOST_TABLES = 64  # degrees of freedom that differ, up to which tables pay
+_BREAKS = (1.5, 5.0, 20.0, 60.0, 250.0)  # ends of the panels of ∫ F(1 − F), in units of a component's scale
+_PANEL_NODES = 8  # Gauss–Legendre nodes per panel
+_KNOTS, _LAST_KNOT = 2**15, math.asinh(1e6)  # of the table of a cdf, equally spaced in asinh z
+_MOST_TABLES = 64  # distinct degrees of freedom up to which tables are faster
 
 
 @final
@@ -33,12 +33,12 @@ class StudentTMixture(OneOutput, Mixture):
     Attributes:
         log_weights: log ω, with Σ_s ω_s = 1.
         component_mean: μ, the centre of each component, which is its mean.
-        scale: c, the scale: a scalar, or what broadcasts to (S, N).
-        df: ν > 2, the degrees of freedom: a scalar, or what broadcasts to (S, N).
+        scale: c, the scale: a scalar, or a shape that broadcasts to (S, N).
+        df: ν > 2, the degrees of freedom: a scalar, or a shape that broadcasts to (S, N).
 
     Raises:
-        InputError: The shapes do not fit, the weights do not sum to one, or ν is not above 2.
-        NumericalError: The scale of a component is not positive.
+        InputError: The shapes do not match, the weights do not sum to one, or ν <= 2.
+        NumericalError: A component's scale is not positive.
     """
 
     _PARAMETERS: ClassVar[tuple[str, ...]] = ("scale", "df")
@@ -51,30 +51,30 @@ class StudentTMixture(OneOutput, Mixture):
         for parameter in (self.scale, self.df):
             maths.check_components(self.log_weights, mean, mean, parameter, "S, N")
         if not bool((self.df.detach() > 2.0).all()):
-            raise InputError(f"got {float(self.df.detach().min()):.6g} degrees of freedom, expected more than 2")
+            raise InputError(f"df: expected more than 2 degrees of freedom, got {float(self.df.detach().min()):.6g}")
         maths.check_variance(self.scale.detach().expand_as(mean))
 
     @property
     def component_var(self) -> Float[Tensor, "S N"]:
-        """The variance of each component: c² ν / (ν − 2)."""
+        """Variance of each component: c² ν / (ν − 2)."""
         return (self.scale.square() * self.df / (self.df - 2.0)).expand_as(self.component_mean)
 
     def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
         """Return log t(y_n | μ_sn, c, ν), without the weights."""
-        y = maths.checked_targets(y, self.component_mean)
+        y = maths.check_targets(y, self.component_mean)
         return student_log_prob(y, self.component_mean, self.scale, self.df)
 
     @torch.no_grad()
     def cdf(self, y: Array) -> Float[Tensor, " *K N"]:
         """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
-        y = maths.checked_targets(y, self.component_mean, many=True)
+        y = maths.check_targets(y, self.component_mean, many=True)
         weights, *components = self._in_float64()
         elements = len(weights) * y.shape[:-1].numel()
         return maths.over_row_chunks(partial(_mixture_cdf, weights), elements, y.double(), *components)
 
     @torch.no_grad()
     def quantile(self, p: float | Float[Tensor, " *K"]) -> Float[Tensor, " *K N"]:
-        """Return x with |F(x) − p| <= 1e-8, or as near as float64 allows, for one p or for K of them."""
+        """Return x with |F(x) − p| <= 1e-8, or as near as float64 allows, for one or K probabilities."""
         wanted = maths.check_probabilities(p, self.component_mean.device)
         weights, *components = self._in_float64()
         solve = partial(_mixture_quantile, weights, wanted.reshape(-1, 1))
@@ -84,14 +84,14 @@ class StudentTMixture(OneOutput, Mixture):
     @torch.no_grad()
     def crps(self, y: Array) -> Float[Tensor, " N"]:
         """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y, to 1e-7."""
-        y = maths.checked_targets(y, self.component_mean)
+        y = maths.check_targets(y, self.component_mean)
         weights, *components = self._in_float64()
         elements = (2 * len(_BREAKS) + 1) * _PANEL_NODES * len(weights)
         tables = _Tables.of(components[-1])
         return maths.over_row_chunks(partial(_mixture_crps, weights, tables), elements, y.double(), *components)
 
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N"]:
-        """Draw `num` independent values for each row, reproducibly from `generator`; not differentiable."""
+        """Draw `num` independent values per row, reproducibly from `generator`; not differentiable."""
         which, normal = self._draw(num, generator)
         mean = self.component_mean.detach()
         scale, df = (part.detach().expand_as(mean).gather(0, which) for part in (self.scale, self.df))
@@ -104,7 +104,7 @@ class StudentTMixture(OneOutput, Mixture):
         return MixtureSameFamily(self._categorical(), StudentT(df, self.component_mean.T, scale))
 
     def affine(self, shift: float | Float[Tensor, ""], scale: float | Float[Tensor, ""]) -> "StudentTMixture":
-        """Return the distribution of shift + scale·y, exactly; in float32 a large shift swallows digits."""
+        """Return the distribution of shift + scale·y, exactly; in float32 a large shift costs digits."""
         a, b = maths.shift_and_scale(shift, scale, self.component_mean)
         return StudentTMixture(self.log_weights, a + b * self.component_mean, b * self.scale, self.df)
 
@@ -132,8 +132,8 @@ def _density(z: Tensor, df: Tensor) -> Tensor:
 
 
 def _cdf(z: Tensor, df: Tensor) -> Tensor:
-    """Return T(z) of the standard distribution; accurate in the lower tail."""
-    from scipy.special import stdtr  # here: predictions do not wait for it
+    """Return T(z), the standard cdf; accurate in the lower tail."""
+    from scipy.special import stdtr  # imported here so that loading a model stays fast
 
     return torch.from_numpy(np.asarray(stdtr(df.cpu().numpy(), z.cpu().numpy()))).to(z.device)
 
@@ -151,7 +151,7 @@ def _mixture_cdf(
     scale: Float[Tensor, "S N"],
     df: Float[Tensor, "S N"],
 ) -> Float[Tensor, " *K N"]:
-    """F(y) = Σ_s ω_s T((y − μ_s) / c_s)."""
+    """Return F(y) = Σ_s ω_s T((y − μ_s) / c_s)."""
     probability: Tensor = weights @ _cdf((y.unsqueeze(-2) - mean) / scale, df)
     return probability.clamp(max=1.0)
 
@@ -190,10 +190,10 @@ def _mixture_crps(
     scale: Float[Tensor, "S N"],
     df: Float[Tensor, "S N"],
 ) -> Float[Tensor, " N"]:
-    """CRPS(F, y) = E|X − y| − ∫ F(x) (1 − F(x)) dx: the first in closed form, the second by panels of Gauss nodes.
+    """Return CRPS(F, y) = E|X − y| − ∫ F(x) (1 − F(x)) dx: closed form minus Gauss–Legendre quadrature on panels.
 
-    The panels end at multiples of each component's scale about its centre, where F bends. Beyond the last of them
-    1 − F is a power law and its square next to nothing, so that E(X − x)₊ in closed form is what is left.
+    The panels end at multiples of each component's scale about its centre, where F bends. Beyond the last panel 1 − F
+    is a power law with a negligible square, so the closed form of E(X − x)₊ gives the rest.
     """
     z = (y - mean) / scale
     above, below = _overshoot(z, df), _overshoot(-z, df)
@@ -207,22 +207,22 @@ def _mixture_crps(
     x = (ends[:-1] + half).unsqueeze(0) + nodes[:, None, None] * half  # (nodes, B − 1, N)
     cdf = _cdf if tables is None else tables.cdf
     F = torch.zeros_like(x)
-    for s in range(len(weights)):  # one at a time: the nodes of S components at once would fill the memory
+    for s in range(len(weights)):  # one at a time, to save memory
         F += weights[s] * cdf((x - mean[s]) / scale[s], df[s])
     inside = torch.einsum("k,kbn,bn->n", shares, F * (1.0 - F), half)
     return distance - inside - tails
 
 
 def _overshoot(z: Float[Tensor, "S N"], df: Float[Tensor, "S N"]) -> Float[Tensor, "S N"]:
-    """E(T − z)₊ = (ν + z²) t(z) / (ν − 1) − z P(T > z)."""
+    """Return E(T − z)₊ = (ν + z²) t(z) / (ν − 1) − z P(T > z)."""
     return (df + z * z) * _density(z, df) / (df - 1.0) - z * _cdf(-z, df)
 
 
 @dataclass(frozen=True, eq=False)
 class _Tables:
-    """The standard cdf for each of a few degrees of freedom, linear in asinh z between many knots: faster than SciPy's.
+    """The standard cdf for a few degrees of freedom, interpolated linearly in asinh z: faster than SciPy's.
 
-    They are good to 1e-8, which an integral needs; where relative digits of a tail count, SciPy's is used.
+    Accurate to 1e-8, enough for an integral; where the relative accuracy of a tail counts, SciPy's is used.
     """
 
     df: Float[Tensor, " G"]
@@ -231,7 +231,7 @@ class _Tables:
 
     @classmethod
     def of(cls, df: Float[Tensor, "S N"]) -> "_Tables | None":
-        """Return the tables of these degrees of freedom; None where there are too many to pay."""
+        """Return the tables of these degrees of freedom, or None if there are too many."""
         distinct = df.unique()
         if len(distinct) > _MOST_TABLES:
             return None
@@ -240,7 +240,7 @@ class _Tables:
         return cls(distinct, tails, tails.diff(dim=1, append=tails[:, -1:]))
 
     def cdf(self, z: Float[Tensor, "*A N"], df: Float[Tensor, " N"]) -> Float[Tensor, "*A N"]:
-        """T(z) by interpolation between the knots."""
+        """Return T(z), interpolated between the knots."""
         place = z.abs().asinh_().clamp_(max=_LAST_KNOT).mul_((_KNOTS - 1) / _LAST_KNOT)
         knot = place.long()
         beyond = place.sub_(knot)

@@ -1,4 +1,4 @@
-"""One HTML page about one model: how good it is, whether to trust it, and what it was made of."""
+"""One HTML page about one model: its scores, its calibration and how it was trained."""
 
 from dspp.report.data import ReportData, TargetData
 from dspp.report.model import evaluation_data, report_data, write_evaluation_report, write_model_report

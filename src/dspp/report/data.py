@@ -1,4 +1,4 @@
-"""What a report is made of: plain numbers and text, gathered by the caller and checked here."""
+"""The content of a report: plain numbers and text, collected by the caller and checked here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dspp.errors import InputError
-from dspp.plots import EpochLike
+from dspp.history import Epoch
 from dspp.predictive import RealPredictive
 from dspp.table.checks import check_X, check_y
 
@@ -20,16 +20,16 @@ Vector = Float[np.ndarray, " N"]
 
 @dataclass(frozen=True, eq=False)
 class TargetData:
-    """One output: what was observed in N rows, and the distributions predicted for them, in the user's units.
+    """One output: the observed values of N rows and their predictive distributions, in the user's units.
 
     Attributes:
-        name: What it is called.
-        y: What was observed.
-        mixture: What was predicted.
-        rows: Which of the report's rows these are, where the output was not observed in all of them.
+        name: Name of the output.
+        y: The observed values.
+        mixture: The predictive distributions.
+        rows: The report's rows that these are, if the output was not observed in all of them.
 
     Raises:
-        InputError: `y` is not one finite number for each row of the mixture.
+        InputError: `y` is not one finite number per row of the mixture.
     """
 
     name: str
@@ -40,39 +40,37 @@ class TargetData:
     def __post_init__(self) -> None:
         y = check_y(self.y, len(self.mixture), f"y of {self.name}")
         if y.ndim != 1:
-            raise InputError(
-                f"y of {self.name}: got shape {y.shape}, expected (N,); make one TargetData of each output"
-            )
+            raise InputError(f"y of {self.name}: expected shape (N,), got {y.shape}; make one TargetData per output")
         object.__setattr__(self, "y", y)
         object.__setattr__(self, "mixture", self.mixture.to(torch.float64))
 
     def row(self, number: int) -> int:
-        """Which of the report's rows the one of this number is."""
+        """Return the number of a row in the report."""
         return number if self.rows is None else int(self.rows[number])
 
     @cached_property
     def mean(self) -> Vector:
-        """The predicted mean of each row."""
+        """Predicted mean of each row."""
         return _numpy(self.mixture.mean)
 
     @cached_property
     def std(self) -> Vector:
-        """The predicted standard deviation of each row."""
+        """Predicted standard deviation of each row."""
         return _numpy(self.mixture.std)
 
     @cached_property
     def pit(self) -> Vector:
-        """F(y) of each row."""
+        """PIT F(y) of each row."""
         return _numpy(self.mixture.pit(self._observed))
 
     @cached_property
     def crps(self) -> Vector:
-        """The CRPS of each row."""
+        """CRPS of each row."""
         return _numpy(self.mixture.crps(self._observed))
 
     @cached_property
     def log_density(self) -> Vector:
-        """Return log p(y) of each row."""
+        """Log density log p(y) of each row."""
         return _numpy(self.mixture.log_prob(self._observed))
 
     @property
@@ -82,50 +80,50 @@ class TargetData:
 
 @dataclass(frozen=True, eq=False)
 class MemberData:
-    """One of several models whose predictions are mixed: what it has of its own."""
+    """The history and settings of one of several models whose predictions are mixed."""
 
     name: str  # its heading
-    history: Sequence[EpochLike] = ()  # of training
+    history: Sequence[Epoch] = ()  # of training
     best_epoch: int | None = None  # the epoch whose state was kept
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # sections of name -> value
 
 
 @dataclass(frozen=True, eq=False)
 class ReportData:
-    """Everything the page may show; what is left out is left out of the page.
+    """Everything the page can show; sections without content are omitted.
 
     Raises:
-        InputError: Parts that belong to the same rows, components or layers differ in number.
+        InputError: Parts that belong to the same rows, components or layers differ in length.
     """
 
     title: str
-    targets: Sequence[TargetData] = ()  # one for each output
+    targets: Sequence[TargetData] = ()  # one per output
     subtitle: str = ""  # which data, which rows, when
-    calibration: str = ""  # one plain sentence on whether the model can be trusted
-    conformal: str | None = None  # what conformal calibration did, where it was used
+    calibration: str = ""  # one sentence on whether intervals are calibrated
+    conformal: str | None = None  # what conformal calibration did, if used
     scores: Mapping[str, float] = field(default_factory=dict)  # by name; those of `METRICS` are explained
-    history: Sequence[EpochLike] = ()  # of training
+    history: Sequence[Epoch] = ()  # of training
     best_epoch: int | None = None  # the epoch whose state was kept
     sites: Sequence[NDArray[np.floating]] = ()  # ξ (S, W) of each hidden layer; empty for a single layer
     weights: NDArray[np.floating] | None = None  # ω of the components
     relevance: Sequence[tuple[str, float]] = ()  # inputs, and 1/length scale in the first layer
     rows: Mapping[str, Sequence[object]] = field(default_factory=dict)  # the inputs of the rows, by column
-    row_labels: Sequence[object] = ()  # what to call each row; empty: its number, from 0
-    encoding: Sequence[Mapping[str, str]] = ()  # of each column: column, kind, how
+    row_labels: Sequence[object] = ()  # name of each row; empty for its number, from 0
+    encoding: Sequence[Mapping[str, str]] = ()  # for each column: column, kind, how
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # sections of name -> value
-    members: Sequence[MemberData] = ()  # where there are several; history and settings are then theirs
+    members: Sequence[MemberData] = ()  # if there are several; history and settings are then theirs
     versions: Mapping[str, str] = field(default_factory=dict)  # of the software, the data, the machine
-    notes: Sequence[str] = ()  # what the user should know besides
+    notes: Sequence[str] = ()  # further notes for the user
 
     def __post_init__(self) -> None:
         for name, count in self._counts().items():
             if count != self.num_rows:
-                raise InputError(f"{name}: got {count} rows, expected {self.num_rows}, as others have")
+                raise InputError(f"{name}: expected {self.num_rows} rows, as in other parts, got {count}")
         if self.sites:
             self.layer_weights()  # fails here rather than half-way through the page
 
     def _counts(self) -> dict[str, int]:
-        """The number of rows of each part that has any."""
+        """Return the number of rows of each part that has rows."""
         if not self.targets:
             return {}
         counts = {target.name: len(target.y) for target in self.targets if target.rows is None}
@@ -134,19 +132,19 @@ class ReportData:
 
     @property
     def num_rows(self) -> int:
-        """N, the rows reported on."""
+        """N, the number of rows in the report."""
         whole = [len(target.y) for target in self.targets if target.rows is None]
         return whole[0] if whole else len(self.row_labels)
 
     def row_label(self, row: int) -> str:
-        """What to call a row."""
+        """Return the name of a row."""
         return str(self.row_labels[row] if len(self.row_labels) else row)
 
     def layer_weights(self) -> list[Vector]:
-        """The weight of each site of each hidden layer.
+        """Return the weight of each site of each hidden layer.
 
-        Sites that line up share the weights of the components. On a grid the components are all combinations of the
-        layers' sites, the last layer's running fastest; the weight of a site is then summed over the others.
+        Aligned sites share the weights of the components. On a grid the components are all combinations of the layers'
+        sites, the last layer varying fastest; the weight of a site is then summed over the other layers.
         """
         sizes = [len(check_X(sites, "sites")) for sites in self.sites]
         given = () if self.weights is None else self.weights
@@ -154,9 +152,7 @@ class ReportData:
         if all(size == len(weights) for size in sizes):
             return [weights for _ in sizes]
         if np.prod(sizes) != len(weights):
-            raise InputError(
-                f"weights: got {len(weights)}, expected one for each component of layers with {sizes} sites"
-            )
+            raise InputError(f"weights: expected one per component of layers with {sizes} sites, got {len(weights)}")
         grid, axes = weights.reshape(sizes), range(len(sizes))
         return [grid.sum(axis=tuple(a for a in axes if a != layer)) for layer in axes]
 

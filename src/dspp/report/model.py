@@ -1,4 +1,4 @@
-"""From a fitted estimator and rows it has not seen to the page about it."""
+"""The report of a fitted model on rows that it was not trained on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -20,7 +20,7 @@ from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.page import write_report
 from dspp.table.table import MemoryTable
 
-MOST_ROWS = 20_000  # that the figures are drawn from; scores are of all rows
+MOST_ROWS = 20_000  # in figures; scores use all rows
 
 
 def write_model_report(
@@ -33,19 +33,19 @@ def write_model_report(
     rows: str = "held-out rows",
     row_labels: Sequence[object] | None = None,
 ) -> None:
-    """Write one self-contained HTML page about a fitted estimator, as seen on rows it was not trained on.
+    """Write a self-contained HTML report of a fitted estimator on rows it was not trained on.
 
     Args:
         estimator: a fitted estimator.
         X: the rows.
-        y: what was observed there.
-        path: where the page goes.
-        title: its heading; empty: made from the model's name and its targets.
-        rows: what to call the rows, such as "test.csv".
-        row_labels: what to call each row, such as its number in a file; None: its place in X, from 0.
+        y: their observed targets.
+        path: the file to write.
+        title: its heading; by default made from the names of the model and its targets.
+        rows: name of the rows, such as "test.csv".
+        row_labels: name of each row, such as its number in a file; None for its position in X, from 0.
 
     Raises:
-        InputError: X or y cannot be used, or there is not one label for each row.
+        InputError: X or y cannot be used, or there is not one label per row.
         ModelFileError: the page cannot be written.
     """
     write_report(report_data(estimator, X, y, title=title, rows=rows, row_labels=row_labels), path)
@@ -60,26 +60,24 @@ def report_data(
     rows: str = "held-out rows",
     row_labels: Sequence[object] | None = None,
 ) -> ReportData:
-    """Gather what the page shows; arguments as in `write_model_report`."""
+    """Collect the content of the page; arguments as in `write_model_report`."""
     evaluation = estimator.evaluation(X, y)
     if row_labels is not None:
         if len(row_labels) != len(evaluation.table):
-            raise InputError(
-                f"row_labels: got {len(row_labels)}, expected {len(evaluation.table)}: give one for each row of X"
-            )
+            raise InputError(f"row_labels: expected {len(evaluation.table)}, one per row of X, got {len(row_labels)}")
         evaluation = replace(evaluation, table=replace(evaluation.table, labels=row_labels))
     return evaluation_data(evaluation, title=title, rows=rows)
 
 
 def write_evaluation_report(evaluation: Evaluation, path: str | Path, rows: str) -> None:
-    """Write the page about a model and rows that have been predicted; `rows` is what to call them."""
+    """Write the report of an evaluation; `rows` is the name of the rows."""
     write_report(evaluation_data(evaluation, rows=rows), path)
 
 
 def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "held-out rows") -> ReportData:
-    """Gather what the page shows of a model and rows that have been predicted."""
+    """Collect the content of the page about an evaluation."""
     fitted, mixture, observed = evaluation.fitted, evaluation.distribution, evaluation.table.targets
-    shown, note = _shown_rows(observed)
+    shown, note = _select_rows(observed)
     labels = evaluation.table.row_labels
     conformal = fitted.recalibration
     names, members = " and ".join(fitted.target_names), fitted.members
@@ -105,14 +103,14 @@ def _is_shown(score: str) -> bool:
     return score in METRICS and "report" in METRICS[score].shown
 
 
-def _shown_rows(observed: Float[np.ndarray, "N T"]) -> tuple[np.ndarray, list[str]]:
-    """Rows to draw: of each output those in which it was observed, at most MOST_ROWS, evenly spread."""
+def _select_rows(observed: Float[np.ndarray, "N T"]) -> tuple[np.ndarray, list[str]]:
+    """Return the rows to draw, for each output at most MOST_ROWS in which it was observed, evenly spaced, and notes."""
     parts, notes = [], []
     for column in observed.T:
         seen = np.flatnonzero(~np.isnan(column))
         if len(seen) > MOST_ROWS:
             seen = seen[np.linspace(0, len(seen) - 1, MOST_ROWS).astype(int)]
-            notes = [f"figures are drawn from {MOST_ROWS:,} of the rows, evenly spread; scores are of all rows"]
+            notes = [f"figures show {MOST_ROWS:,} of the rows, evenly spaced; scores use all rows"]
         parts.append(seen)
     if np.isnan(observed).any():
         notes.append("figures of an output show the rows in which it was observed")
@@ -120,7 +118,7 @@ def _shown_rows(observed: Float[np.ndarray, "N T"]) -> tuple[np.ndarray, list[st
 
 
 def _targets(fitted: Fitted, mixture: Predictive, observed: Float[np.ndarray, "N T"]) -> list[TargetData]:
-    """What to draw of each output that was observed."""
+    """Return the data of each observed output."""
     found = []
     for name, one, column in zip(fitted.target_names, mixture.outputs(), observed.T, strict=True):
         rows = np.flatnonzero(~np.isnan(column))
@@ -136,12 +134,12 @@ def _conformal(conformal: Conformal, names: Sequence[str]) -> str:
     levels = (2.0 * conformal.threshold(0.9)).reshape(-1).tolist()
     finite = {name: f"{100 * level:.1f} %" for name, level in zip(names, levels, strict=True) if level < 1.0}
     takes = " and ".join(text if len(names) == 1 else f"{text} ({name})" for name, text in finite.items())
-    said = [f"to hold 90 % of new rows they take the central {takes} of the model's distribution"] if finite else []
+    said = [f"to contain 90 % of new rows, they span the central {takes} of the model's distribution"] if finite else []
     why = conformal.why_infinite(0.9, names)
-    said += [f"to hold 90 % of new rows {'others' if finite else 'they'} are infinite: {why}"] if why else []
+    said += [f"to contain 90 % of new rows, {'others' if finite else 'they'} are infinite: {why}"] if why else []
     return (
-        f"Intervals from predict_interval are recalibrated on {rows} kept apart: {'; '.join(said)}. Figures show the "
-        "model itself."
+        f"Intervals from predict_interval are recalibrated on {rows} not used for training: {'; '.join(said)}. Figures "
+        "show the model itself."
     )
 
 
@@ -151,7 +149,7 @@ def _only_member(member: Member, num_rows: int) -> Mapping[str, Any]:
 
 
 def _members(fitted: Fitted) -> list[MemberData]:
-    """What each of several models has of its own."""
+    """Return the history and settings of each member."""
     found = []
     for k, (member, weight) in enumerate(zip(fitted.members, fitted.weights, strict=True), start=1):
         name = f"member {k}: {member.spec.name}, weight {weight:.3g}"
@@ -169,7 +167,7 @@ def _sites(member: Member) -> Mapping[str, Any]:
 
 
 def _relevance(fitted: Fitted) -> list[tuple[str, float]]:
-    """1/length scale of each input in the first layer, the mean over its GPs and members; nothing behind a network."""
+    """Return 1/length scale of each input in the first layer, averaged over GPs and members; empty with a network."""
     models = [member.model for member in fitted.members]
     if any(model.features is not None for model in models):
         return []
@@ -198,7 +196,7 @@ def _inputs(fitted: Fitted, table: MemoryTable, shown: np.ndarray) -> dict[str, 
 
 
 class _Values(Sequence[object]):
-    """A column of Arrow whose values are made when asked for: of thousands of rows, ten are shown."""
+    """An Arrow column whose values are converted on access: of thousands of rows, ten are shown."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._column = column

@@ -1,4 +1,4 @@
-"""The page: sections in order, each left out when there is nothing to show in it, and written whole or not at all."""
+"""The page: its sections in order, without those that have no content."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from markupsafe import Markup
 
 from dspp import storage
 from dspp.errors import ModelFileError
-from dspp.metrics import of_several
+from dspp.metrics import have_several_outputs
 from dspp.report import figures, tables
 from dspp.report.data import ReportData, TargetData
 from dspp.report.figures import Picture
-from dspp.report.numbers import count, tidy
+from dspp.report.numbers import tidy
 from dspp.report.tables import Score, TextTable
 
 FOLDER = Path(__file__).parent
@@ -22,7 +22,7 @@ MAX_OUTPUTS = 6  # outputs shown in full
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a section; with several outputs each has its own, headed by its name."""
+    """A part of a section; with several outputs, one per output, headed by its name."""
 
     heading: str = ""
     text: str = ""
@@ -35,7 +35,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a line that says what it answers, and what answers it."""
+    """A heading, an introductory sentence and blocks of content."""
 
     name: str
     title: str
@@ -44,7 +44,7 @@ class Section:
 
 
 def render(data: ReportData) -> str:
-    """Return the report as one HTML page that needs nothing else; the same data give the same text."""
+    """Return the report as one self-contained HTML page; the same data give the same text."""
     environment = templates(FOLDER)
     environment.filters["tidy"] = tidy
     style = Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
@@ -54,7 +54,7 @@ def render(data: ReportData) -> str:
 
 
 def templates(folder: Path) -> jinja2.Environment:
-    """Return the templates of a folder: what is put into them is text, and a name that is not there is an error."""
+    """Return the templates of a folder; values are escaped, and undefined names are errors."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
@@ -68,20 +68,20 @@ def write_report(data: ReportData, path: str | Path) -> None:
     """Write the report to `path`, atomically.
 
     Raises:
-        ModelFileError: It could not be written; what was at `path` before is still there.
+        ModelFileError: It could not be written; the previous file is unchanged.
     """
     storage.write_bytes(Path(path), render(data).encode("utf-8", errors="replace"), ModelFileError)
 
 
 def _lead(data: ReportData) -> str:
-    """What the model predicts, on which rows."""
+    """Return a sentence on what the model predicts and on which rows."""
     names = [target.name for target in data.targets]
     if not names:
         return ""
     what = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    what = what if len(names) <= MAX_OUTPUTS else f"{count(len(names))} outputs"
-    rows = f"{count(data.num_rows)} row{'s' if data.num_rows != 1 else ''}"
-    return f"The model predicts a whole distribution of {what}. Here it is held against what was observed in {rows}."
+    what = what if len(names) <= MAX_OUTPUTS else f"{len(names):,} outputs"
+    rows = f"{data.num_rows:,} row{'s' if data.num_rows != 1 else ''}"
+    return f"The model predicts the distribution of {what}. This page compares it with the observed values of {rows}."
 
 
 def _sections(data: ReportData) -> list[Section]:
@@ -92,16 +92,16 @@ def _sections(data: ReportData) -> list[Section]:
         _rows(data),
         _surprises(data),
         _inside(data),
-        _made(data),
+        _provenance(data),
     ]
 
 
 def _scores(data: ReportData) -> Section:
-    blocks = [Block(cards=tables.score_cards(data.scores, of_several(data.scores)))] if data.scores else []
+    blocks = [Block(cards=tables.score_cards(data.scores, have_several_outputs(data.scores)))] if data.scores else []
     if len(data.targets) > 1:
         more = f"The first {MAX_OUTPUTS} outputs are shown in full below." if len(data.targets) > MAX_OUTPUTS else ""
         blocks.append(Block("Each output", more, table=tables.outputs_table(data.targets)))
-    return Section("scores", "Scores", "How close the predictions come to what happened.", blocks)
+    return Section("scores", "Scores", "How close the predictions are to the observed values.", blocks)
 
 
 def _calibration(data: ReportData) -> Section:
@@ -111,7 +111,9 @@ def _calibration(data: ReportData) -> Section:
     ]
     if data.conformal:
         blocks.insert(0, Block(text=data.conformal))
-    return Section("calibration", "Calibration", "Whether stated probabilities can be taken at their word.", blocks)
+    return Section(
+        "calibration", "Calibration", "Whether the predicted probabilities match the observed frequencies.", blocks
+    )
 
 
 def _accuracy(data: ReportData) -> Section:
@@ -120,7 +122,7 @@ def _accuracy(data: ReportData) -> Section:
         Block(head, pictures=[figures.predicted_observed(t, key, num), figures.crps_by_spread(t, key)])
         for t, head, key in _outputs(data)
     ]
-    return Section("accuracy", "Accuracy", "How large the errors are, and whether the model sees them coming.", blocks)
+    return Section("accuracy", "Accuracy", "How large the errors are, and whether the model anticipates them.", blocks)
 
 
 def _rows(data: ReportData) -> Section:
@@ -131,13 +133,13 @@ def _rows(data: ReportData) -> Section:
 def _surprises(data: ReportData) -> Section:
     blocks = [Block(head, table=tables.surprises(t, data)) for t, head, _ in _outputs(data)]
     most = (
-        f" Of {count(len(data.rows))} inputs, {tables.MAX_INPUTS} are shown."
+        f" The table shows {tables.MAX_INPUTS} of {len(data.rows):,} inputs."
         if len(data.rows) > tables.MAX_INPUTS
         else ""
     )
     intro = (
-        "The rows whose outcome was given the lowest density, worst first: mistakes in the data, or cases the model "
-        f"has not learned.{most}{'' if len(data.row_labels) else ' Rows count from 0.'}"
+        "The rows whose observed value has the lowest predicted density, worst first: errors in the data, or cases "
+        f"that the model has not learned.{most}{'' if len(data.row_labels) else ' Rows are numbered from 0.'}"
     )
     return Section("surprises", "Most surprising rows", intro, blocks)
 
@@ -153,10 +155,10 @@ def _inside(data: ReportData) -> Section:
         for k, member in enumerate(data.members)
         if member.history
     ]
-    return Section("inside", "Inside the model", "How it was trained, and what it learned.", blocks)
+    return Section("inside", "Inside the model", "How the model was trained, and what it learned.", blocks)
 
 
-def _made(data: ReportData) -> Section:
+def _provenance(data: ReportData) -> Section:
     blocks = []
     if data.encoding:
         header = list(dict.fromkeys(key for column in data.encoding for key in column))
@@ -171,10 +173,10 @@ def _made(data: ReportData) -> Section:
         blocks.append(Block("Versions", lists={"": dict(data.versions)}))
     if data.notes:
         blocks.append(Block("Notes", points=data.notes))
-    return Section("made", "How it was made", "Enough to make the same model again.", blocks)
+    return Section("made", "How the model was made", "Everything needed to fit the same model again.", blocks)
 
 
 def _outputs(data: ReportData) -> list[tuple[TargetData, str, str]]:
-    """The outputs shown in full, each with its heading ("" when it is the only one) and the end of its ids."""
+    """Return the outputs shown in full, each with its heading ("" for a single output) and the suffix of its ids."""
     several = len(data.targets) > 1
     return [(t, t.name if several else "", str(i)) for i, t in enumerate(data.targets[:MAX_OUTPUTS])]

@@ -1,4 +1,4 @@
-"""The tables of the page: scores with what they mean, coverage, outputs side by side, and surprises."""
+"""The tables of the page: scores with their meaning, coverage, outputs and surprises."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from dspp.calibration import chance_bounds
 from dspp.metrics import LEVELS, METRICS, Metric
 from dspp.plots import central_coverage
 from dspp.report.data import ReportData, TargetData
-from dspp.report.numbers import beside, cell, number, percent
+from dspp.report.numbers import cell, number, number_with_spread, percent
 
 SURPRISES = 10  # rows of the table of surprises
 MAX_INPUTS = 30  # columns of inputs in it
@@ -19,7 +19,7 @@ MAX_INPUTS = 30  # columns of inputs in it
 
 @dataclass(frozen=True)
 class Score:
-    """A card: what it is called, its value, what it says ("" where the page cannot know)."""
+    """A card: name, value and meaning of a score ("" if unknown)."""
 
     name: str
     value: str
@@ -28,7 +28,7 @@ class Score:
 
 @dataclass(frozen=True)
 class TextTable:
-    """Cells ready to print. The first `labels` columns are text; those from `extra` on are left out of print."""
+    """Formatted cells. The first `labels` columns are text; columns after `extra` are not printed."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -37,10 +37,10 @@ class TextTable:
 
 
 def score_cards(scores: Mapping[str, float], several: bool = False) -> list[Score]:
-    """Return the scores in the order of `METRICS`, then all others as they are.
+    """Return the scores in the order of `METRICS`, followed by all others.
 
     Args:
-        scores: By name.
+        scores: Scores by name.
         several: Whether they are of several outputs.
     """
     known = [name for name in METRICS if name in scores]
@@ -59,15 +59,15 @@ def _card(metric: Metric, value: float, several: bool) -> Score:
 
 
 def coverage_table(target: TargetData) -> TextTable:
-    """Return promised against observed coverage, and what chance alone allows with so many rows."""
+    """Return the observed coverage of each level, and its range for a calibrated model with as many rows."""
     num = len(target.pit)
     rows = []
     for level, observed in zip(LEVELS, central_coverage(target.pit, LEVELS), strict=True):
         low, high = chance_bounds(num, level)
-        verdict = "as promised" if low <= observed <= high else "too wide" if observed > high else "too narrow"
+        verdict = "calibrated" if low <= observed <= high else "too wide" if observed > high else "too narrow"
         by_chance = f"{percent(low)} to {percent(high)}"
         rows.append((percent(level, 0), percent(observed), by_chance, verdict))
-    return TextTable(("interval", "rows inside", "chance allows", "intervals are"), rows)
+    return TextTable(("interval", "rows inside", "expected by chance", "intervals are"), rows)
 
 
 def outputs_table(targets: Sequence[TargetData]) -> TextTable:
@@ -86,21 +86,21 @@ def outputs_table(targets: Sequence[TargetData]) -> TextTable:
 
 
 def surprises(target: TargetData, data: ReportData) -> TextTable:
-    """Return the rows whose observed value was given the lowest density, with their inputs."""
+    """Return the rows whose observed value has the lowest predicted density, with their inputs."""
     worst = np.argsort(target.log_density, kind="stable")[:SURPRISES].tolist()
     quantiles = target.mixture.rows(worst).quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
-    columns = {name: data.rows[name] for name in _shown_inputs(data)}
+    columns = {name: data.rows[name] for name in _select_inputs(data)}
     rows = []
     for row, (low, median, high) in zip(worst, quantiles.T.tolist(), strict=True):
-        observed, middle, *interval = (beside(v, high - low) for v in (target.y[row], median, low, high))
+        observed, middle, *interval = (number_with_spread(v, high - low) for v in (target.y[row], median, low, high))
         inputs = [cell(values[target.row(row)]) for values in columns.values()]
         rows.append((data.row_label(target.row(row)), observed, middle, " to ".join(interval), *inputs))
     header = ("row", "observed", "predicted median", "90 % interval", *columns)
     return TextTable(header, rows, extra=10)
 
 
-def _shown_inputs(data: ReportData) -> list[str]:
-    """The inputs for the table: all, or where they are many the most relevant, in the order of the table."""
+def _select_inputs(data: ReportData) -> list[str]:
+    """Return the inputs to show: all, or the most relevant ones if there are many, in their original order."""
     if len(data.rows) <= MAX_INPUTS:
         return list(data.rows)
     rank = {name: i for i, (name, _) in enumerate(sorted(data.relevance, key=lambda pair: -pair[1]))}

@@ -1,6 +1,6 @@
-"""Encoded rows in a file: a safetensors file of one float32 matrix, written row by row, with a header on what they are.
+"""A cache of encoded rows: a safetensors file with one float32 matrix, written row by row, and a descriptive header.
 
-The file takes its name when it is complete, so that a cache is whole or not there.
+The file gets its name only when it is complete, so a cache is either whole or absent.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from dspp.errors import CheckpointError, InputError
 FORMAT: Final = "dspp rows"
 VERSION: Final = 2  # 1 had a format of its own
 ROWS: Final = "rows"  # the name of the matrix
-UNKNOWN: Final = "0" * 64  # stands for a hash in the header until the rows are written
+UNKNOWN: Final = "0" * 64  # placeholder for the hash until the rows are written
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class RowCache:
 
     Attributes:
         path: The file.
-        num_rows: Of the table.
-        num_inputs: Columns of x, which come first in a row.
-        num_outputs: Columns of y.
-        offset: Where in the file the rows begin.
-        sha256: Of the rows.
-        about: What else its writer wanted to be known.
+        num_rows: Number of rows.
+        num_inputs: Number of columns of x, which come first in a row.
+        num_outputs: Number of columns of y.
+        offset: Byte at which the rows begin.
+        sha256: Hash of the rows.
+        about: Further information from the writer.
     """
 
     path: Path
@@ -49,12 +49,12 @@ class RowCache:
 
     @property
     def width(self) -> int:
-        """How many numbers a row has."""
+        """Numbers per row."""
         return self.num_inputs + self.num_outputs
 
     @property
     def row_bytes(self) -> int:
-        """The length of a row."""
+        """Bytes per row."""
         return 4 * self.width
 
 
@@ -66,10 +66,11 @@ def write_cache(
     num_outputs: int,
     about: dict[str, Any],
 ) -> RowCache:
-    """Write rows as they come.
+    """Write blocks of rows as they arrive.
 
     Raises:
-        InputError: The disk is full, the folder cannot be written, or there are not `num_rows` rows; nothing is left.
+        InputError: The disk is full, the folder is not writable, or the number of rows is not `num_rows`. No file is
+                left behind.
     """
     needed = 4 * num_rows * (num_inputs + num_outputs)
     try:
@@ -85,22 +86,24 @@ def write_cache(
                 file.write(content)
                 written += len(block)
             if written != num_rows:
-                raise InputError(f"the table changed while it was read: it has {written:,} rows and had {num_rows:,}")
+                raise InputError(
+                    f"expected {num_rows:,} rows, got {written:,}: the table changed while it was being read"
+                )
             sha256 = hasher.hexdigest()
-            file.seek(0)  # what stands before the rows is as long with one hash as with another
+            file.seek(0)  # the header has the same length with either hash
             file.write(storage.encode_start(_header(num_inputs, num_outputs, sha256, about), ROWS, shape))
     except OSError as problem:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise InputError(
-                f"{path} needs {needed:,} bytes, for which its disk has no room ({problem.strerror}); give the cache a "
-                "folder on another disk"
+                f"the cache {path} needs {needed:,} bytes, more than its disk has free ({problem.strerror}); choose a "
+                "cache folder on another disk"
             ) from None
-        raise InputError(f"cannot write {path}: {problem.strerror}; give the cache another folder") from None
+        raise InputError(f"cannot write {path}: {problem.strerror}; choose another cache folder") from None
     return RowCache(path, num_rows, num_inputs, num_outputs, offset, sha256, about)
 
 
 def find_cache(path: Path, about: dict[str, Any]) -> RowCache | None:
-    """The cache at `path`, if there is one, it is undamaged, and what is known of it includes `about`."""
+    """Return the cache at `path` if it exists, is undamaged, and its information includes `about`."""
     try:
         header, (num_rows, width), offset = storage.read_start(path, ROWS, InputError)
         fields = {name: header[name] for name in ("num_inputs", "num_outputs", "sha256", "about")}
@@ -117,7 +120,7 @@ def find_cache(path: Path, about: dict[str, Any]) -> RowCache | None:
 
 
 def _header(num_inputs: int, num_outputs: int, sha256: str, about: dict[str, Any]) -> dict[str, Any]:
-    """What a cache says of its rows, with a hash over itself."""
+    """Return the header of a cache, with a digest of the header itself."""
     fields = {"num_inputs": num_inputs, "num_outputs": num_outputs, "sha256": sha256, "about": about}
     header = {"format": FORMAT, "version": VERSION, **fields}
     return {**header, "digest": storage.digest({}, header)}
@@ -125,7 +128,7 @@ def _header(num_inputs: int, num_outputs: int, sha256: str, about: dict[str, Any
 
 @contextlib.contextmanager
 def _lock_if_free(path: Path) -> Iterator[None]:
-    """Be the one who removes what killed writers left; another that writes the same rows meanwhile does no harm."""
+    """Lock `path` so that leftovers of killed writers are removed; a second writer of the same rows does no harm."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(CheckpointError):
             stack.enter_context(storage.lock(path))

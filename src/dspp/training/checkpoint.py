@@ -1,7 +1,7 @@
-"""Checkpoints: one file from which a run goes on as if it had never stopped.
+"""Checkpoints: one file from which a run resumes as if it had never stopped.
 
-A checkpoint holds a state that was good, so that a resumed run would also fall back to the same state.
-It knows its data and settings, and refuses others. One process at a time writes it.
+A checkpoint holds a state known to be good, so a resumed run recovers to the same state as an uninterrupted one.
+It records its data and settings and refuses others. Only one process writes it at a time.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from dspp.presets import Spec
 from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows, Source
 from dspp.training.state import RunState
-from dspp.upgrade import with_likelihood, with_likelihood_setting
+from dspp.upgrade import upgrade_settings, upgrade_tensors
 
 FORMAT, VERSION = "dspp checkpoint", 1
 
@@ -35,10 +35,10 @@ class CheckpointWriter:
 
     Args:
         path: the file.
-        every: seconds between two of them, at least.
-        identity: what the run is made of, from `identify`.
-        saved: where an earlier process left this run; None: nowhere.
-        notes: what was noticed about the file.
+        every: minimum number of seconds between two checkpoints.
+        identity: the data and settings of the run, from `identify`.
+        saved: the state an earlier process saved; None if there is none.
+        notes: remarks on the file, for the user.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class CheckpointWriter:
     ) -> None:
         self.path, self.saved, self.notes = path, saved, notes
         self._every, self._identity = every, identity
-        self._written = -math.inf  # so that the first moment is written: a path that does not work shows at once
+        self._written = -math.inf  # so that the first state is written: a path that is not writable fails at once
 
     def offer(self, state: RunState) -> None:
-        """Write `state` if the last one is old enough."""
+        """Write `state` if the last checkpoint is at least `every` seconds old."""
         if time.monotonic() - self._written >= self._every:
             self.write(state)
 
@@ -57,7 +57,7 @@ class CheckpointWriter:
         """Write `state`.
 
         Raises:
-            CheckpointError: it could not be written; the file from before is still there.
+            CheckpointError: it could not be written; the previous file is unchanged.
         """
         tensors, run = pack(state)
         header = storage.to_plain({"format": FORMAT, "version": VERSION, **_versions(), **self._identity, "run": run})
@@ -69,17 +69,17 @@ class CheckpointWriter:
 def open_checkpoint(
     path: str | Path, resume: bool, every: float, identity: dict[str, Any]
 ) -> Iterator[CheckpointWriter]:
-    """Own the checkpoint at `path` and, to resume, read it.
+    """Lock the checkpoint at `path` and, to resume, read it.
 
     Raises:
-        CheckpointError: another process owns it; it is there and `resume` is False; it is damaged or of another run; or
-            its folder cannot be written.
+        CheckpointError: another process holds the lock; the file exists and `resume` is False; it is damaged or belongs
+            to another run; or its folder is not writable.
     """
     path = Path(path)
     if not path.name:
-        raise InputError(f"checkpoint: got {str(path)!r}, expected the path of a file")
+        raise InputError(f"checkpoint: expected the path of a file, got {str(path)!r}")
     if not every >= 0:
-        raise InputError(f"checkpoint_seconds: got {every!r}, expected 0 or more")
+        raise InputError(f"checkpoint_seconds: expected a number >= 0, got {every!r}")
     with storage.lock(path):
         if not path.exists():
             yield CheckpointWriter(path, every, identity, None)
@@ -87,36 +87,36 @@ def open_checkpoint(
             yield CheckpointWriter(path, every, identity, *_load(path, identity))
         else:
             raise CheckpointError(
-                f"{path} is there already; pass resume=True to go on from it, or delete it to start afresh"
+                f"{path} already exists; pass resume=True to resume from it, or delete it to start afresh"
             )
 
 
 class _Reader(CheckpointWriter):
-    """What a process has that only reads: the first of its group writes for all."""
+    """A writer that never writes: the first process of a group writes for all."""
 
     def write(self, state: RunState) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @contextmanager
 def open_for_group(
     path: str | Path, resume: bool, every: float, identity: dict[str, Any], group: ProcessGroup
 ) -> Iterator[CheckpointWriter]:
-    """`open_checkpoint` in the first process of a group; the others read the same file and write nothing.
+    """Call `open_checkpoint` in the first process of a group; the others only read the same file.
 
     Raises:
-        CheckpointError: as there, or the file cannot be seen by all processes.
+        CheckpointError: as in `open_checkpoint`, or the file is not visible to all processes.
     """
     path = Path(path)
     if group.rank == 0:
         with open_checkpoint(path, resume, every, identity) as writer:
             group.add(float(writer.saved is not None))
-            group.wait()  # until all have read it
+            group.wait()  # until all processes have read the file
             yield writer
         return
     saved = group.add(0.0)[0] > 0
     if saved and not path.exists():
-        raise CheckpointError(f"{path} cannot be seen by process {group.rank}; put it where all machines see it")
+        raise CheckpointError(f"process {group.rank} cannot see {path}; put it on a file system shared by all machines")
     writer = _Reader(path, every, identity, *(_load(path, identity) if saved else (None,)))
     group.wait()
     yield writer
@@ -125,7 +125,7 @@ def open_for_group(
 def identify(
     spec: Spec, config: TrainConfig, features: nn.Module | None, train: Source, val: Rows | None
 ) -> dict[str, Any]:
-    """What a run is made of: its settings, and hashes of the rows as the model sees them and of the user's module."""
+    """Return the settings of a run, and hashes of its rows as the model sees them and of the user's module."""
     rows = train.content | ({} if val is None else {f"{name}_val": part for name, part in val.content.items()})
     module = None if features is None else storage.digest(features.state_dict(), type(features).__qualname__)
     settings = {"spec": dataclasses.asdict(spec), "features": module, "config": dataclasses.asdict(config)}
@@ -136,30 +136,30 @@ def identify(
 
 
 def _load(path: Path, identity: dict[str, Any]) -> tuple[RunState, tuple[str, ...]]:
-    """The moment in the file, and notes on what may keep the run from going on bit for bit."""
+    """Return the state in the file, and notes on what may keep the run from resuming bit for bit."""
     tensors, header = storage.read(path, CheckpointError)
     if header.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is not a checkpoint; give the file that fit(checkpoint=...) wrote")
+        raise CheckpointError(f"{path} is not a checkpoint; pass a file written by fit(checkpoint=...)")
     if header.get("version") != VERSION:
         raise CheckpointError(
-            f"{path} has version {header.get('version')} of the format, this dspp reads {VERSION}; go on with the dspp "
-            f"that wrote it ({header.get('dspp')}), or delete it to start afresh"
+            f"{path}: expected version {VERSION} of the format, got {header.get('version')}; resume with the dspp that "
+            f"wrote it ({header.get('dspp')}), or delete it to start afresh"
         )
     digest = header.pop("digest", None)
     if digest != storage.digest(tensors, header):
-        raise CheckpointError(f"{path} is damaged: its hash does not fit; delete it to start afresh")
-    tensors, header = with_likelihood(tensors), {**header, "spec": _current_spec(header.get("spec"))}
+        raise CheckpointError(f"{path} is damaged: its hash does not match; delete it to start afresh")
+    tensors, header = upgrade_tensors(tensors), {**header, "spec": _current_spec(header.get("spec"))}
     _refuse_another_run(path, header, identity)
     try:
         return unpack(RunState, tensors, header["run"]), _changes(header)
     except (KeyError, TypeError, ValueError, IndexError) as problem:
-        raise CheckpointError(f"{path} is not a checkpoint that dspp wrote ({problem!r:.200}); delete it") from None
+        raise CheckpointError(f"{path} was not written by dspp ({problem!r:.200}); delete it to start afresh") from None
 
 
 def _current_spec(spec: Any) -> Any:
-    """The settings of a model as they are called now."""
+    """Return the settings of a model under their current names."""
     model = spec.get("model") if isinstance(spec, dict) else None
-    return {**spec, "model": with_likelihood_setting(model)} if isinstance(model, dict) else spec
+    return {**spec, "model": upgrade_settings(model)} if isinstance(model, dict) else spec
 
 
 def _refuse_another_run(path: Path, header: dict[str, Any], identity: dict[str, Any]) -> None:
@@ -176,23 +176,23 @@ def _refuse_another_run(path: Path, header: dict[str, Any], identity: dict[str, 
         differs.append(f"the training settings ({'; '.join(training)})")
     if differs:
         raise CheckpointError(
-            f"{path} belongs to another run: it differs in {' and '.join(differs)}. Go on with what it was made with, "
-            "give another path, or delete it to start afresh"
+            f"{path} belongs to another run: it differs in {' and '.join(differs)}; resume with the original data and "
+            "settings, choose another path, or delete it to start afresh"
         )
 
 
 def _differences(there: Any, here: Any, name: str = "") -> list[str]:
-    """`name: value there, value here` for each setting that differs."""
+    """Describe each setting that differs between the checkpoint and this run."""
     if isinstance(there, dict) and isinstance(here, dict):
         names = {**there, **here}
         return [text for key in names for text in _differences(there.get(key), here.get(key), key)]
-    return [] if there == here else [f"{name}: {there!r} there, {here!r} here"]
+    return [] if there == here else [f"{name}: {there!r} in the checkpoint, {here!r} here"]
 
 
 def _changes(header: dict[str, Any]) -> tuple[str, ...]:
-    """How the run's surroundings differ from those of the process that wrote the checkpoint."""
+    """Describe how versions and threads differ from those of the process that wrote the checkpoint."""
     return tuple(
-        f"begun with {name} {header[name]}, resumed with {name} {now}: the result may differ in the last digits"
+        f"started with {name} {header[name]}, resumed with {name} {now}: the result may differ in the last digits"
         for name, now in _versions().items()
         if header[name] != now
     )
@@ -202,7 +202,7 @@ def _changes(header: dict[str, Any]) -> tuple[str, ...]:
 def _version() -> str:
     try:
         return metadata.version("dspp")
-    except metadata.PackageNotFoundError:  # run from its sources
+    except metadata.PackageNotFoundError:  # run from a source tree
         return "unknown"
 
 

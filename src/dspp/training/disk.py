@@ -1,10 +1,10 @@
-"""Training rows on a disk: read as they are needed, in an order that mixes the whole table.
+"""Training rows on disk, read as needed in an order that mixes the whole table.
 
 An epoch's order is a function of (seed, epoch): the blocks of neighbouring rows are shuffled and dealt into groups,
-each group is read into memory and its rows are shuffled, and batches are cut from the groups one after the other. So a
-disk reads long stretches, a batch has rows from all over the table, and every row comes once an epoch.
+each group is read into memory and its rows are shuffled, and batches are cut from one group after the other. The disk
+thus reads long stretches, a batch has rows from all over the table, and each row occurs once per epoch.
 
-Files are read, not mapped: mapped pages would count as this process's memory.
+Files are read rather than mapped, because mapped pages would count as memory of this process.
 """
 
 import math
@@ -25,26 +25,26 @@ from dspp.errors import InputError
 from dspp.gp.inducing import START_ROWS
 from dspp.presets import Spec
 from dspp.training.cache import RowCache
-from dspp.training.rows import Rows, device_of
+from dspp.training.rows import Rows, find_device
 
-BLOCK_ROWS = 1024  # neighbours that are read together
-GROUP_BYTES = 64 << 20  # of the rows that are shuffled together; two groups are in memory at a time
-BLOCKS, IN_GROUP, START = 1, 2, 3  # what a seed is for
+BLOCK_ROWS = 1024  # consecutive rows that are read together
+GROUP_BYTES = 64 << 20  # size of the rows shuffled together; two groups are in memory at a time
+BLOCKS, IN_GROUP, START = 1, 2, 3  # purposes of derived seeds
 
 
 class DiskRows:
     """A `Source` of the rows in a cache.
 
     Args:
-        cache: where the rows are, standardised.
-        spec: the model, whose dtype they get.
-        config: how to train: the device they go to, and the seed of `start`.
-        block_rows: rows of a block.
-        group_bytes: of a group, at most.
-        start_rows: rows of `start`, at most.
+        cache: the standardised rows.
+        spec: the model, which sets the dtype of the rows.
+        config: training settings, which set the device of the rows and the seed of `start`.
+        block_rows: rows per block.
+        group_bytes: maximum size of a group.
+        start_rows: maximum number of rows of `start`.
 
     Raises:
-        InputError: the cache is not there.
+        InputError: the cache does not exist.
     """
 
     def __init__(
@@ -57,13 +57,15 @@ class DiskRows:
         start_rows: int = START_ROWS,
     ) -> None:
         self.cache, self._seed, self._start_rows = cache, config.seed, start_rows
-        self._dtype, self._device = getattr(torch, spec.model.dtype), device_of(config.device)
+        self._dtype, self._device = getattr(torch, spec.model.dtype), find_device(config.device)
         self.block_rows = block_rows
         self.group_blocks = max(1, group_bytes // (block_rows * cache.row_bytes))
         try:
             self._file = os.open(cache.path, os.O_RDONLY)
         except OSError as problem:
-            raise InputError(f"cannot read the cache {cache.path}: {problem.strerror}; run this again") from None
+            raise InputError(
+                f"cannot read the cache {cache.path}: {problem.strerror}; run the same call again"
+            ) from None
         self.reader = ThreadPoolExecutor(1, "dspp-read")  # its thread starts with the first group
 
     def __len__(self) -> int:
@@ -80,12 +82,12 @@ class DiskRows:
 
     @property
     def content(self) -> dict[str, Tensor]:
-        """What a checkpoint knows them by: the hash that the cache was written with."""
+        """What identifies the rows in a checkpoint: the hash that the cache was written with."""
         return {"cache": torch.tensor(list(bytes.fromhex(self.cache.sha256)), dtype=torch.uint8)}
 
     @cached_property
     def start(self) -> Rows:
-        """Rows at random, in random order, as a function of the seed."""
+        """Rows drawn at random, in random order, as a function of the seed."""
         count = min(len(self), self._start_rows)
         random = np.random.default_rng(derive_seed(self._seed, START))
         chosen = random.choice(len(self), count, replace=False)
@@ -93,24 +95,24 @@ class DiskRows:
         table = torch.empty(count, self.cache.width, dtype=torch.float32)
         for place, row in zip(order, chosen[order], strict=True):  # in the order of the file
             self._read(int(row), table[place : place + 1].numpy())
-        return self.placed(table)
+        return self.to_rows(table)
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> "DiskBatches":
-        """The batches of an epoch."""
+        """Return the batches of an epoch."""
         return DiskBatches(self, batch_size, seed, epoch)
 
-    def placed(self, table: Tensor) -> Rows:
-        """Rows of the file on the device."""
+    def to_rows(self, table: Tensor) -> Rows:
+        """Split rows of the file into x and y and move them to the device."""
         width = self.cache.num_inputs
         x, y = table[:, :width], table[:, width:]
         return Rows(x.contiguous().to(self._device, self._dtype), y.contiguous().to(self._device, self._dtype))
 
     def block_lengths(self, blocks: Int[np.ndarray, " B"]) -> Int[np.ndarray, " B"]:
-        """How many rows these blocks have: all the same number, but for the last."""
+        """Return the number of rows of each block; only the last may be shorter."""
         return np.asarray(np.minimum(self.block_rows, len(self) - blocks * self.block_rows))
 
     def read_blocks(self, blocks: Int[np.ndarray, " B"]) -> Tensor:
-        """The rows of these blocks, one block after the other."""
+        """Return the rows of these blocks, in this order."""
         lengths = self.block_lengths(blocks)
         table = torch.empty(int(lengths.sum()), self.cache.width, dtype=torch.float32)
         done = 0
@@ -127,12 +129,12 @@ class DiskRows:
             except OSError as problem:
                 raise InputError(f"cannot read the cache {self.cache.path}: {problem.strerror}") from None
             if not count:
-                raise InputError(f"the cache {self.cache.path} was cut off while it was in use; run this again")
+                raise InputError(f"the cache {self.cache.path} was truncated while in use; run the same call again")
             offset, left = offset + count, left[count:]
 
 
 class DiskBatches:
-    """The batches of an epoch, by number. The group after the one in use is read in the background."""
+    """The batches of an epoch, by number; the next group is read in the background."""
 
     def __init__(self, rows: DiskRows, batch_size: int, seed: int, epoch: int) -> None:
         self._rows, self._words = rows, (seed, epoch)
@@ -149,7 +151,7 @@ class DiskBatches:
         return self._count
 
     def __getitem__(self, number: int) -> Rows:
-        """Batch `number`, on the device."""
+        """Return batch `number`, on the device."""
         if not 0 <= number < self._count:
             raise IndexError(number)
         begin, end = self._cut(number), self._cut(number + 1)
@@ -161,18 +163,18 @@ class DiskBatches:
             picked = order[begin - first : end - first]
             parts.append(table.index_select(0, picked))
             begin, group = begin + len(picked), group + 1
-            del table, order  # else three groups would be in memory while a batch crosses from one to the next
-        return self._rows.placed(parts[0] if len(parts) == 1 else torch.cat(parts))
+            del table, order  # otherwise three groups would be in memory when a batch spans two
+        return self._rows.to_rows(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _cut(self, number: int) -> int:
-        """Where a batch begins, so that their sizes differ by at most one."""
+        """Return the first row of a batch; sizes of batches differ by at most one."""
         size, more = divmod(len(self._rows), self._count)
         return number * size + min(number, more)
 
     def _group(self, number: int) -> tuple[Tensor, Tensor]:
-        """The rows of a group and the order in which they come."""
+        """Return the rows of a group and their order."""
         if self._at is None or self._at[0] != number:
-            self._at = None  # its memory is free before the next but one is read
+            self._at = None  # frees its memory before another group is read
             if self._next is None or self._next[0] != number:
                 self._ask(number)
             assert self._next is not None

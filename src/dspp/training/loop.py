@@ -1,8 +1,8 @@
-"""The training loop, on one start: epochs of steps, each with a validation at its end.
+"""The training loop for one start: epochs of steps, each followed by validation.
 
-Batches and samples are a pure function of (seed, step), so the same seed gives the same bits, and a start can be
-trained further from any step. Around the loop, each in a file of its own: returns to a good state (`recovery`), the
-comparison of starts (`restarts`), the time budget (`plan`) and checkpoints (`checkpoint`); `run` puts them together.
+Batches and samples are a pure function of (seed, step), so the same seed gives the same bits, and training can continue
+from any step. Around the loop, each in its own file: recovery to a good state (`recovery`), comparison of starts
+(`restarts`), the time budget (`plan`) and checkpoints (`checkpoint`); `run` puts them together.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,15 +19,15 @@ from dspp.training.step import TrainingStep
 
 @dataclass(frozen=True)
 class Stage:
-    """What a start is trained for: a short trial, or all the way.
+    """A stage of training: a short trial of a start, or the full training.
 
     Attributes:
-        label: What to call it on a progress bar.
-        last_step: Returns the step at which it ends; a plan may change it.
+        label: Its name on a progress bar.
+        last_step: Returns the step at which it ends; the plan may change it.
         trying: Whether starts are still being compared.
-        steps_before: Steps of earlier stages, as a progress bar counts them.
+        steps_before: Steps of earlier stages, for the progress bar.
         on_epoch: Called after each epoch.
-        final_rows: Rows that the last state of all must have a finite score on, where there are no validation rows.
+        final_rows: Without validation rows, rows on which the final state must have a finite score.
     """
 
     label: str
@@ -40,14 +40,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Loop:
-    """What the steps of a run have in common.
+    """What all steps of a run share.
 
     Attributes:
-        config: How to train.
+        config: Training settings.
         train: The training rows.
         val: The validation rows.
         step: Makes a step.
-        plan: When the schedule ends.
+        plan: The planned number of steps.
         score: Scores a model on rows; lower is better.
         on_step: Called after each step with the start, the stage, the number of rows and, at some steps, their NLL.
     """
@@ -61,12 +61,12 @@ class Loop:
     on_step: Callable[[Start, Stage, int, float | None], None]
 
     def run(self, start: Start, stage: Stage) -> Iterator[None]:
-        """Train a start to the last step of the stage, or until validation or the time budget says to stop.
+        """Train a start until the last step of the stage, early stopping or the end of the time budget.
 
-        Yields before each step. There the caller may copy the start, and may leave it for good.
+        Yields before each step, where the caller may copy the start or abandon it.
 
         Raises:
-            NumericalError: a number is not finite; the start can be trained further from an earlier state.
+            NumericalError: a number is not finite; training can continue from an earlier state.
         """
         clock, steps_per_epoch = self.plan.clock, self.plan.steps_per_epoch
         while start.state.step < stage.last_step() and not self.has_stalled(start):
@@ -77,7 +77,7 @@ class Loop:
             number = start.state.step // steps_per_epoch
             batches = self.train.batches(self.config.batch_size, start.seed, number)
             while start.state.step < min((number + 1) * steps_per_epoch, stage.last_step()):
-                if clock.over and start.state.values:  # however small the budget, one step is made
+                if clock.over and start.state.values:  # at least one step, however small the budget
                     break
                 yield
                 batch = batches[start.state.step % steps_per_epoch]
@@ -89,7 +89,7 @@ class Loop:
             clock.end_epoch()
 
     def has_stalled(self, start: Start) -> bool:
-        """Whether validation has not become better for as long as the settings allow."""
+        """Return whether the validation score has not improved for `config.patience` epochs."""
         patience, best = self.config.patience, start.state.best_epoch
         return patience is not None and best is not None and len(start.state.history) - best >= patience
 

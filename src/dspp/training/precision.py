@@ -1,14 +1,14 @@
-"""Whether float32 has enough digits for the distances of a trained model."""
+"""A check that float32 is precise enough for the distances of a trained model."""
 
 import torch
 
 from dspp.model import Model
 from dspp.training.rows import Rows
 
-ROWS = 256  # rows looked at
-NEAR = 25.0  # scaled squared distance below which a point has a say: k > 0.03 for every kernel
+ROWS = 256  # rows checked
+NEAR = 25.0  # scaled squared distance below which a point matters: k > 0.03 for every kernel
 TOLERANCE = 2e-3  # rounding error of t² that is worth a warning: k is then off by up to 1e-3
-SHARE = 0.05  # of the rows: stray ones are not worth it
+SHARE = 0.05  # share of rows above which to warn
 
 
 @torch.no_grad()
@@ -32,6 +32,6 @@ def precision_note(model: Model, rows: Rows) -> str | None:
     if float((error > TOLERANCE).double().mean()) <= SHARE:
         return None
     return (
-        f"distances between inputs lose digits in float32 (t² is off by up to {float(error.max()):.1g}), as they form "
-        'tight clusters far apart; use dtype="float64" (for an estimator, model_settings={"dtype": "float64"})'
+        f"distances between inputs lose digits in float32 (t² is off by up to {float(error.max()):.1g}), because they "
+        'form tight clusters far apart; use dtype="float64" (for an estimator, model_settings={"dtype": "float64"})'
     )

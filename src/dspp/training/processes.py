@@ -1,8 +1,8 @@
 """Several processes that train one model together, on torch.distributed: each takes a part of every batch.
 
 Every process holds the same parameters and makes the same decisions. `DistributedDataParallel` averages gradients; the
-few numbers that decisions rest on (the objective, whether a step failed, what time it is) are summed over the group at
-each step, so that all go back, stop or end at the same step.
+few numbers that decisions depend on (the objective, whether a step failed, the time) are summed over the group at each
+step, so that all processes recover, stop or finish at the same step.
 """
 
 import os
@@ -18,44 +18,47 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dspp.errors import InputError, TrainingInterrupted
 
-LOST = "another process of this run has ended, so this one cannot go on"
+LOST = "another process of this run has ended, so this one cannot continue"
 
 
 @dataclass
 class ProcessGroup:
-    """The processes that train together; of one, where there is no process group."""
+    """The processes that train together; just this one if torch has no process group."""
 
     rank: int = 0
     size: int = 1
-    clock: Callable[[], float] = time.perf_counter  # in seconds; the first process's counts for all
+    clock: Callable[[], float] = time.perf_counter  # in seconds; all use that of the first process
     _time: float | None = None  # of the first process at the last `add`
 
     @classmethod
     def current(cls, clock: Callable[[], float] = time.perf_counter) -> "ProcessGroup":
-        """The processes of torch's default group, if there is one."""
+        """Return torch's default process group, or a group of one."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls(clock=clock)
         return cls(dist.get_rank(), dist.get_world_size(), clock)
 
     def part(self, count: int) -> slice:
-        """Which of `count` rows are this process's: neighbours, as many as any other has or one more.
+        """Return which of `count` rows belong to this process; sizes differ by at most one.
 
         Raises:
             InputError: there are fewer rows than processes.
         """
         if count < self.size:
-            raise InputError(f"got {self.size} processes for {count} rows; use a larger batch_size or fewer processes")
+            raise InputError(
+                f"expected at least one row per process, got {self.size} processes for {count} rows; use a larger "
+                "batch_size or fewer processes"
+            )
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """What to call instead of the model, so that backward averages gradients over the group."""
+        """Return the module to call instead of the model, whose backward pass averages gradients over the group."""
         return model if self.size == 1 else DistributedDataParallel(model, gradient_as_bucket_view=True)
 
     def add(self, *numbers: float) -> list[float]:
-        """The sum over the group of each number. All processes must ask at the same point.
+        """Return the sum of each number over the group; all processes must call this at the same point.
 
         Raises:
-            TrainingInterrupted: a process is gone.
+            TrainingInterrupted: a process has ended.
         """
         if self.size == 1:
             return list(numbers)
@@ -68,21 +71,21 @@ class ProcessGroup:
         return totals
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is up in one of the processes."""
+        """Return whether the flag is True in any of the processes."""
         return self.add(float(flag))[0] > 0
 
     def now(self) -> float:
-        """A time that is the same in all processes: the first's, when they last met."""
+        """Return a time that is the same in all processes: that of the first, at the last `add`."""
         return self.clock() if self._time is None else self._time
 
     def wait(self) -> None:
-        """Let all processes come to this point."""
+        """Wait until all processes reach this point."""
         if self.size > 1:
             self.add()
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Turn what torch says when a process is lost into an error of ours."""
+        """Raise TrainingInterrupted in place of torch's errors for a lost process."""
         try:
             yield
         except RuntimeError as problem:
@@ -96,15 +99,15 @@ def _is_lost(problem: RuntimeError) -> bool:
     return any(word in str(problem).lower() for word in words)
 
 
-def launched() -> bool:
-    """Whether this process is one of several that torchrun has started."""
+def is_distributed() -> bool:
+    """Return whether torchrun started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
 @contextmanager
-def join_launched(device: str) -> Iterator[ProcessGroup]:
-    """Join the processes that torchrun has started, if it has, for as long as the block lasts."""
-    if not launched() or dist.is_initialized():
+def join_processes(device: str) -> Iterator[ProcessGroup]:
+    """Join the processes started by torchrun, if any, for the duration of the block."""
+    if not is_distributed() or dist.is_initialized():
         yield ProcessGroup.current()
         return
     if device.startswith("cuda"):

@@ -1,4 +1,4 @@
-"""Returns to a good state when a number is not finite; the same state is what a checkpoint holds."""
+"""Recovery to a good state when a number is not finite; checkpoints hold the same state."""
 
 from dataclasses import replace
 
@@ -10,12 +10,12 @@ from dspp.training.state import RunState, Start
 
 
 class GoodState:
-    """The last state from which a step has succeeded: to return to, and to resume from.
+    """The last state from which a step has succeeded, to recover to and to resume from.
 
-    A state is not good at once, as the step that led to it may have spoilt the model.
+    A new state is not yet good, because the step that led to it may have spoilt the model.
 
     Args:
-        writer: writes good states to a checkpoint when it is time to; None: there is no checkpoint.
+        writer: writes good states to a checkpoint at intervals; None for no checkpoint.
     """
 
     def __init__(self, writer: CheckpointWriter | None) -> None:
@@ -25,38 +25,38 @@ class GoodState:
 
     @property
     def last_step(self) -> int | None:
-        """The step at which a state was last kept."""
+        """Step of the state kept last."""
         last = self._next or self.state
         return None if last is None else last.current.step
 
     def keep(self, state: RunState) -> None:
-        """Keep a state, which is good once a step from there has succeeded; the first of a start has to be."""
+        """Keep a state, which is good once a step from it succeeds; the first state of a start is taken as good."""
         self._next = state
         if self.state is None or self.state.current.trial != state.current.trial:
             self.confirm()
 
     def confirm(self) -> None:
-        """Take the state that was last kept as good."""
+        """Mark the state kept last as good."""
         if self._next is not None:
             self.state, self._next = self._next, None
             if self._writer is not None:
                 self._writer.offer(self.state)
 
     def write(self, spent: float) -> None:
-        """Write the good state, if there is a checkpoint; the steps since then will be repeated.
+        """Write the good state to the checkpoint, if any; a resumed run repeats the steps after it.
 
         Args:
-            spent: seconds that the run has taken so far.
+            spent: seconds spent by the run so far.
         """
         if self._writer is not None and self.state is not None:
             seconds = self.state.seconds if self.state.stopped else spent
             self._writer.write(replace(self.state, seconds=seconds))
 
     def recover(self, start: Start, reason: str, config: TrainConfig) -> None:
-        """Return to the good state, with half the learning rate.
+        """Return to the good state and halve the learning rate.
 
         Raises:
-            TrainingDiverged: this has happened too often.
+            TrainingDiverged: this has happened more than `config.max_recoveries` times.
         """
         assert self.state is not None
         failed, good = start.state.step, self.state.current

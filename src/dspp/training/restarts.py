@@ -1,4 +1,4 @@
-"""Several starts: each is trained for a short while, and the one with the lowest training NLL is trained further."""
+"""Restarts: several starts are trained briefly, and the one with the lowest training NLL is trained to the end."""
 
 import copy
 import math
@@ -19,16 +19,16 @@ from dspp.training.rows import Rows
 from dspp.training.state import RunState, Start, StartState, make_optimizer
 from dspp.training.step import own_randomness
 
-TRIAL_ROWS = 3  # the word that the seed of the rows on which starts are compared is made with
+TRIAL_ROWS = 3  # derives the seed of the rows on which starts are compared
 
 
 def start_seed(seed: int, trial: int) -> int:
-    """The seed of start number `trial` of a run."""
+    """Return the seed of start number `trial`."""
     return derive_seed(seed, trial if trial < TRIAL_ROWS else trial + 1)
 
 
 def trial_rows(start: Rows, count: int, seed: int) -> Rows:
-    """`count` rows from everywhere in the table, which may be sorted, to compare the starts on."""
+    """Draw `count` rows on which to compare starts, at random because the table may be sorted."""
     if len(start) <= count:
         return start
     generator = torch.Generator().manual_seed(derive_seed(seed, TRIAL_ROWS))
@@ -40,7 +40,7 @@ def new_start(
 ) -> Start:
     """Build the model of start number `trial` on `rows`, and its optimiser."""
     seed = start_seed(config.seed, trial)
-    features = copy.deepcopy(features)  # each start trains its own
+    features = copy.deepcopy(features)  # each start trains its own copy
     with own_randomness(seed, rows.x.device, features is not None):
         model = build(spec.model, rows.x, rows.y.shape[1], seed, features)
     model.train()
@@ -49,16 +49,16 @@ def new_start(
 
 
 class Restarts:
-    """The starts of a run, and which of those tried is the best.
+    """The starts of a run, and the best of those tried.
 
     Args:
-        config: how to train.
-        plan: how many steps a trial has, and how many starts the time budget has room for.
-        start_at: returns start number `trial`, fresh or standing at a state.
-        train: trains a start for a stage, and yields before each step.
+        config: training settings.
+        plan: the number of steps per trial, and of starts that fit into the time budget.
+        start_at: returns start number `trial`, new or resumed from a state.
+        train: trains a start for a stage, yielding before each step.
         score: scores a start on the rows on which starts are compared.
-        note: tells the user something.
-        saved: where an earlier process left the run.
+        note: records a note for the user.
+        saved: the state an earlier process saved.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Restarts:
         self._current = None if saved is None else saved.current
         self._are_compared = config.restarts > 1 if saved is None else saved.trying
         self.scores = () if saved is None else saved.scores  # training NLL of each start tried
-        self.best_state = None if saved is None else saved.best  # of those tried, as it was at the end of its trial
+        self.best_state = None if saved is None else saved.best  # of the starts tried, at the end of its trial
         self._best = None if self.best_state is None else start_at(self.best_state.trial, self.best_state)
 
     def choose(self) -> Start:
-        """Return the start to train to the end, which stands where its trial, or an earlier process, has left it.
+        """Return the start to train to the end, in the state in which its trial or an earlier process left it.
 
         Raises:
-            TrainingDiverged: all starts did.
+            TrainingDiverged: all starts diverged.
         """
         if not self._are_compared:
             return self._first()
@@ -92,11 +92,11 @@ class Restarts:
             start = self._first() if self._current else self._start_at(trial, None)
             self._current = None
             if not self._try(start):
-                self._tell(f"has no room to try {count} starts; the first was trained")
+                self._tell(f"is too short to try {count} starts; only the first was trained")
                 return start
             tried = trial + 1
             if tried < count and not self._plan.has_room_for_another_start(tried):
-                self._tell(f"had room to try {tried} of {count} starts")
+                self._tell(f"allowed {tried} of {count} starts to be tried")
                 break
         if self._best is None:
             raise TrainingDiverged(
@@ -109,7 +109,7 @@ class Restarts:
         return self._start_at(self._current.trial if self._current else 0, self._current)
 
     def _try(self, start: Start) -> bool:
-        """Train a start for a short while and score it; False: the time budget has no room for that."""
+        """Train a start briefly and score it; return False if the time budget is too short to compare starts."""
         number, steps = start.state.trial, self._plan.trial_steps
         label = f"start {number + 1} of {self._config.restarts}"
         score = math.nan  # of a start that diverges

@@ -1,4 +1,4 @@
-"""What `fit` returns."""
+"""The result of `fit`."""
 
 import math
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from dspp.training.state import RunState, Start
 
 @dataclass(frozen=True)
 class FitResult:
-    """A trained model and how it got there."""
+    """A trained model and how it was trained."""
 
     model: Model
     history: tuple[Epoch, ...]
-    restart_nll: tuple[float, ...]  # training NLL of each restart; the smallest was trained on
-    best_epoch: int | None  # the epoch whose state was kept, when there were validation rows
+    restart_nll: tuple[float, ...]  # training NLL of each restart; the lowest was trained to the end
+    best_epoch: int | None  # the epoch whose state was kept; None without validation rows
     recoveries: tuple[Recovery, ...]
     jitter_climbs: int
     notes: tuple[str, ...]
-    seconds: float  # those before a resume included
-    planned_epochs: int  # at whose end the schedule ends; under a time budget the last may be a part of one
-    stopped: str  # why training ended: "finished", "early" (no better on validation rows) or "time" (the budget)
+    seconds: float  # including those before a resume
+    planned_epochs: int  # length of the schedule; under a time budget the last may be incomplete
+    stopped: str  # why training ended: "finished", "early" (validation stopped improving) or "time" (budget spent)
 
 
 def make_result(start: Start, end: RunState, steps_per_epoch: int, rows: Rows) -> FitResult:
-    """Return the result of a run that has ended, with the best of the start's states if validation has chosen one.
+    """Return the result of a finished run, with the weights that validation found best, if any.
 
     Args:
         start: the start that was trained to the end.
         end: the state of the run.
-        steps_per_epoch: of the run.
+        steps_per_epoch: steps per epoch.
         rows: training rows on which the precision of the model is checked.
     """
     assert end.stopped is not None

@@ -1,4 +1,4 @@
-"""Rows as the model sees them: checked, on the device, in its dtype."""
+"""Rows as the model sees them: checked, on its device, in its dtype."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,51 +28,51 @@ class Rows:
         return len(self.x)
 
     def __getitem__(self, rows: slice | Tensor) -> "Rows":
-        """Some of the rows."""
+        """Return some of the rows."""
         return Rows(self.x[rows], self.y[rows])
 
     @property
     def start(self) -> "Rows":
-        """All of them: see `Source`."""
+        """All rows; see `Source`."""
         return self
 
     @property
     def content(self) -> dict[str, Tensor]:
-        """What a checkpoint knows them by; a single target as (N,), as the first checkpoints had it."""
+        """What identifies the rows in a checkpoint; a single target is (N,), as in the first checkpoints."""
         return {"x": self.x, "y": self.y[:, 0] if self.y.shape[1] == 1 else self.y}
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> "Batches":
-        """The batches of an epoch: see `Source`."""
-        return _Picked(self, batch_indices(len(self), batch_size, seed, epoch))
+        """Return the batches of an epoch; see `Source`."""
+        return _MemoryBatches(self, batch_indices(len(self), batch_size, seed, epoch))
 
 
 class Batches(Protocol):
     """The batches of an epoch, by number."""
 
     def __getitem__(self, number: int) -> Rows:
-        """Batch `number`, on the device."""
+        """Return batch `number`, on the device."""
 
 
 class Source(Protocol):
-    """Training rows, wherever they are: in memory (`Rows`), or on a disk."""
+    """Training rows, in memory (`Rows`) or on disk (`DiskRows`)."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of rows."""
 
     @property
     def start(self) -> Rows:
-        """Rows in memory, of the whole table or a random part of it: models start on them and are compared on them."""
+        """Rows in memory, all or a random part, on which models are initialised and starts compared."""
 
     @property
     def content(self) -> dict[str, Tensor]:
-        """Tensors that are equal for equal rows only: what a checkpoint knows them by."""
+        """What identifies the rows in a checkpoint: tensors that are equal only for equal rows."""
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Batches:
-        """Every row once, in ⌈N / batch_size⌉ batches whose order is a function of seed and epoch."""
+        """Return each row once, in ⌈N / batch_size⌉ batches whose order is a function of seed and epoch."""
 
 
 @dataclass(frozen=True)
-class _Picked:
+class _MemoryBatches:
     """Batches of rows in memory."""
 
     rows: Rows
@@ -83,46 +83,46 @@ class _Picked:
 
 
 def training_rows(X: Array | Source, y: Array | None, spec: Spec, config: TrainConfig) -> Source:
-    """Check the training rows and put them on the device; a source has done so itself."""
+    """Check the training rows and move them to the device; a `Source` is returned as it is."""
     if y is None:
         if not callable(getattr(X, "batches", None)):
-            raise InputError("got no targets: pass y, one row for each row of X")
+            raise InputError("expected targets y, got none; pass y with one row for each row of X")
         return cast(Source, X)
     X64 = check_X(cast(Array, X))
-    return _placed(X64, check_y(y, len(X64), missing=True), spec, config)
+    return _to_rows(X64, check_y(y, len(X64), missing=True), spec, config)
 
 
 def validation_rows(X: Array | None, y: Array | None, like: Source, spec: Spec, config: TrainConfig) -> Rows | None:
-    """Check the validation rows, which must look `like` the training rows; None when there are none."""
+    """Check the validation rows against the training rows `like`; return None if there are none."""
     if X is None and y is None:
         return None
     if X is None or y is None:
-        raise InputError("got only one of X_val and y_val, expected both or neither")
+        raise InputError("expected both X_val and y_val or neither, got only one of them")
     X64 = check_X(X, "X_val")
     y64 = check_y(y, len(X64), "y_val", missing=True, every_output=False)
     check_width(X64, like.start.x.shape[1])
     outputs = like.start.y.shape[1]
     if y64[:1].size != outputs:
-        raise InputError(f"y_val has shape {y64.shape}, expected as many outputs as y has: {outputs}")
-    return _placed(X64, y64, spec, config)
+        raise InputError(f"y_val: expected as many outputs as y, {outputs}, got shape {y64.shape}")
+    return _to_rows(X64, y64, spec, config)
 
 
-def _placed(X64: NDArray[np.float64], y64: NDArray[np.float64], spec: Spec, config: TrainConfig) -> Rows:
-    dtype, device = getattr(torch, spec.model.dtype), device_of(config.device)
+def _to_rows(X64: NDArray[np.float64], y64: NDArray[np.float64], spec: Spec, config: TrainConfig) -> Rows:
+    dtype, device = getattr(torch, spec.model.dtype), find_device(config.device)
     y = torch.from_numpy(y64.reshape(len(y64), -1))
     return Rows(torch.from_numpy(X64).to(device, dtype), y.to(device, dtype))
 
 
-def device_of(name: str) -> torch.device:
-    """The device of this name.
+def find_device(name: str) -> torch.device:
+    """Return the device of this name.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such device.
     """
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InputError(f"unknown device {name!r}; use 'cpu' or 'cuda'") from None
+        raise InputError(f"device: expected 'cpu' or 'cuda', got {name!r}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("device 'cuda' was asked for, but torch finds no CUDA device here; use device='cpu'")
+        raise InputError("device: got 'cuda', but torch finds no CUDA device; use device='cpu'")
     return device

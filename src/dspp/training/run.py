@@ -1,4 +1,4 @@
-"""The front door of training: check what was given, own the checkpoint, choose a start, train it to the end."""
+"""Entry point of training: check the input, open the checkpoint, choose a start, train it to the end."""
 
 import math
 import time
@@ -31,7 +31,7 @@ from dspp.training.rows import Rows, Source, training_rows, validation_rows
 from dspp.training.state import RunState, Start, StartState
 from dspp.training.step import Score, TrainingStep, nll, score_together
 
-SMOOTHING = 0.9  # of the training NLL shown
+SMOOTHING = 0.9  # of the training NLL on the progress bar
 
 
 def fit(
@@ -57,51 +57,52 @@ def fit(
 ) -> FitResult:
     """Build the model of `spec` on standardised rows and train it.
 
-    Where torch.distributed has a process group, its processes train one model together: all make this same call, each
-    takes a part of every batch, and the first alone writes the checkpoint and shows progress.
+    If torch.distributed has a process group, its processes train one model together: all make the same call, each takes
+    a part of every batch, and only the first writes the checkpoint and shows progress.
 
     Args:
         spec: the model and its objective, from `presets.preset`.
         X: training rows (N, D), standardised; or, without y, a `Source` of rows with their targets, such as `DiskRows`.
-        y: targets, (N,) for one output or (N, T) for several, standardised; NaN among several: not observed.
+        y: targets, (N,) for one output or (N, T) for several, standardised; with several, NaN means "not observed".
         X_val: validation rows; the state with the best validation NLL is kept.
         y_val: their targets.
-        config: how to train.
-        features: a module of your own in front of the first layer.
-        progress: whether to show a bar on standard error; None: only on a terminal.
-        checkpoint: a file to go on from, should this process end. It must not be there yet, unless `resume`.
-        resume: go on from `checkpoint`, bit for bit at the same number of threads; begin when it is not there, so that
-            the same call can be repeated until it returns. A finished run returns its result at once.
-        checkpoint_seconds: between two checkpoints, at least; there is one at the beginning and one at the end.
-        time_budget: seconds for the whole run, those before a resume included. The schedule is shortened so that it
-            ends in time, restarts that would take too much of it are left out, and at the deadline training ends.
-        on_epoch: called after each epoch, those of trial starts excepted, and again for an epoch that is repeated after
-            a resume or a recovery. What it raises ends training; the checkpoint stays.
-        should_stop: asked after each step; True ends training with `TrainingInterrupted`. See `signals`.
-        clock: returns the time in seconds, from which the time budget and the seconds of the result and of each epoch
-            are taken; None: `time.perf_counter`.
-        snapshot_steps: a state to return to after a non-finite number, or to resume from, is kept at the start of each
-            epoch and every `snapshot_steps` steps.
-        restart_rows: number of training rows, at most, on which the starts are compared.
+        config: training settings.
+        features: a custom module in front of the first layer.
+        progress: whether to show a progress bar on standard error; None: only on a terminal.
+        checkpoint: file from which to resume if this process ends. It must not exist yet, unless `resume` is True.
+        resume: whether to resume from `checkpoint`, bit for bit with the same number of threads. If the file does not
+            exist, a new run starts, so the same call can be repeated until it returns. A finished run returns its
+            result at once.
+        checkpoint_seconds: minimum time between two checkpoints; one is written at the start and one at the end.
+        time_budget: seconds for the whole run, including those before a resume. The schedule is shortened to end in
+            time, restarts that would take too long are skipped, and training ends at the deadline.
+        on_epoch: called after each epoch except those of trial starts, and again for an epoch that is repeated after a
+            resume or a recovery. An exception it raises ends training; the checkpoint stays.
+        should_stop: called after each step; True ends training with `TrainingInterrupted`. See `signals`.
+        clock: returns the time in seconds, for the time budget and for the seconds reported; None:
+            `time.perf_counter`.
+        snapshot_steps: a state to recover to or resume from is kept at the start of each epoch and every
+            `snapshot_steps` steps.
+        restart_rows: maximum number of training rows on which starts are compared.
         score: scores a model on validation rows, and on training rows to compare starts: the mean over the rows given,
-            lower is better. None: NLL per row. Where several processes train together, each scores a part of the rows.
+            lower is better; None: NLL per row. If several processes train together, each scores a part of the rows.
 
     Raises:
         InputError: the data or settings cannot be used.
-        TrainingDiverged: non-finite numbers came back more than `config.max_recoveries` times.
-        CheckpointError: the checkpoint cannot be written, or is not one of this run.
-        TrainingInterrupted: `should_stop` said so. What was done so far is in the checkpoint.
+        TrainingDiverged: non-finite numbers occurred more than `config.max_recoveries` times.
+        CheckpointError: the checkpoint cannot be written, or belongs to another run.
+        TrainingInterrupted: `should_stop` returned True. The progress so far is in the checkpoint.
     """
     config = config or TrainConfig()
     if resume and checkpoint is None:
-        raise InputError("resume=True needs the file to go on from: pass checkpoint=<path>")
+        raise InputError("resume=True: expected a file to resume from, got none; pass checkpoint=<path>")
     for name, count in {"snapshot_steps": snapshot_steps, "restart_rows": restart_rows}.items():
         if count < 1:
-            raise InputError(f"{name}: expected 1 or more, got {count}")
+            raise InputError(f"{name}: expected at least 1, got {count}")
     now = clock or time.perf_counter
     group = ProcessGroup.current(now)
-    group.wait()  # the time that all share begins here
-    shared_clock = Clock(time_budget, group.now if group.size > 1 else now)  # the budget is for all of this
+    group.wait()  # starts the clock that all processes share
+    shared_clock = Clock(time_budget, group.now if group.size > 1 else now)  # the budget includes the checks below
     with _threads(config.threads):
         train = training_rows(X, y, spec, config)
         val = validation_rows(X_val, y_val, train, spec, config)
@@ -130,7 +131,7 @@ def fit(
 
 @dataclass
 class Run:
-    """One call of `fit`; see there for the fields."""
+    """One call of `fit`, which documents the fields."""
 
     spec: Spec
     config: TrainConfig
@@ -145,7 +146,7 @@ class Run:
     snapshot_steps: int
     restart_rows: int
     score: Score
-    notes: tuple[str, ...] = ()  # to the user
+    notes: tuple[str, ...] = ()  # for the user
 
     def __post_init__(self) -> None:
         config, rows = self.config, len(self.train)
@@ -157,8 +158,8 @@ class Run:
         self.loop = Loop(config, self.train, self.val, step, self.plan, self.score_rows, self._after_step)
 
     def finish(self, progress: bool | None) -> FitResult:
-        """Choose a start and train it to the end, from the beginning or from where an earlier process left this run."""
-        saved = self._take_over()
+        """Choose a start and train it to the end, from the beginning or from the state an earlier process saved."""
+        saved = self._restore_progress()
         if saved is not None and saved.stopped is not None:
             start = self._start_at(saved.current.trial, saved.current)
             return make_result(start, saved, self.plan.steps_per_epoch, self.trial_rows)
@@ -197,7 +198,7 @@ class Run:
     # ------------------------------------------------------------ around the loop
 
     def _train(self, start: Start, stage: Stage) -> Iterator[None]:
-        """The loop with a return to a good state wherever a number is not finite; yields before each step."""
+        """Run the loop, recovering to a good state when a number is not finite; yield before each step."""
         is_new = True
         while True:
             try:
@@ -214,7 +215,7 @@ class Run:
                 self.good.recover(start, str(error), self.config)
 
     def _is_due(self, step: int) -> bool:
-        """Whether it is time to keep a state."""
+        """Return whether it is time to keep a state."""
         last = self.good.last_step
         assert last is not None
         at_epoch = step % self.plan.steps_per_epoch == 0 and step != last
@@ -230,7 +231,7 @@ class Run:
             self._stop(f"training was stopped at step {step}")
 
     def _state_with(self, start: Start, stage: Stage) -> RunState:
-        """Where the whole run stands, with `start` in hand."""
+        """Return the state of the whole run, with `start` as its current start."""
         return RunState(
             current=start.capture(),
             trying=stage.trying,
@@ -260,24 +261,24 @@ class Run:
         """Write the last good state and end training."""
         self.good.write(self.clock.spent)
         if self.writer is None:
-            raise TrainingInterrupted(f"{what}; there is no checkpoint, so the work is lost: pass checkpoint=<path>")
-        raise TrainingInterrupted(f"{what}; go on from {self.writer.path} with the same call and resume=True")
+            raise TrainingInterrupted(f"{what}; there is no checkpoint, so progress is lost: pass checkpoint=<path>")
+        raise TrainingInterrupted(f"{what}; resume from {self.writer.path} with the same call and resume=True")
 
     # ------------------------------------------------------------ beginning and end
 
-    def _take_over(self) -> RunState | None:
-        """What an earlier process has left, with its counts taken over."""
+    def _restore_progress(self) -> RunState | None:
+        """Return the state an earlier process saved, if any, after restoring its plan, notes and time spent."""
         saved = None if self.writer is None else self.writer.saved
         if self.writer is None or saved is None:
             return None
-        if self.clock.budget is not None and saved.budget == self.clock.budget:  # else its plan is void
+        if self.clock.budget is not None and saved.budget == self.clock.budget:  # otherwise its plan does not apply
             self.plan.total_steps = saved.total_steps
         self.notes = tuple(dict.fromkeys(saved.notes if saved.stopped else saved.notes + self.writer.notes))
-        self.clock.go_on_from(saved.seconds)
+        self.clock.add_spent(saved.seconds)
         return saved
 
     def _start_at(self, trial: int, state: StartState | None) -> Start:
-        """Start number `trial`, fresh or standing at a state."""
+        """Return start number `trial`, new or resumed from a state."""
         start = new_start(self.spec, self.config, self.train.start, self.features, self.group, trial)
         if state is not None:
             start.resume(state)

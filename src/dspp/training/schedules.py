@@ -12,19 +12,19 @@ SCHEDULES: Registry[Schedule] = Registry("schedule")
 
 @SCHEDULES.register("constant")
 def constant(done: float, config: TrainConfig) -> float:
-    """The same rate throughout."""
+    """Keep the rate constant."""
     return 1.0
 
 
 @SCHEDULES.register("step")
 def step(done: float, config: TrainConfig) -> float:
-    """The rate falls by `decay` at each milestone; the paper says only that it was progressively decreased."""
+    """Multiply the rate by `decay` at each milestone; the paper says only that it was progressively decreased."""
     return config.decay ** sum(done >= milestone for milestone in config.milestones)
 
 
 @SCHEDULES.register("cosine")
 def cosine(done: float, config: TrainConfig) -> float:
-    """A linear rise over the share `warmup`, then half a cosine down to 0."""
+    """Raise the rate linearly over the share `warmup`, then lower it to 0 along half a cosine."""
     if done < config.warmup:
         return min(1.0, max(done, 1e-3) / config.warmup)
     rest = (done - config.warmup) / max(1 - config.warmup, 1e-12)

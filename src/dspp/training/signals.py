@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop, turned into a question the training loop can ask after each step."""
+"""Signals that ask a run to stop, as a flag that the training loop checks after each step."""
 
 import signal
 import threading
@@ -10,17 +10,17 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopFlag:
-    """Whether a signal has come, and which: pass it to `fit` as `should_stop`."""
+    """The signal received, if any; pass it to `fit` as `should_stop`."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
 
     def __call__(self) -> bool:
-        """Whether to stop."""
+        """Return whether to stop."""
         return self.signal is not None
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Note the first signal; Ctrl-C after it means now."""
+        """Record the first signal; a later Ctrl-C raises KeyboardInterrupt."""
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = self.signal or signal.Signals(number)
@@ -30,8 +30,8 @@ class StopFlag:
 def stop_on_signals() -> Iterator[StopFlag]:
     """Let SIGTERM and SIGINT (Ctrl-C) set a flag instead of ending the process; a second Ctrl-C ends it at once.
 
-    The handlers from before come back at the end. A signal that was ignored (as SIGINT is in a background job) stays
-    ignored. Python hands signals to the main thread only; in another thread the flag is never set.
+    The previous handlers are restored at the end. A signal that was ignored (as SIGINT is in a background job) stays
+    ignored. Python delivers signals to the main thread only; in another thread the flag is never set.
 
     Example:
         >>> with stop_on_signals() as stop:
@@ -50,4 +50,6 @@ def stop_on_signals() -> Iterator[StopFlag]:
         yield flag
     finally:
         for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set by C code, out of reach
+            signal.signal(
+                number, signal.SIG_DFL if handler is None else handler
+            )  # None: set by C code, which cannot be restored

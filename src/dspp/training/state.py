@@ -1,6 +1,6 @@
-"""The state of a training run: everything needed to return to a moment, or to resume from it, bit for bit.
+"""The state of a training run: everything needed to return to a step, or to resume from it, bit for bit.
 
-`StartState` and `RunState` are plain data, which a checkpoint holds (`packing`). A `Start` is a model in training.
+`StartState` and `RunState` are plain data, stored in checkpoints (`packing`). A `Start` is a model in training.
 """
 
 import math
@@ -17,54 +17,54 @@ from dspp.history import Epoch, Recovery
 from dspp.model import Model
 
 Weights = dict[str, Tensor]
-Moments = dict[int, dict[str, Tensor]]  # of the optimiser: what it keeps for each parameter, by number
+Moments = dict[int, dict[str, Tensor]]  # state of the optimiser for each parameter, by number
 
 
 @dataclass
 class StartState:
-    """Where one start stands; `Start.capture` fills the fields from `weights` to `epoch_seconds`."""
+    """The state of one start; `Start.capture` fills the fields from `weights` to `epoch_seconds`."""
 
-    trial: int  # which of the starts it is
+    trial: int  # number of the start
     step: int = 0
     weights: Weights = field(default_factory=dict)
     moments: Moments = field(default_factory=dict)
-    climbs: tuple[int, ...] = ()  # of the jitter, per layer
+    climbs: tuple[int, ...] = ()  # increases of the jitter, per layer
     epoch_seconds: float = 0.0  # spent on this epoch so far
     rate_factor: float = 1.0
     history: tuple[Epoch, ...] = ()
     recoveries: tuple[Recovery, ...] = ()
     best_nll: float = math.inf  # on validation rows
     best_epoch: int | None = None
-    best_weights: Weights | None = None  # replaced by better ones, never written into
+    best_weights: Weights | None = None  # replaced by better ones, never modified in place
     values: dict[int, float] = field(default_factory=dict)  # the objective at each step of this epoch
-    nlls: dict[int, float] = field(default_factory=dict)  # the NLL, at the steps at which it was taken
+    nlls: dict[int, float] = field(default_factory=dict)  # the NLL at the steps at which it was computed
 
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a whole run stands: the start in hand, and what the earlier ones have shown."""
+    """The state of a whole run: the current start and the results of earlier ones."""
 
     current: StartState
     trying: bool  # whether starts are still being compared
-    total_steps: int  # at which the schedule ends
-    best: StartState | None = None  # the best of the starts tried before this one
+    total_steps: int  # length of the schedule
+    best: StartState | None = None  # the best of the starts tried before the current one
     scores: tuple[float, ...] = ()  # training NLL of each start tried
     seconds: float = 0.0  # spent so far
     notes: tuple[str, ...] = ()
-    stopped: str | None = None  # why training ended; None: it has not
-    budget: float | None = None  # of time, for which total_steps was planned
+    stopped: str | None = None  # why training ended; None while it is running
+    budget: float | None = None  # time budget for which total_steps was planned
 
 
 class Start:
-    """A model in training, its optimiser, and where they stand.
+    """A model in training, its optimiser and their state.
 
     Args:
         model: the model.
-        network: what a step calls: the model, or what averages its gradients over several processes.
-        optimizer: of its parameters.
-        seed: of batches and samples.
+        network: the module a step calls: the model, or a wrapper that averages its gradients over several processes.
+        optimizer: the optimiser of its parameters.
+        seed: seed of batches and samples.
         clock: returns the time in seconds.
-        state: where it stands.
+        state: the current state.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class Start:
 
     @property
     def epoch_seconds(self) -> float:
-        """Spent on this epoch so far."""
+        """Seconds spent on this epoch so far."""
         return self._clock() - self._epoch_begin
 
     def begin_epoch(self) -> None:
-        """Note that an epoch begins, unless it began before this process."""
+        """Start timing an epoch, unless it began in an earlier process."""
         if not self.state.values:
             self._epoch_begin = self._clock()
 
     def end_epoch(self, number: int, val_nll: float | None) -> Epoch:
-        """Note what an epoch has left behind, and keep the model if it is the best so far."""
+        """Record a finished epoch, and keep the weights if they are the best so far."""
         state, rate = self.state, self.optimizer.param_groups[0]["lr"]
         epoch = Epoch(number, _mean(state.values), _mean(state.nlls), val_nll, rate, self.epoch_seconds)
         state.history += (epoch,)
@@ -113,16 +113,16 @@ class Start:
         )
 
     def return_to(self, good: StartState) -> None:
-        """Put back what failed steps could spoil; what has been counted since then still counts."""
+        """Restore what failed steps may have spoilt; keep what has been counted since."""
         self._load(good)
         now = self.state
-        if len(good.history) < len(now.history):  # into an epoch that had ended
-            self._stand_at(replace(good, rate_factor=now.rate_factor, recoveries=now.recoveries))
+        if len(good.history) < len(now.history):  # back into an epoch that had ended
+            self._set_state(replace(good, rate_factor=now.rate_factor, recoveries=now.recoveries))
         else:
             now.step = good.step
 
     def resume(self, state: StartState) -> None:
-        """Make a fresh start stand where `state` was captured.
+        """Bring a new start into a captured state.
 
         Raises:
             CheckpointError: it was captured from another model.
@@ -132,21 +132,23 @@ class Start:
             for layer, climbs in zip(self.model.gp_layers, state.climbs, strict=True):
                 layer.climbs = climbs
         except (RuntimeError, ValueError, KeyError) as problem:
-            raise CheckpointError(f"the checkpoint does not hold this model ({problem!s:.200}); delete it") from None
-        self._stand_at(state)
+            raise CheckpointError(
+                f"the checkpoint is of another model ({problem!s:.200}); delete it to start afresh"
+            ) from None
+        self._set_state(state)
 
     def _load(self, state: StartState) -> None:
         self.model.load_state_dict(state.weights)
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": _copy_moments(state.moments), "param_groups": groups})
 
-    def _stand_at(self, state: StartState) -> None:
+    def _set_state(self, state: StartState) -> None:
         self.state = replace(state, weights={}, moments={}, values=dict(state.values), nlls=dict(state.nlls))
         self._epoch_begin = self._clock() - state.epoch_seconds
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Adam; weight decay on the feature network only (appendix A.5)."""
+    """Return Adam, with weight decay on the feature network only (appendix A.5)."""
     network = [p for name, p in model.named_parameters() if name.startswith("features.")]
     others = [p for name, p in model.named_parameters() if not name.startswith("features.")]
     groups: list[dict[str, Any]] = [{"params": others}, {"params": network, "weight_decay": config.weight_decay}]

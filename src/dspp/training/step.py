@@ -18,18 +18,18 @@ from dspp.training.rows import Rows
 from dspp.training.schedules import SCHEDULES
 from dspp.training.state import Start
 
-Score = Callable[[Model, Rows], float]  # of a model on rows: the mean over them, lower is better
-NLL_STEPS = 5  # the training NLL is taken at the first step of an epoch, and at every so many
+Score = Callable[[Model, Rows], float]  # mean score of a model on rows; lower is better
+NLL_STEPS = 5  # the training NLL is computed every so many steps, from the first of an epoch
 
 
 class TrainingStep:
     """Steps of Adam on batches of the training rows.
 
     Args:
-        objective: what to maximise.
-        config: how to train.
-        num_rows: how many training rows there are.
-        randomise: whether the model has a part (dropout, say) that draws from torch's global generator.
+        objective: the objective to maximise.
+        config: training settings.
+        num_rows: number of training rows.
+        randomise: whether a part of the model (such as dropout) draws from torch's global generator.
         group: the processes that share each batch.
     """
 
@@ -42,15 +42,15 @@ class TrainingStep:
         self._steps_per_epoch = math.ceil(num_rows / config.batch_size)
 
     def make(self, start: Start, batch: Rows, done: float) -> float | None:
-        """One step on the rows of a batch, whose NLL is returned at some steps.
+        """Make one step on a batch; at some steps return its NLL.
 
         Args:
-            start: what to change.
+            start: the start to update.
             batch: the rows.
             done: the share of training that is done.
 
         Raises:
-            NumericalError: a number is not finite; the parameters are as before.
+            NumericalError: a number is not finite; the parameters are unchanged.
         """
         rate = self._config.learning_rate * self._schedule(done, self._config)
         for group in start.optimizer.param_groups:
@@ -72,7 +72,7 @@ class TrainingStep:
         return nll if with_nll else None
 
     def _forward(self, start: Start, batch: Rows, with_nll: bool) -> tuple[Tensor, float, float]:
-        """The objective of this process's part of the batch, to go backward from; that of the batch; and its NLL.
+        """Return the objective of this process's part of the batch, to differentiate; that of the batch; and its NLL.
 
         Raises:
             NumericalError: a part could not be computed, in this process or another.
@@ -82,8 +82,8 @@ class TrainingStep:
         problem: NumericalError | None = None
         if len(mine) == 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in start.model.modules()):
             raise InputError(
-                f"a network with batch normalisation got 1 row of a batch of {len(batch)}, expected 2 or more; "
-                "give more rows, or another batch_size"
+                f"a network with batch normalisation expected at least 2 rows, got 1 of a batch of {len(batch)}; "
+                "pass more rows, or another batch_size"
             )
         value, nll = batch.y.new_zeros(()), 0.0
         try:
@@ -99,12 +99,12 @@ class TrainingStep:
         except NumericalError as error:
             problem = error
         failed, total, nll = self._group.add(float(problem is not None), value.item(), share * nll)
-        if failed:  # in all processes alike: none waits for another's gradients
+        if failed:  # raised in all processes, so that none waits for the gradients of another
             raise problem or NumericalError("another process could not compute its part of the batch")
         return value, total / self._group.size, nll
 
     def _score(self, latent: LatentMixture, y: Tensor, model: Model, weight: float) -> Tensor:
-        """The objective with its rows weighted, so that the mean over processes is that of the whole batch."""
+        """Return the objective, weighted so that its mean over processes is that of the whole batch."""
         beta, gamma = self._options.beta, self._options.gamma
         kl = model.kl() if weight == 1.0 else model.kl() / weight
         value = self._objective(model.likelihood, latent, y, kl, self._num_rows, beta=beta, gamma=gamma)
@@ -112,22 +112,22 @@ class TrainingStep:
 
 
 def nll(model: Model, rows: Rows) -> float:
-    """NLL per row of the distribution the user would get."""
+    """Return the NLL per row of the predictive distribution."""
     return -float(model.predictor()(rows.x).log_prob(rows.y).double().mean())
 
 
 def score_together(model: Model, rows: Rows, group: ProcessGroup, score: Score = nll) -> float:
-    """The mean score of the rows, which the processes of a group share.
+    """Return the mean score of the rows, computed by the processes of a group together.
 
     Raises:
-        NumericalError: it is not finite.
+        NumericalError: the score is not finite.
     """
     if 1 < group.size <= len(rows):
         mine = rows[group.part(len(rows))]
         try:
             value = score(model, mine)
         except NumericalError:
-            value = math.nan  # the others wait for a number
+            value = math.nan  # the other processes wait for a number
         value = group.add(value * len(mine) / len(rows))[0]
     else:
         value = score(model, rows)
@@ -138,7 +138,7 @@ def score_together(model: Model, rows: Rows, group: ProcessGroup, score: Score =
 
 @contextmanager
 def own_randomness(seed: int, device: torch.device, needed: bool) -> Iterator[None]:
-    """Where `needed`, let torch's global generator follow from `seed` alone, and put it back afterwards."""
+    """If `needed`, seed torch's global generator with `seed`, and restore it afterwards."""
     if not needed:
         yield
         return

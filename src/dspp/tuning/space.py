@@ -12,7 +12,7 @@ import optuna
 from dspp.batches import derive_seed
 from dspp.config import ModelConfig, TrainConfig
 from dspp.errors import InputError
-from dspp.estimators import from_preset
+from dspp.estimators import ESTIMATORS, from_preset
 from dspp.estimators.regressor import Regressor
 from dspp.model import TOPOLOGIES
 from dspp.presets import PRESETS, preset
@@ -202,11 +202,12 @@ def _model_settings() -> set[str]:
 
 def _known_models(models: Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys([models] if isinstance(models, str) else models))
+    known = ", ".join(dict.fromkeys([*ESTIMATORS, *PRESETS]))
     for name in names:
         if name not in PRESETS:
-            raise InputError(f"models: unknown model {name!r}; choose from: {', '.join(PRESETS)}")
+            raise InputError(f"models: unknown model {name!r}; choose from: {known}")
     if not names:
-        raise InputError(f"models: expected at least one model, got none; choose from: {', '.join(PRESETS)}")
+        raise InputError(f"models: expected at least one model, got none; choose from: {known}")
     return names
 
 
