@@ -586,7 +586,7 @@ def test_rows_that_cannot_be_predicted_are_named(model: Path, test_file: Path, t
         ("evaluate", gap): f"{gap}: column 'town', row 40 (line 42): {missing}",
         ("predict", tmp_path / "gap.parquet", *out, *batches): f"gap.parquet: column 'town', row 40: {missing}",
         ("predict", tmp_path / "clash.parquet", *out, "--keep", "price_std"): "got 'price_std' more than once",
-        ("predict", absent, *out): f"{absent}: column 'size' is missing; did you mean 'sise'?",
+        ("predict", absent, *out): f"{absent}: expected a column 'size', got none; did you mean 'sise'?",
     }
     for (command, *rest), message in expected.items():
         assert message in refused(command, model, *rest)
@@ -636,7 +636,7 @@ def test_nothing_that_is_there_is_lost(model: Path, train: Path, test_file: Path
     assert already in refused("evaluate", model, test_file, "--report", there)
     for path in (test_file, model):
         assert "cannot overwrite an input" in refused("predict", model, test_file, "--out", path, "--overwrite")
-    assert "is a folder" in refused("predict", model, test_file, "--out", tmp_path)
+    assert "got a folder" in refused("predict", model, test_file, "--out", tmp_path)
     assert "the folder" in refused("predict", model, test_file, "--out", tmp_path / "no" / "p.csv")
     assert "expected an empty folder" in refused("demo", "--folder", tmp_path)
     assert kept == {path: path.read_bytes() for path in kept}
