@@ -77,7 +77,7 @@ def run(
     On Ray, a unit of a lost node is run again on another, from its checkpoint if both share the results folder.
     """
     work = _work(folder).resolve()
-    parent = os.getpid() if engine == "local" else 0  # Ray itself ends orphaned workers; 0 is never a parent
+    parent = os.getpid() if engine == "local" else 0  # Ray itself ends is_orphan workers; 0 is never a parent
     shared = (data_folder and data_folder.resolve(), work, results.provenance(), parent)
     failed = []
     missing = _missing(todo, folder, report)

@@ -102,7 +102,7 @@ def test_a_task_whose_worker_dies_is_given_again_and_no_other(tmp_path: Path) ->
 
 def test_a_task_that_always_dies_is_named_when_the_others_are_done() -> None:
     found: list[tuple[int, str]] = []
-    with pytest.raises(TasksLost, match=r"lost the worker 2 times, so gave up task 0 \(poison\)") as raised:
+    with pytest.raises(TasksLost, match=r"lost the worker 2 times, gave up task 0 \(poison\)") as raised:
         found.extend(run_all(die_always, ["poison", "a", "b"], jobs=2, tries=2))  # keeps what came before the error
     assert sorted(found) == [(1, "a"), (2, "b")]
     assert raised.value.numbers == (0,)
@@ -161,10 +161,10 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"engine": "dask"}, "engine: got 'dask', expected one of: local, ray"),
-        ({"jobs": 0}, "jobs: got 0, expected a whole number"),
-        ({"jobs": 1.5}, "jobs: got 1.5"),
-        ({"address": "a:1"}, "only the engine 'ray' has one"),
+        ({"engine": "dask"}, "engine: expected one of local, ray, got 'dask'"),
+        ({"jobs": 0}, "jobs: expected an integer ≥ 1, or None for all CPUs, got 0"),
+        ({"jobs": 1.5}, "jobs: expected an integer"),
+        ({"address": "a:1"}, "address: expected None for the engine 'local', got 'a:1'"),
     ],
 )
 def test_what_cannot_be_used_is_refused_at_once(how: dict, message: str) -> None:
@@ -233,7 +233,7 @@ def test_trials_that_were_running_when_a_search_ended_are_run_with_the_same_sett
     space, rows = Space(("ppgpr",), RATES, SHALLOW["base"]), prepared()
     with opened(path, identity) as study:
         left = Search(rows, space, 0, study, 5, Budget(None), best_file(path), None, Workers())
-        asked = list(itertools.islice(left._to_do(), 2))
+        asked = list(itertools.islice(left._pending_trials(), 2))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(left, "_show", lambda *a: None)
             left._take(asked[1][0], left._evaluate(*asked[1]))
@@ -253,7 +253,7 @@ def test_a_trial_that_a_longer_search_left_running_is_no_business_of_a_shorter_o
     space, rows = Space(("ppgpr",), RATES, SHALLOW["base"]), prepared()
     with opened(path, identity_of(path)) as study:
         left = Search(rows, space, 0, study, 5, Budget(None), None, None, Workers())
-        _, setting = next(left._to_do())
+        _, setting = next(left._pending_trials())
         mark(study, 2)
     assert [t.number for t in search(trials=2, study=path, time_budget=60).trials] == [0, 1]
     assert [t.params for t in search(trials=3, study=path).trials][2:] == [setting]
@@ -262,10 +262,10 @@ def test_a_trial_that_a_longer_search_left_running_is_no_business_of_a_shorter_o
 def prepared() -> Any:
     from dspp.prepare import prepare
     from dspp.settings import Settings
-    from dspp.table.memory import table_of, with_targets
+    from dspp.table.memory import attach_targets, to_table
 
-    validation = with_targets(table_of(X_VAL, "X_val"), Y_VAL)
-    return prepare(with_targets(table_of(X_TRAIN), Y_TRAIN), Settings(), validation=validation)
+    validation = attach_targets(to_table(X_VAL, "X_val"), Y_VAL)
+    return prepare(attach_targets(to_table(X_TRAIN), Y_TRAIN), Settings(), validation=validation)
 
 
 def identity_of(path: Path) -> dict[str, str]:
@@ -287,13 +287,13 @@ def test_a_search_in_workers_stops_when_asked_and_goes_on(tmp_path: Path) -> Non
 
 def test_a_setting_that_ends_its_worker_is_a_trial_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dspp.tuning.search import Workers
-    from dspp.tuning.trial import carry_out
+    from dspp.tuning.trial import run_trial
 
     def run(self, orders, shared, while_waiting):
         """What `run_all` does when the worker of the second trial dies again and again."""
         first, second, third = orders
-        yield 2, carry_out(third, *shared)
-        yield 0, carry_out(first, *shared)
+        yield 2, run_trial(third, *shared)
+        yield 0, run_trial(first, *shared)
         raise TasksLost(f"gave up {second}", (1,))
 
     monkeypatch.setattr(Workers, "run", run)
@@ -355,6 +355,6 @@ def test_a_trial_that_is_given_again_gets_no_more_than_the_time_that_is_left(
     result = search(jobs=2, trials=trials, time_budget=60.0)
     assert [t.state for t in result.trials] == states
     if most is None:
-        assert result.trials[-1].reason == "the time budget was used up before a worker could train it"
+        assert result.trials[-1].reason == "the time budget was exhausted before a worker could train it"
     else:
         assert 0 < pools[0].outcomes[-1].notes["time_budget"] <= most

@@ -22,7 +22,7 @@ from dspp.prepare import prepare
 from dspp.report.model import report_data
 from dspp.report.page import render
 from dspp.settings import Settings
-from dspp.table.memory import table_of, with_targets
+from dspp.table.memory import attach_targets, to_table
 from tests.modelfile.test_modelfile import apart, with_header, with_tensors
 from tests.outline import Outline
 
@@ -38,7 +38,7 @@ SHARES = (0.3, 0.7)
 def fit(y: np.ndarray = Y, second: dict | None = None, **common) -> list[Fitted]:
     """Two models of the same prepared rows, from different seeds; `second` are further settings of the second."""
     settings = [Settings(**TINY | common), Settings(**TINY | common | {"random_state": 1} | (second or {}))]
-    with prepare(with_targets(table_of(X), y), settings[0]) as prepared:
+    with prepare(attach_targets(to_table(X), y), settings[0]) as prepared:
         return [train(prepared, one)[0] for one in settings]
 
 

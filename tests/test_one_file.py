@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 import dspp
 from dspp import InputError, ModelFileError, PresetRegressor, modelfile
-from dspp.cli.names import registered
+from dspp.cli.names import read_registered_names
 from dspp.gp.kernels import KERNELS
 from dspp.gp.means import MEANS
 from dspp.likelihoods import LIKELIHOODS
@@ -222,7 +222,7 @@ def test_a_search_takes_it(jobs: int, parts: ModuleType) -> None:
     result = dspp.tune(X, Y, models=["my-preset"], space={"beta": [0.1, 0.2]}, base=base, jobs=jobs, progress=False)
     assert {trial.state for trial in result.trials} <= {"finished", "pruned"}, result.trials
     assert isinstance(result.best_estimator, PresetRegressor)
-    with pytest.raises(InputError, match="got the likelihoods gaussian, my-likelihood, expected one"):
+    with pytest.raises(InputError, match="expected models with the same likelihood, got gaussian, my-likelihood"):
         dspp.tune(X, Y, models=["my-preset", "dspp"])
 
 
@@ -275,7 +275,7 @@ def test_the_command_line_imports_it(folder: Path) -> None:
     (folder / "needy.py").write_text("import nothing_of_this_name")
     refused = [
         (fit, "unknown preset 'my-preset'; choose one of: "),
-        ([*fit, "--import", "other_parts"], "--import other_parts: there is no module 'other_parts' in "),
+        ([*fit, "--import", "other_parts"], "--import other_parts: the module 'other_parts' is neither in "),
         ([*fit, "--import", "my_parts.py"], "expected the name of a module such as mymodule, without .py"),
         ([*fit, "--import", "broken"], "--import broken: it failed with ZeroDivisionError: division by zero; run "),
         ([*fit, "--import=needy"], "--import needy: it imports 'nothing_of_this_name', which is not installed"),
@@ -305,4 +305,4 @@ def test_the_command_line_imports_it(folder: Path) -> None:
 @pytest.mark.parametrize("registry", ["PRESETS", "KERNELS", "RULES", "TOPOLOGIES", "LIKELIHOODS", "SCHEDULES"])
 def test_the_names_in_the_source_are_those_of_the_registry(registry: str) -> None:
     live = [name for name in REGISTRIES[registry] if not name.startswith("my-")]
-    assert sorted(registered(registry)) == sorted(live)
+    assert sorted(read_registered_names(registry)) == sorted(live)

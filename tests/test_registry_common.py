@@ -206,7 +206,7 @@ def test_unknown_names_are_refused_with_the_names_there_are(registry: Registry[o
     with pytest.raises(InputError, match=f"unknown {registry.kind} 'nonsense'; choose .*{sorted(registry)[-1]}"):
         registry["nonsense"]
     taken = next(iter(registry))
-    with pytest.raises(InputError, match=f"{taken!r} is registered already"):
+    with pytest.raises(InputError, match=f"{taken!r} is already registered"):
         registry.register(taken)(object())
     assert "nonsense" not in registry
 

@@ -203,7 +203,7 @@ def test_the_data_set_stays_what_it_is(arm: RobotArm, motion: RobotArmMotion) ->
 def test_impossible_requests_are_refused(simulate: type) -> None:
     with pytest.raises(InputError, match="num_rows: expected at least 1, got 0"):
         simulate(0)
-    with pytest.raises(InputError, match="a seed is made of integers"):
+    with pytest.raises(InputError, match="seed: expected integers"):
         simulate(10, seed=-1)
 
 

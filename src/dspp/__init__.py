@@ -3,10 +3,10 @@
 from dspp import DSPPRegressor, load
 
 model = DSPPRegressor().fit(X, y)              # a data frame, or an array
-mixture = model.predict_dist(X_new)            # a mixture: mean, std, quantile, interval, crps, ...
+mixture = model.predict_dist(X_new)            # with mean, std, quantile, interval, crps, ...
 model.save("model.dspp"); load("model.dspp")   # one safe file
 
-Names are imported when first used, so that `import dspp` and the command line's help do not wait for torch.
+Names are imported on first use, so that `import dspp` and the command line's help need not import torch.
 """
 
 import importlib
@@ -66,7 +66,7 @@ _NAMES = {
     "tuning": "TuneResult tune",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_HOME)  # a test holds these names against those above
+__all__ = sorted(_HOME)  # a test compares these names with those above
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses: one commented field a line, checked when made, JSON both ways, no globals."""
+"""Settings of models and training as frozen dataclasses, validated on creation and convertible to JSON."""
 
 import dataclasses
 import json
@@ -16,60 +16,65 @@ from dspp.errors import InputError
 
 @dataclass(frozen=True)
 class _Config:
-    """Changing, writing and reading settings."""
+    """Base class of settings."""
 
     def change(self, **changes: Any) -> Self:
-        """A copy with some fields changed; a misspelt name is an error."""
+        """Return a copy with some fields changed.
+
+        Raises:
+            InputError: A name is unknown, or a value is not valid.
+        """
         known = [f.name for f in dataclasses.fields(self)]
         for name in changes:
             if name not in known:
-                raise InputError(f"{type(self).__name__} has no setting {name!r}; choose from: {', '.join(known)}")
+                raise InputError(f"{type(self).__name__}: unknown setting {name!r}; choose from: {', '.join(known)}")
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> str:
-        """These settings as a JSON object."""
+        """Return the settings as a JSON object."""
         return json.dumps(dataclasses.asdict(self), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Settings from what `to_json` wrote; fields left out take their defaults."""
+        """Return the settings that `to_json` wrote; missing fields have their defaults."""
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
-            raise InputError(f"{cls.__name__}: not valid JSON ({error})") from None
+            raise InputError(f"{cls.__name__}: expected valid JSON ({error})") from None
         if not isinstance(values, dict):
-            raise InputError(f"{cls.__name__}: got a JSON {type(values).__name__}, expected an object")
+            raise InputError(f"{cls.__name__}: expected a JSON object, got {type(values).__name__}")
         return cls().change(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for f in dataclasses.fields(self):
-            value = _without_numpy(getattr(self, f.name))
+            value = _to_python(getattr(self, f.name))
             object.__setattr__(self, f.name, value)
             if not fits(value, hints[f.name]):
                 expected = getattr(hints[f.name], "__name__", str(hints[f.name]))
                 finite = " (finite)" if expected == "float" else ""
-                raise InputError(f"{type(self).__name__}.{f.name}: got {value!r:.100}, expected {expected}{finite}")
+                raise InputError(f"{type(self).__name__}.{f.name}: expected {expected}{finite}, got {value!r:.100}")
             low = f.metadata.get("at_least")
             if low is not None and value is not None and not value >= low:
-                raise InputError(f"{type(self).__name__}.{f.name}: got {value!r}, expected at least {low}")
+                raise InputError(f"{type(self).__name__}.{f.name}: expected at least {low}, got {value!r}")
             choices = f.metadata.get("choices")
             if choices and value not in choices:
                 names = ", ".join(map(str, choices))
-                raise InputError(f"{type(self).__name__}.{f.name}: got {value!r}; choose one of: {names}")
+                raise InputError(f"{type(self).__name__}.{f.name}: expected one of {names}, got {value!r}")
 
 
-def _without_numpy(value: Any) -> Any:
-    """Numbers of NumPy, alone or in a tuple or an array, as those of Python; anything else as it is."""
+def _to_python(value: Any) -> Any:
+    """Convert NumPy numbers, also in tuples and arrays, to Python numbers; return anything else unchanged."""
     if isinstance(value, np.generic):
         return value.item()
-    return tuple(map(_without_numpy, value)) if isinstance(value, tuple | np.ndarray) else value
+    return tuple(map(_to_python, value)) if isinstance(value, tuple | np.ndarray) else value
 
 
 def fits(value: object, hint: Any) -> bool:
-    """Whether `value` is of the type `hint`, item by item; True is no number, and numbers lie in the range of float64.
+    """Return whether `value` has the type `hint`, including its items.
 
-    Hints are classes, unions, and tuples, lists and dictionaries of one type of item.
+    Hints are classes, unions, and tuples, lists and dictionaries with one item type. Booleans are not numbers, and
+    numbers must lie in the range of float64.
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
@@ -94,54 +99,54 @@ def _one_of(default: str, *choices: str) -> Any:
 
 @dataclass(frozen=True)
 class ModelConfig(_Config):
-    """What a model is. The defaults are the paper's 2-layer DSPP."""
+    """Settings of a model. The defaults are the paper's 2-layer DSPP."""
 
-    layers: int = _at_least(2, 1)  # GP layers, the top one included
-    width: int = _at_least(5, 1)  # W, GPs in each hidden layer
-    inducing: int = _at_least(300, 1)  # M, inducing points of each GP
-    mean_inducing: int = _at_least(0, 0)  # points of a separate basis for the mean (OD-SVGP); 0: none
+    layers: int = _at_least(2, 1)  # GP layers, including the top one
+    width: int = _at_least(5, 1)  # W, GPs per hidden layer
+    inducing: int = _at_least(300, 1)  # M, inducing points per GP
+    mean_inducing: int = _at_least(0, 0)  # inducing points of a separate basis for the mean (OD-SVGP); 0: none
     covariance: str = _one_of("diagonal", "diagonal", "full")  # of q(u), in the whitened basis
     kernel: str = "matern52"  # of every layer
     hidden_mean: str = "linear"  # mean function of hidden layers
     top_mean: str = "constant"  # mean function of the top layer
-    topology: str = "feedforward"  # what the hidden layers after the first read: see model.TOPOLOGIES
-    rule: str = "qr3"  # how uncertainty crosses a hidden layer
+    topology: str = "feedforward"  # inputs of the hidden layers after the first: see model.TOPOLOGIES
+    rule: str = "qr3"  # quadrature rule of the hidden layers: see quadrature.RULES
     sites: int = _at_least(10, 1)  # S, sites (or training samples) of the rule
-    test_sites: int = _at_least(32, 1)  # samples when predicting, for the rule monte-carlo
-    likelihood: str = "gaussian"  # how targets scatter about the top layer: see likelihoods.LIKELIHOODS
+    test_sites: int = _at_least(32, 1)  # samples in prediction, for the rule monte-carlo
+    likelihood: str = "gaussian"  # distribution of the targets given the top layer: see likelihoods.LIKELIHOODS
     features: tuple[int, ...] = ()  # layer sizes of a network in front; (): none
-    lengthscale: float = _at_least(0.0, 0.0)  # start, in standard deviations of a layer's input; 0: ½ √D
-    noise: float = _at_least(0.1, 0.0)  # start of the observation noise variance, standardised units
-    noise_floor: float = _at_least(1e-4, 0.0)  # the noise variance never goes below it, standardised units
+    lengthscale: float = _at_least(0.0, 0.0)  # initial value, in standard deviations of a layer's input; 0: ½ √D
+    noise: float = _at_least(0.1, 0.0)  # initial variance of the observation noise, in standardised units
+    noise_floor: float = _at_least(1e-4, 0.0)  # lower bound of the noise variance, in standardised units
     jitter: float = _at_least(1e-5, 0.0)  # nugget of every kernel, relative to its output scale
-    dtype: str = _one_of("float32", "float32", "float64")  # Cholesky factors are float64 always
+    dtype: str = _one_of("float32", "float32", "float64")  # Cholesky factors are always float64
 
 
 @dataclass(frozen=True)
 class ObjectiveConfig(_Config):
-    """What training maximises."""
+    """Settings of the training objective."""
 
-    name: str = "predictive"  # elbo, gamma-elbo, predictive, or one of your own
+    name: str = "predictive"  # elbo, gamma-elbo, predictive, or a registered one
     beta: float = _at_least(0.05, 0.0)  # β_reg, the weight of the KL term
     gamma: float = _at_least(1.03, 1.0)  # γ of the gamma-elbo
 
 
 @dataclass(frozen=True)
 class TrainConfig(_Config):
-    """How a model is fitted."""
+    """Settings of training."""
 
     epochs: int = _at_least(40, 1)  # passes over the training rows
-    batch_size: int = _at_least(500, 1)  # rows a step
-    learning_rate: float = _at_least(0.05, 0.0)  # of Adam, at the start
-    schedule: str = "cosine"  # how the rate falls: see training.schedules.SCHEDULES
+    batch_size: int = _at_least(500, 1)  # rows per step
+    learning_rate: float = _at_least(0.05, 0.0)  # initial learning rate of Adam
+    schedule: str = "cosine"  # of the learning rate: see training.schedules.SCHEDULES
     warmup: float = _at_least(0.02, 0.0)  # cosine: share of the steps over which the rate rises
     milestones: tuple[float, ...] = (0.5, 0.75, 0.9)  # step: shares of the steps at which the rate falls
     decay: float = _at_least(0.1, 0.0)  # step: by this factor
     weight_decay: float = _at_least(0.0, 0.0)  # on the parameters of the feature network only
-    restarts: int = _at_least(3, 1)  # short trials from different starts, of which the best is trained on
-    restart_epochs: int = _at_least(1, 1)  # epochs of each trial, when there is more than one
-    patience: int | None = _at_least(None, 1)  # with validation rows: stop after so many epochs without a better NLL
-    max_recoveries: int = _at_least(5, 0)  # returns to the last good state before TrainingDiverged
-    seed: int = _at_least(0, 0)  # same seed, same bits
+    restarts: int = _at_least(3, 1)  # short runs from different starts, of which the best continues
+    restart_epochs: int = _at_least(1, 1)  # epochs of each short run, if there are several
+    patience: int | None = _at_least(None, 1)  # with validation rows: stop after this many epochs without a better NLL
+    max_recoveries: int = _at_least(5, 0)  # recoveries from non-finite losses before TrainingDiverged
+    seed: int = _at_least(0, 0)  # equal seeds give identical results
     device: str = "cpu"  # or cuda
-    threads: int | None = _at_least(None, 1)  # of torch; None: leave as it is
+    threads: int | None = _at_least(None, 1)  # of torch; None: unchanged

@@ -1,10 +1,9 @@
-"""Many tasks on many processes, of this machine or of a Ray cluster; what a lost worker was doing is done again.
+"""Parallel tasks in processes of this machine or of a Ray cluster; tasks of a lost worker are retried.
 
-Two pools, one loop. `local` is a loky process (joblib's) for each slot, and nothing but this package's own
-dependencies. `ray` is Ray's plain tasks, not its joblib backend (`ray.util.joblib`): that one runs a fixed set of
-actors and knows no retries, so that a node that dies takes its tasks with it, and the whole call ends. Nor is it
-`joblib.Parallel` that runs here: it gives up all that is in flight when one worker dies, and it draws the next task
-before the caller has seen the last result, which a search must not.
+There are two pools and one loop. `local` uses one loky process (from joblib) per slot. `ray` uses Ray's tasks rather
+than its joblib backend (`ray.util.joblib`), which runs a fixed set of actors without retries, so that the whole call
+fails if a node dies. `joblib.Parallel` is not used either: it gives up all running tasks when one worker dies, and it
+draws the next task before the caller has seen the last result, on which a search depends.
 """
 
 import logging
@@ -24,7 +23,7 @@ from dspp.errors import DsppError, InputError
 
 ENGINES = ("local", "ray")
 BEAT = 0.2  # seconds between two calls of `while_waiting`
-REACH = 5.0  # seconds in which a Ray cluster must answer; left alone, Ray itself tries for minutes
+REACH = 5.0  # timeout for reaching a Ray cluster, in seconds; Ray itself would retry for minutes
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 T = TypeVar("T")
@@ -32,7 +31,7 @@ R = TypeVar("R")
 
 
 class TasksLost(DsppError, RuntimeError):  # noqa: N818 - the name says what happened
-    """Tasks were given up, as their workers were lost again and again; `numbers` says which."""
+    """Tasks failed because their workers were lost repeatedly; `numbers` are the tasks."""
 
     def __init__(self, message: str, numbers: tuple[int, ...]) -> None:
         super().__init__(message, numbers)
@@ -42,22 +41,24 @@ class TasksLost(DsppError, RuntimeError):  # noqa: N818 - the name says what hap
         return self.message
 
 
-class _Lost(Exception):  # noqa: N818 - no error of the task: it is given again
-    """The worker or the node of a task was lost."""
+class _Lost(Exception):  # noqa: N818 - not an error of the task, which is retried
+    """The worker or node of a task was lost."""
 
 
 class _Pool(Protocol):
-    """Somewhere to run tasks."""
+    """A pool of workers."""
 
     def free(self) -> bool: ...  # whether another task can run now
 
     def submit(self, task: Any) -> Any: ...  # a handle
 
-    def ready(self, handles: list[Any], seconds: float) -> list[Any]: ...  # those that are done, after so long at most
+    def ready(
+        self, handles: list[Any], seconds: float
+    ) -> list[Any]: ...  # those that are done, waiting at most this long
 
     def result(self, handle: Any) -> Any: ...  # raises _Lost, or what the function raised
 
-    def close(self) -> None: ...  # end what is running
+    def close(self) -> None: ...  # stop running tasks
 
 
 def run_all(
@@ -71,28 +72,28 @@ def run_all(
     tries: int = 3,
     while_waiting: Callable[[], object] | None = None,
 ) -> Iterator[tuple[int, R]]:
-    """Call `function(task, *shared)` for each task; yield (number of the task, result) as they come, each once.
+    """Call `function(task, *shared)` for each task, and yield (task number, result) in the order of completion.
 
-    A task is drawn when a worker is free for it, in the caller's thread, after the results before it were taken: tasks
-    may depend on them. One local job runs in this process; more are processes of one thread each. On Ray a task takes
-    one CPU. When the caller stops asking, what is running is ended.
+    A task is drawn when a worker is free, in the caller's thread and after the caller has received all earlier results,
+    so that tasks may depend on them. A single local job runs in this process; several run in processes of one thread
+    each. On Ray, a task uses one CPU. When the caller stops iterating, running tasks are stopped.
 
     Args:
-        function: what to run; importable by the workers, or a plain function that can be sent to them.
-        tasks: its first argument, one after the other.
-        shared: its other arguments, sent once to each worker (local) or node (Ray), not with each task.
-        engine: "local", or "ray", which `pip install 'dspp[ray]'` brings.
-        jobs: tasks at once; None: as many as this machine, or the cluster, has CPUs.
-        address: of a Ray cluster, HOST:PORT, or "auto" for one that was started on this machine. None: $RAY_ADDRESS or,
-            without it, a Ray of our own that ends with the tasks. A Ray that this process is connected to goes first.
-        tries: how often a task is given to a worker before it is given up.
-        while_waiting: called a few times a second while no result comes; what it raises ends all. Not called where
-            tasks run in this process.
+        function: The function; importable by the workers, or a plain function that can be pickled.
+        tasks: The first arguments.
+        shared: The other arguments, sent once to each worker (local) or node (Ray).
+        engine: "local", or "ray" (`pip install 'dspp[ray]'`).
+        jobs: Number of parallel tasks; None: the number of CPUs of this machine or of the cluster.
+        address: Address of a Ray cluster, HOST:PORT, or "auto" for one on this machine. None: $RAY_ADDRESS or, if not
+            set, a new Ray instance that ends with the tasks. An existing connection of this process takes precedence.
+        tries: How often to try a task whose worker is lost.
+        while_waiting: Called a few times per second while waiting for results; an exception it raises stops all tasks.
+            Not called if tasks run in this process.
 
     Raises:
-        InputError: there is no such engine, it is not installed, or the cluster cannot be reached.
-        TasksLost: workers of some tasks were lost `tries` times each; the others are done, and were yielded.
-        Exception: what the function raises, as it is; what else is running is ended.
+        InputError: The engine is unknown or not installed, or the cluster cannot be reached.
+        TasksLost: The workers of some tasks were lost `tries` times; the results of the others were yielded.
+        Exception: Any exception of the function; running tasks are stopped.
     """
     check_engine(engine, jobs, address)
     if engine == "local" and (jobs or cores()) == 1:
@@ -101,21 +102,21 @@ def run_all(
 
 
 def check_engine(engine: str, jobs: int | None, address: str | None) -> None:
-    """Refuse what `run_all` cannot use.
+    """Check the arguments of `run_all`.
 
     Raises:
-        InputError: there is no such engine, the number of jobs is none, or an address was given to no purpose.
+        InputError: The engine is unknown, the number of jobs is not positive, or the engine needs no address.
     """
     if engine not in ENGINES:
-        raise InputError(f"engine: got {engine!r}, expected one of: {', '.join(ENGINES)}")
+        raise InputError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
     if jobs is not None and (not isinstance(jobs, int) or jobs < 1):
-        raise InputError(f"jobs: got {jobs!r}, expected a whole number of at least 1, or None for all CPUs")
+        raise InputError(f"jobs: expected an integer ≥ 1, or None for all CPUs, got {jobs!r}")
     if engine == "local" and address is not None:
-        raise InputError(f"address: got {address!r}, but only the engine 'ray' has one")
+        raise InputError(f"address: expected None for the engine 'local', got {address!r}; use engine='ray'")
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -123,7 +124,7 @@ def _run_on_pool(
     open_pool: Callable[[], _Pool], tasks: Iterable[T], tries: int, while_waiting: Callable[[], object] | None
 ) -> Iterator[tuple[int, Any]]:
     fresh = enumerate(tasks)
-    again: deque[tuple[int, T]] = deque()  # lost: before fresh ones
+    again: deque[tuple[int, T]] = deque()  # lost tasks, before fresh ones
     running: dict[Any, tuple[int, T]] = {}  # by handle
     losses: dict[int, int] = {}
     given_up: dict[int, str] = {}
@@ -151,8 +152,8 @@ def _run_on_pool(
                 while_waiting()
     if given_up:
         raise TasksLost(
-            f"lost the worker {tries} times, so gave up {'; '.join(given_up.values())}. Most often memory ran out: try "
-            "fewer jobs or a smaller model; all else is done",
+            f"lost the worker {tries} times, gave up {'; '.join(given_up.values())}. The most common cause is too "
+            "little memory: try fewer jobs or a smaller model. All other tasks are done",
             tuple(given_up),
         )
 
@@ -170,29 +171,29 @@ def _pool(
 
 # ---------------------------------------------------------------- this machine
 
-_work: tuple[Callable[..., Any], tuple[Any, ...]]  # of a worker: the function and what its calls share
-_parent: int | None = None  # of a worker: the process that waits for it
+_work: tuple[Callable[..., Any], tuple[Any, ...]]  # in a worker: the function and its shared arguments
+_parent: int | None = None  # in a worker: the parent process
 _busy = threading.Lock()  # held while a worker runs a task
 
 
-def orphaned() -> bool:
-    """In a local worker, whether the process that waits for it is gone; False anywhere else. Ray ends its own."""
+def is_orphan() -> bool:
+    """Return whether this process is a local worker whose parent is gone; Ray stops its own workers."""
     return _parent is not None and os.getppid() != _parent
 
 
-def _begin(function: Callable[..., Any], shared: tuple[Any, ...], parent: int) -> None:
-    """Make a process a worker. Ctrl-C, which a terminal sends to it too, is for its parent to heed."""
+def _start_worker(function: Callable[..., Any], shared: tuple[Any, ...], parent: int) -> None:
+    """Initialise a worker. It ignores Ctrl-C, which the terminal also sends to its parent."""
     import signal
 
     global _work, _parent
     _work, _parent = (function, shared), parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_as_an_orphan, daemon=True).start()
+    threading.Thread(target=_exit_when_orphaned, daemon=True).start()
 
 
-def _end_as_an_orphan() -> None:
-    """A worker would wait for its next task for ever; the one it has may end in its own way, with its state kept."""
-    while not orphaned():
+def _exit_when_orphaned() -> None:
+    """Exit once the parent is gone and the current task, which may save its state, has ended."""
+    while not is_orphan():
         time.sleep(1.0)
     with _busy:
         os._exit(1)
@@ -205,24 +206,24 @@ def _call(task: Any) -> Any:
 
 
 class _Local:
-    """A pool of processes. Each is an executor of its own, so that one that dies takes nothing else with it."""
+    """A pool of processes. Each has its own executor, so that one that dies does not affect the others."""
 
     def __init__(self, jobs: int, function: Callable[..., Any], shared: tuple[Any, ...]) -> None:
-        self._jobs, self._begin = jobs, (function, shared, os.getpid())
+        self._jobs, self._worker_args = jobs, (function, shared, os.getpid())
         self._idle: list[Any] = []
-        self._busy: dict[Any, Any] = {}  # executors by what they run
+        self._busy: dict[Any, Any] = {}  # executors by future
 
     def free(self) -> bool:
-        """Whether a process is idle, or may be begun."""
+        """Return whether a process is idle or may be started."""
         return len(self._busy) < self._jobs
 
     def submit(self, task: Any) -> Any:
-        """Give a task to a process that is idle, or to a new one."""
+        """Submit a task to an idle or new process."""
         from joblib.externals.loky import ProcessPoolExecutor
 
         executor = self._idle.pop() if self._idle else None
         if executor is None:
-            executor = ProcessPoolExecutor(1, initializer=_begin, initargs=self._begin, env=ONE_THREAD)
+            executor = ProcessPoolExecutor(1, initializer=_start_worker, initargs=self._worker_args, env=ONE_THREAD)
         future = executor.submit(_call, task)
         self._busy[future] = executor
         return future
@@ -232,7 +233,7 @@ class _Local:
         return list(wait(handles, timeout=seconds, return_when=FIRST_COMPLETED).done)
 
     def result(self, handle: Any) -> Any:
-        """What came of a task; its process is idle again, or gone."""
+        """Return the result of a task; its process is then idle or gone."""
         executor = self._busy.pop(handle)
         try:
             result = handle.result()
@@ -246,7 +247,7 @@ class _Local:
         return result
 
     def close(self) -> None:
-        """End all processes, those at work too."""
+        """Stop all processes."""
         for executor in self._busy.values():
             executor.shutdown(kill_workers=True)
         for executor in self._idle:
@@ -257,7 +258,7 @@ class _Local:
 
 
 class _Ray:
-    """Tasks of Ray, given without retries of its own: the loop gives them again, and counts."""
+    """A pool of Ray tasks, without Ray's own retries, which the loop counts."""
 
     def __init__(
         self, jobs: int | None, address: str | None, function: Callable[..., Any], shared: tuple[Any, ...]
@@ -268,18 +269,18 @@ class _Ray:
         if self._ours:
             _connect(ray, address or os.environ.get("RAY_ADDRESS") or "local", jobs or cores())
         self._running: set[Any] = set()
-        with _hushed():
+        with _silence_ray():
             self._remote = ray.remote(num_cpus=1, max_retries=0)(_call_on_ray)
-            self._work = ray.put((function, shared))  # held by this process's node: other nodes fetch it once
+            self._work = ray.put((function, shared))  # stored on this node; other nodes fetch it once
         self._paths = [os.path.abspath(path) for path in sys.path]
 
     def free(self) -> bool:
-        """Whether the cluster has a CPU more than we have tasks: it may grow and shrink meanwhile."""
+        """Return whether the cluster, which may grow and shrink, has a free CPU."""
         return len(self._running) < (self._jobs or int(self._ray.cluster_resources().get("CPU", 1)) or 1)
 
     def submit(self, task: Any) -> Any:
-        """Give a task to the cluster."""
-        with _hushed():
+        """Submit a task to the cluster."""
+        with _silence_ray():
             handle = self._remote.remote(self._paths, (self._work, self._ray.put(task)))
         self._running.add(handle)
         return handle
@@ -290,22 +291,22 @@ class _Ray:
         return list(done)
 
     def result(self, handle: Any) -> Any:
-        """What came of a task."""
+        """Return the result of a task."""
         self._running.discard(handle)
         errors = self._ray.exceptions
         try:
             return self._ray.get(handle)
         except errors.RayTaskError as problem:
-            if isinstance(problem.cause, errors.RaySystemError):  # it could not read what it was sent
-                raise DsppError(f"a worker of Ray failed: {_last_line(problem)}. {_SAME_CODE}") from problem
+            if isinstance(problem.cause, errors.RaySystemError):  # it could not unpickle its arguments
+                raise DsppError(f"a Ray worker failed: {_last_line(problem)}. {_SAME_CODE}") from problem
             if isinstance(problem.cause, Exception) and not isinstance(problem.cause, errors.RayError):
                 raise problem.cause from problem
-            raise _Lost(problem) from None  # what it needed was on a node that is gone
-        except errors.RayError as problem:  # its worker or its node died, or what it returned was lost with that
+            raise _Lost(problem) from None  # its arguments were on a lost node
+        except errors.RayError as problem:  # its worker, its node or its result was lost
             raise _Lost(problem) from None
 
     def close(self) -> None:
-        """End what is running; leave Ray as it was found."""
+        """Cancel running tasks, and shut Ray down if we started it."""
         for handle in self._running:
             with suppress(Exception):
                 self._ray.cancel(handle, force=True)
@@ -314,7 +315,7 @@ class _Ray:
 
 
 def _call_on_ray(paths: list[str], sent: tuple[Any, Any]) -> Any:
-    """Find modules where the caller finds them, and only then read what it sent."""
+    """Extend sys.path by the caller's, then unpickle and call the function."""
     import ray
 
     sys.path.extend(path for path in paths if path not in sys.path)
@@ -328,22 +329,22 @@ def _last_line(problem: Exception) -> str:
 
 def _import_ray() -> Any:
     try:
-        with _hushed():
+        with _silence_ray():
             import ray
     except ImportError as problem:
-        raise InputError(f"the engine 'ray' needs Ray ({problem}): pip install 'dspp[ray]'") from None
+        raise InputError(f"engine: 'ray' is not installed ({problem}); run pip install 'dspp[ray]'") from None
     return ray
 
 
 def _connect(ray: Any, address: str, jobs: int) -> None:
-    """Join a cluster or, at the address "local", start a Ray of `jobs` CPUs that ends with this process."""
+    """Connect to a cluster or, for the address "local", start Ray with `jobs` CPUs."""
     _check_reachable(address)
     own = {"num_cpus": jobs, "include_dashboard": False} if address == "local" else {}
     try:
-        with _hushed():
+        with _silence_ray():
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except (OSError, ValueError, RuntimeError) as problem:
-        raise InputError(f"address: cannot use Ray at {address!r}: {_short(problem)}; {_HOW}") from None
+        raise InputError(f"address: cannot connect to Ray at {address!r}: {_short(problem)}; {_HOW}") from None
 
 
 _SAME_CODE = (
@@ -359,16 +360,16 @@ _HOW = (
 def _check_reachable(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
-        return  # a word, for Ray to understand or to refuse
+        return  # not HOST:PORT: left to Ray
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
     except (OSError, OverflowError) as problem:
-        raise InputError(f"address: no Ray answers at {address!r} ({problem}); {_HOW}") from None
+        raise InputError(f"address: cannot reach Ray at {address!r} ({problem}); {_HOW}") from None
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
-    """Keep Ray's advice to its developers, and its report of who uses it, to itself."""
+def _silence_ray() -> Iterator[None]:
+    """Silence Ray's warnings and disable its usage statistics while a block runs."""
     before = os.environ.get("RAY_USAGE_STATS_ENABLED")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:

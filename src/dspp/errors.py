@@ -1,20 +1,20 @@
-"""The errors a user of `dspp` can meet: a small tree, each saying what was got, what was expected, what to do."""
+"""The exceptions of `dspp`. Messages follow one template: "expected X, got Y; do Z"."""
 
 
 class DsppError(Exception):
-    """Anything `dspp` raises on purpose."""
+    """Base class of all exceptions of `dspp`."""
 
 
 class InputError(DsppError, ValueError):
-    """The caller gave something that cannot be used: data, a name, a size."""
+    """An argument is not valid: data, a name, a size."""
 
 
 class NumericalError(DsppError, ArithmeticError):
-    """A computation left the finite numbers, or a matrix could not be factorised."""
+    """A computation produced non-finite numbers, or a matrix could not be factorised."""
 
 
 class TrainingDiverged(DsppError, RuntimeError):  # noqa: N818 - the name says what happened
-    """Training met non-finite losses more often than it was allowed to recover from."""
+    """Non-finite losses occurred more often than training may recover from."""
 
 
 class ModelFileError(DsppError, OSError):
@@ -26,4 +26,4 @@ class CheckpointError(DsppError, OSError):
 
 
 class TrainingInterrupted(DsppError, RuntimeError):  # noqa: N818 - the name says what happened
-    """Training was asked to stop before its end; the message says where it can go on from."""
+    """Training was interrupted; the message says how to resume."""

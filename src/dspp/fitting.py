@@ -1,4 +1,4 @@
-"""From a prepared table to a fitted model: train, score, recalibrate."""
+"""Training, recalibration and scoring of a model on a prepared table."""
 
 import math
 import platform
@@ -17,7 +17,7 @@ from dspp.settings import Settings, check_number
 from dspp.training.rows import Rows
 
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
-PROMISED = 0.9  # coverage that the notes on recalibration speak of: the usual one of `predict_interval`
+PROMISED = 0.9  # coverage in the notes on recalibration: the default of `predict_interval`
 
 
 def train(
@@ -30,19 +30,19 @@ def train(
     reading: Mapping[str, int] | None = None,
     **more: Any,
 ) -> tuple[Fitted, Evaluation | None]:
-    """Train the model of these settings, and predict the validation rows with it.
+    """Train a model with these settings, and evaluate it on the validation rows.
 
     Args:
-        prepared: the rows.
-        settings: the model, how to train it, and its checkpoint.
-        on_epoch: called with the record of each epoch; what it raises ends training.
-        should_stop: asked after every step; True interrupts training with its checkpoint kept.
-        resume: with a checkpoint, whether to resume from the one that exists.
-        reading: how rows on disk are read: see `DiskRows`.
-        **more: further options of `training.fit`, such as `snapshot_steps`.
+        prepared: The rows.
+        settings: Settings of the model, its training and its checkpoint.
+        on_epoch: Called with the record of each epoch; an exception it raises ends training.
+        should_stop: Called after every step; returning True interrupts training, keeping the checkpoint.
+        resume: Whether to resume from an existing checkpoint.
+        reading: How to read rows on disk; see `DiskRows`.
+        **more: Further options of `training.fit`, such as `snapshot_steps`.
 
     Returns:
-        The fitted model, and how good it is on the validation rows; None: there are none.
+        The fitted model, and its evaluation on the validation rows, or None without validation rows.
     """
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)
@@ -84,29 +84,29 @@ def train(
             fitted, prepared.calibration_table, fitted.predict_standardised(prepared.calibration.x)
         )
         conformal = Conformal.fit(calibration.distribution, calibration.y)
-        notes = (*fitted.notes, *_broken_promises(conformal, fitted.target_names))
+        notes = (*fitted.notes, *_infinite_interval_notes(conformal, fitted.target_names))
         fitted = replace(fitted, conformal=conformal.scores.reshape(-1, fitted.num_outputs), notes=notes)
     evaluation = evaluate_validation(fitted, prepared)
     if evaluation is not None:
-        fitted.metrics.update(evaluation.scores)  # nobody else knows this model yet
+        fitted.metrics.update(evaluation.scores)  # the model is not shared yet
     return fitted, evaluation
 
 
 def evaluate_validation(fitted: Fitted, prepared: Prepared) -> Evaluation | None:
-    """What a model predicts for the validation rows; None: there are none."""
+    """Return the evaluation on the validation rows, or None without validation rows."""
     if not len(prepared.validation):
         return None
     return Evaluation(fitted, prepared.validation_table, fitted.predict_standardised(prepared.validation.x))
 
 
-def _broken_promises(conformal: Conformal, names: tuple[str, ...]) -> list[Note]:
-    """What to tell a user of outputs with too few calibration rows: (n+1)c > n for the usual coverage c."""
+def _infinite_interval_notes(conformal: Conformal, names: tuple[str, ...]) -> list[Note]:
+    """Return notes on outputs with too few calibration rows, (n+1)c > n, for the default coverage c."""
     enough, percent = math.ceil(PROMISED / (1 - PROMISED) - 1e-9), f"{100 * PROMISED:.0f} %"
     return [
         Note(
-            f"{count} calibration row{'' if count == 1 else 's'} of {name} cannot promise {percent}, which takes "
-            f"{enough}",
-            "such intervals are infinite; give more rows or raise calibration_fraction",
+            f"got {count} calibration row{'' if count == 1 else 's'} of {name}, need at least {enough} for {percent} "
+            "intervals",
+            "such intervals are infinite; add rows or raise calibration_fraction",
         )
         for name, count in zip(names, conformal.counts, strict=True)
         if count < enough

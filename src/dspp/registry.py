@@ -1,4 +1,4 @@
-"""Names for the parts a researcher may add: kernels, means, rules, likelihoods, objectives, presets and others.
+"""Registries of the parts that users can add: kernels, means, rules, likelihoods, objectives, presets and others.
 
 A part registers itself where it is defined, so that adding one touches one file; presets, estimators, model files,
 command line and the common tests then find it by name.
@@ -12,22 +12,22 @@ from typing import TypeVar
 from dspp.errors import InputError
 
 T = TypeVar("T")
-_MODULES: dict[str, None] = {}  # those that registered a part, in that order
+_MODULES: dict[str, None] = {}  # that registered a part, in order
 
 
 class UnknownPartError(InputError):
-    """No part of this name is registered; `part` says which, such as "kernel 'mine'"."""
+    """No part has this name; `part` is its kind and name, such as "kernel 'mine'"."""
 
     part: str = ""
 
 
 def extension_modules() -> tuple[str, ...]:
-    """The modules outside this package that registered a part: what another process must import to know them."""
+    """Return the modules outside this package that registered a part, which other processes must import."""
     return tuple(name for name in _MODULES if name != "__main__" and name.split(".")[0] != "dspp")
 
 
 class Registry(Mapping[str, T]):
-    """A mapping from names to parts of one kind, whose look-up error lists the names there are."""
+    """A mapping from names to parts of one kind; the error for an unknown name lists the known ones."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -39,7 +39,7 @@ class Registry(Mapping[str, T]):
 
         def decorator(part: T) -> T:
             if name in self._parts:
-                raise InputError(f"the {self.kind} {name!r} is registered already; choose another name")
+                raise InputError(f"{self.kind} {name!r} is already registered; choose another name")
             self._parts[name] = part
             _MODULES[module] = None
             return part
@@ -48,7 +48,7 @@ class Registry(Mapping[str, T]):
 
     @contextmanager
     def temporarily(self, name: str, part: T) -> Iterator[T]:
-        """Let `name` stand for `part` while a block runs, then put back what was registered before, if anything."""
+        """Register `part` under `name` while a block runs, then restore what was registered before, if anything."""
         before = dict(self._parts)
         self._parts[name] = part
         try:

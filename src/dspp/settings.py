@@ -1,4 +1,4 @@
-"""What a user can set: the parameters that estimators and the command line share, and what they mean."""
+"""The parameters shared by estimators and command line, and the settings they stand for."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,24 +15,24 @@ from dspp.errors import InputError
 from dspp.presets import Spec, preset
 from dspp.quadrature import RULES
 
-FEWEST_STEPS = 1000  # of Adam, when `epochs` is left to the estimator
-SHARED_WIDTH = 20  # of hidden layers that several outputs share, when `width` is left to the estimator
-FEWEST_ROWS_TO_HOLD_OUT = 20  # a smaller table is too small to give rows away
+FEWEST_STEPS = 1000  # of Adam, if `epochs` is None
+SHARED_WIDTH = 20  # of hidden layers shared by several outputs, if `width` is None
+FEWEST_ROWS_TO_HOLD_OUT = 20  # smaller tables hold out no rows
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
-OF_THE_RUN = ("checkpoint", "progress")  # mean nothing to a model that is loaded elsewhere
+RUN_ONLY = ("checkpoint", "progress")  # concern one run, and are not stored with a model
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Parameters:
     """The parameters that all estimators share.
 
-    Settings left at None are the preset's own. Anything else of `ModelConfig` and `TrainConfig` can be given through
+    None means the default of the preset. Other fields of `ModelConfig` and `TrainConfig` can be set through
     `model_settings` and `train_settings`.
 
     Args:
-        layers: GP layers, the top one included.
-        width: GPs in each hidden layer; None: 5, or 20 for several outputs, which share them.
-        inducing: inducing points of each GP; more are slower and finer.
+        layers: GP layers, including the top one.
+        width: GPs per hidden layer; None: 5, or 20 for several outputs, which share them.
+        inducing: Inducing points per GP; more are slower and finer.
         kernel: matern52, matern32, matern12 or rbf.
         rule: how uncertainty crosses a hidden layer: qr3, qr1, qr2, gauss-hermite, monte-carlo.
         sites: sites of the rule.
@@ -57,7 +57,7 @@ class Parameters:
         train_settings: further fields of `TrainConfig`.
         random_state: the same seed gives the same bits.
         device: cpu or cuda.
-        progress: whether to show a bar; None: only on a terminal.
+        progress: Whether to show a progress bar; None: only on a terminal.
     """
 
     layers: int | None = None
@@ -89,22 +89,22 @@ class Parameters:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Settings(Parameters):
-    """Parameters of a preset, and the settings of model and training that they stand for; `random_state` is a seed."""
+    """Parameters of a preset, which are converted to settings of model and training; `random_state` is a seed."""
 
     preset: str = "dspp"
 
     @property
     def module(self) -> nn.Module | None:
-        """The user's own module in front of the first layer."""
+        """The user's feature module, if any."""
         return self.features if isinstance(self.features, nn.Module) else None
 
     def spec(self, num_outputs: int = 1) -> Spec:
-        """The model and the objective for so many outputs."""
+        """Return the model and the objective for this number of outputs."""
         given = {name: getattr(self, name) for name in MODEL_SETTINGS if getattr(self, name) is not None}
         if self.features is not None and self.module is None:
             if not isinstance(self.features, Iterable):
                 raise InputError(
-                    f"features: got {self.features!r}, expected layer sizes such as (100, 50), or a module"
+                    f"features: expected layer sizes such as (100, 50), or a module, got {self.features!r}"
                 )
             given["features"] = tuple(self.features)
         given |= self.model_settings or {}
@@ -115,13 +115,13 @@ class Settings(Parameters):
         return replace(spec, model=spec.model.change(width=SHARED_WIDTH))
 
     def train_config(self, num_rows: int) -> TrainConfig:
-        """How so many rows are trained on."""
+        """Return the training settings for this number of rows."""
         further = dict(self.train_settings or {})
         known = {field.name for field in fields(Parameters)}
         for name in further:
             parameter = "random_state" if name == "seed" else name
             if parameter in known:
-                raise InputError(f"train_settings: got {name!r}, expected further fields; pass {parameter}=... instead")
+                raise InputError(f"train_settings: expected further fields, got {name!r}; pass {parameter}=... instead")
         given = {
             "batch_size": self.batch_size,
             "learning_rate": self.learning_rate,
@@ -137,10 +137,10 @@ class Settings(Parameters):
         return config.change(epochs=max(config.epochs, math.ceil(FEWEST_STEPS / steps_per_epoch)))
 
     def shares(self, num_rows: int, validation_given: bool) -> tuple[float, float]:
-        """The shares of the rows to choose the epoch by, and to recalibrate intervals with.
+        """Return the fractions of validation and calibration rows.
 
         Raises:
-            InputError: They leave nothing to train on, or there are too few rows to recalibrate with.
+            InputError: They leave no training rows, or there are too few rows for recalibration.
         """
         shares = {
             "validation_fraction": 0.0 if validation_given else self.validation_fraction,
@@ -150,32 +150,32 @@ class Settings(Parameters):
             check_number(name, share)
         for name, share in shares.items():
             if not 0 <= share < 1 or sum(shares.values()) >= 1:
-                raise InputError(f"got {name}={share!r}, expected a share in [0, 1) that leaves rows to train on")
+                raise InputError(f"{name}: expected a fraction in [0, 1) that leaves training rows, got {share!r}")
         if num_rows < FEWEST_ROWS_TO_HOLD_OUT:
             if self.conformal:
-                enough = f"at least {FEWEST_ROWS_TO_HOLD_OUT}"
-                raise InputError(f"conformal=True needs {enough} rows, got {num_rows}; use conformal=False")
+                needed = f"at least {FEWEST_ROWS_TO_HOLD_OUT} rows"
+                raise InputError(f"conformal=True: expected {needed}, got {num_rows}; use conformal=False")
             return 0.0, 0.0
         return shares["validation_fraction"], shares["calibration_fraction"]
 
     def params(self) -> dict[str, Any]:
-        """What an estimator was told, as plain JSON values; not what concerns its run alone, nor a module."""
+        """Return the parameters as JSON values, without those of one run and without a module."""
         given = {field.name: getattr(self, field.name) for field in fields(Parameters)}
-        return {name: _plain(value) for name, value in given.items() if name not in OF_THE_RUN}
+        return {name: _to_json(value) for name, value in given.items() if name not in RUN_ONLY}
 
 
-def _plain(value: Any) -> Any:
-    """A parameter as JSON has it."""
+def _to_json(value: Any) -> Any:
+    """Return a parameter as a JSON value."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: _to_json(part) for name, part in value.items()}
     if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
-        return [_plain(part) for part in value]
+        return [_to_json(part) for part in value]
     return None if isinstance(value, nn.Module) else value
 
 
 def check_number(name: str, value: object) -> None:
-    """Raise `InputError` for what is no number."""
+    """Raise `InputError` unless the value is a number."""
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise InputError(f"{name}: got {value!r:.100}, expected a number")
+        raise InputError(f"{name}: expected a number, got {value!r:.100}")

@@ -1,6 +1,6 @@
 """Simulated data whose true density is known: a robot arm of 8 revolute joints, and imperfect instruments.
 
-Nothing is downloaded, and the best NLL any model can reach is known, so the gap to it is an honest score.
+The best NLL that any model can reach is known, so that a model can be compared with it.
 
 The arm follows the Denavit–Hartenberg convention: joint i turns by θᵢ about z, then its link moves dᵢ along z
 and aᵢ along x, and twists by αᵢ about x:
@@ -75,13 +75,13 @@ class EchoNoise:
         return np.asarray(within + late * direct * self.offset**2)
 
     def log_density(self, error: Float[np.ndarray, "*G N"]) -> Float[np.ndarray, "*G N"]:
-        """Return log p(error) for one error a row, or for a grid of them along leading axes."""
+        """Return log p(error) for one error per row, or for a grid of errors along leading axes."""
         direct = log_expit(-self.late_logit) + _normal_log_density(error, self.direct_std)
         late = log_expit(self.late_logit) + _normal_log_density(error - self.offset, self.late_std)
         return np.asarray(np.logaddexp(direct, late))
 
     def sample(self, uniform: Float[np.ndarray, " N"], normal: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        """Make errors of uniform numbers, which choose the echo, and standard Normal ones, the spread."""
+        """Return errors from uniform numbers, which choose the echo, and standard Normal ones."""
         is_late = uniform < expit(self.late_logit)
         return np.asarray(np.where(is_late, self.offset + self.late_std * normal, self.direct_std * normal))
 
@@ -107,7 +107,7 @@ class RobotArm:
         return self.noise.log_density((self.y if y is None else y) - self.clean)
 
     def nll(self, rows: Rows = None) -> float:
-        """Return the NLL of the truth on these rows (all by default), the best that a model can hope for.
+        """Return the NLL of the true density on these rows (all by default), a lower bound for models.
 
         It is in the units of y; for targets divided by `scale` subtract log(scale).
         """
@@ -115,7 +115,7 @@ class RobotArm:
 
 
 def robot_arm(num_rows: int = 10_000, seed: int = 0) -> RobotArm:
-    """Simulate the distance data. The first rows do not depend on how many follow."""
+    """Simulate the data set. The first rows do not depend on `num_rows`."""
     angles_rng, echo_rng, spread_rng = _generators(num_rows, seed, stream=0)
     angles = _uniform(angles_rng, num_rows, JOINT_RANGE)
     clean = np.linalg.norm(end_effector(angles) - RANGE_FINDER, axis=1)
@@ -125,7 +125,7 @@ def robot_arm(num_rows: int = 10_000, seed: int = 0) -> RobotArm:
 
 
 def end_effector(angles: Float[np.ndarray, "N 8"]) -> Float[np.ndarray, "N 3"]:
-    """Return where the arm ends, in the frame of its base."""
+    """Return the position of the end effector, in the frame of the base."""
     return _joint_frames(angles)[0][:, -1]
 
 
@@ -153,9 +153,9 @@ def _link(joint: int, angle: Float[np.ndarray, " N"]) -> tuple[Float[np.ndarray,
 
 
 def _generators(num_rows: int, seed: int, stream: int) -> list[np.random.Generator]:
-    """Return three generators, one for each kind of number, so that rows do not shift with `num_rows`."""
+    """Return three generators, one per kind of number, so that rows do not depend on `num_rows`."""
     if num_rows < 1:
-        raise InputError(f"num_rows: expected at least 1, got {num_rows}. Try 10_000.")
+        raise InputError(f"num_rows: expected at least 1, got {num_rows}; try 10_000")
     return [np.random.default_rng(derive_seed(seed, stream, part)) for part in range(3)]
 
 

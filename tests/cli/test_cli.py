@@ -144,7 +144,7 @@ def test_fit_says_what_it_reads_and_how_good_the_model_is(fitted: tuple[Path, st
         f"{train}: 150 rows, 6 columns",
         "predicting  price",
         "from        2 categories, 1 number, 1 datetime; 1 left out",
-        "rows        130 to train on, 14 to choose the best epoch",
+        "rows        130 for training, 14 for choosing the best epoch",
         "dspp: 2 layers, width 2, 8 inducing points, 3 epochs",
         "note: 6 rows without a target left out",
         "note: column 'name' is left out",
@@ -185,7 +185,7 @@ def test_fit_takes_every_kind_of_setting(train: Path, tmp_path: Path) -> None:
     assert known.conformal is not None
     assert known.encoder is not None
     assert known.encoder.column_names == ("size", "sold", "garden")
-    assert f"{known.num_rows} to train on, 29 to choose the best epoch" in text
+    assert f"{known.num_rows} for training, 29 for choosing the best epoch" in text
     assert f"Scores on 29 rows ({val})" in text
     assert "<svg" in (tmp_path / "r.html").read_text()
 
@@ -220,10 +220,10 @@ def test_targets_that_are_never_observed_together_are_reported_on(tmp_path: Path
     alone = csv_file(tmp_path / "a.csv", ["x,a,b", *(line for line in lines[1::2])])
     result = dspp("evaluate", model, alone)
     assert result.exit_code == 0
-    assert "column 'b' has no values; scores are of the others" in result.stderr
+    assert "column 'b' has no values; the scores are of the other targets" in result.stderr
     assert "in nats per observed value" in " ".join(result.stdout.split())
     nothing = csv_file(tmp_path / "n.csv", ["x,a,b", "1,,", "2,,"])
-    assert "column 'a' has no values" in refused("evaluate", model, nothing)
+    assert "column 'a': expected numbers, got no values" in refused("evaluate", model, nothing)
 
 
 def test_infinite_intervals_are_announced(train: Path, test_file: Path, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def predicted(model: Path, test_file: Path, folder: Path) -> dict[str, Any]:
     out = folder / "all.csv"
     more = shlex.split("--interval 0.8 --mixture --samples 2 --seed 3 --keep name --keep size --quantiles 0.1,0.5")
     text = done("predict", model, test_file, "--out", out, *more)
-    assert text.startswith(f"50 rows predicted: {out}")
+    assert text.startswith(f"Predicted 50 rows: {out}")
     return read(out)
 
 
@@ -297,7 +297,7 @@ def test_kept_columns_stay_what_they_were_in_every_format(suffix: str, odd_types
     rows = [["9007199254740995", "07:30", "01"], ["9007199254740993", "12:05", "NA"], ["3", "23:59", " 02 "]]
     new = csv_file(tmp_path / "new.csv", ["id,clock,code,x", *(",".join([*row, "0.5"]) for row in rows)])
     done("predict", odd_types, new, "--out", out, *(word for name in kept for word in ("--keep", name)))
-    (batch,) = open_table(out).as_typed(kept).batches() if "sv" in suffix else open_table(out).batches()
+    (batch,) = open_table(out).keep_verbatim(kept).batches() if "sv" in suffix else open_table(out).batches()
     assert [list(row.values()) for row in batch.arrow.select(kept).to_pylist()] == rows
     done("predict", odd_types, new, "--out", tmp_path / "alone.parquet")
     np.testing.assert_allclose(read(out)["y_mean"], read(tmp_path / "alone.parquet")["y_mean"], rtol=1e-14)
@@ -353,7 +353,7 @@ def test_categories_never_seen_in_training_are_counted(model: Path, test_file: P
     result = dspp("predict", model, tmp_path / "new.csv", "--out", tmp_path / "p.csv", "--batch-rows", 20)
     count = text.count("Bergen") + text.count("Turin")
     assert result.exit_code == 0
-    assert f"warning: column 'town': {count} values never seen in training" in result.stderr
+    assert f"warning: column 'town': {count} values not seen in training" in result.stderr
     assert "'Bergen'" in result.stderr
     assert dspp("--quiet", "predict", model, tmp_path / "new.csv", "--out", tmp_path / "q.csv").output == ""
 
@@ -407,7 +407,7 @@ def test_evaluate_reads_the_rows_that_predict_reads(odd_types: Path, tmp_path: P
     squares = (read(tmp_path / "p.csv")["y_mean"] - np.arange(20) % 3) ** 2
     assert json.loads(result.stdout)["rmse"] == pytest.approx(np.sqrt(squares.mean()), rel=1e-6)
     bad = csv_file(tmp_path / "bad.csv", ["id,clock,code,x,y", "1,07:30,01,0.1,1", "2,07:30,01,0.1,one"])
-    assert f"{bad}: column 'y', row 1 (line 3): got 'one', expected a number" in refused("evaluate", odd_types, bad)
+    assert f"{bad}: column 'y', row 1 (line 3): expected a number, got 'one'" in refused("evaluate", odd_types, bad)
 
 
 @pytest.mark.parametrize("where", [[], ["--on-disk"]])
@@ -438,7 +438,7 @@ def test_validation_rows_may_have_gaps_where_training_has_none(tmp_path: Path) -
     assert {"x is missing", "c=(missing)"} < set(features or ())
     val.write_text(val.read_text() + "big,a,2\n")
     line = refused(*command, "--validation", val, "--overwrite")
-    assert f"{val}: column 'x', row 3 (line 5): got 'big', expected a number" in line
+    assert f"{val}: column 'x', row 3 (line 5): expected a number, got 'big'" in line
 
 
 @pytest.mark.parametrize("command", ["fit", "evaluate"])
@@ -485,31 +485,31 @@ def test_info_shows_what_a_model_is_made_of(model: Path) -> None:
 # ---------------------------------------------------------------- what cannot be used
 
 BAD_FITS = {
-    "--target pric": "there is no column 'pric' (--target); did you mean 'price'?",
-    "--target zzzz": "there is no column 'zzzz' (--target); it has 'name', 'town'",
-    "--target town": "column 'town', row 0 (line 2): got ",
-    "--target sold": "column 'sold': got date32[day], expected numbers to predict",
-    "--target price --target price": "got the same --target twice",
-    "--target price --drop twon": "there is no column 'twon' (--drop); did you mean 'town'?",
-    "--target price --drop name --drop town --drop size --drop sold --drop garden": "no column is left",
+    "--target pric": "expected a column 'pric' (--target); did you mean 'price'?",
+    "--target zzzz": "expected a column 'zzzz' (--target), got 'name', 'town'",
+    "--target town": "column 'town', row 0 (line 2): expected a number, got ",
+    "--target sold": "column 'sold': expected numbers to predict, got date32[day]",
+    "--target price --target price": "expected each --target once",
+    "--target price --drop twon": "expected a column 'twon' (--drop); did you mean 'town'?",
+    "--target price --drop name --drop town --drop size --drop sold --drop garden": "expected at least one input",
     "--target price --model dspq": "unknown preset 'dspq'; choose one of: bpdgp, dgp, dspp",
     "--target price --model nn+dspq": "unknown preset 'dspq'",
     "--target price --kernel rbg": "unknown kernel 'rbg'; choose one of: ",
     "--target price --rule qr9": "unknown rule 'qr9'; choose one of: ",
     "--target price --topology ring": "unknown topology 'ring'; choose one of: ",
-    "--target price --layers 0": "layers: got 0, expected at least 1",
+    "--target price --layers 0": "layers: expected at least 1, got 0",
     "--target price --epochs many": "Invalid value for '--epochs'",
-    "--target price --epochs 0": "epochs: got 0, expected at least 1",
-    "--target price --features 10,x": "--features: got '10,x', expected the sizes of layers such as 100,50",
-    "--target price --time-budget soon": "--time-budget: got 'soon', expected a length of time such as 90s",
-    "--target price --validation-fraction 2": "validation_fraction=2.0, expected a share in [0, 1)",
-    "--target price --validation gone.csv": "gone.csv does not exist",
-    "--target price --report no/r.html": "the folder no does not exist; make it first",
+    "--target price --epochs 0": "epochs: expected at least 1, got 0",
+    "--target price --features 10,x": "--features: expected layer sizes such as 100,50, got '10,x'",
+    "--target price --time-budget soon": "--time-budget: expected a duration such as 90s, 5m or 1h30m, got 'soon'",
+    "--target price --validation-fraction 2": "validation_fraction: expected a fraction in [0, 1)",
+    "--target price --validation gone.csv": "gone.csv: the file does not exist",
+    "--target price --report no/r.html": "the folder no does not exist; create it first",
     "--target price --epoch 3": "No such option: --epoch",
     "--target price --threads 0": "Invalid value for '--threads'",
-    "--target price --trials 3": "--trials is for a search for settings; add --tune",
-    "--target price --study s": "--study is for a search for settings; add --tune",
-    "--target price --jobs 2": "--jobs is for a search for settings; add --tune",
+    "--target price --trials 3": "--trials is an option of --tune; add --tune",
+    "--target price --study s": "--study is an option of --tune; add --tune",
+    "--target price --jobs 2": "--jobs is an option of --tune; add --tune",
     "": "Missing option '--target'",
 }
 
@@ -522,16 +522,16 @@ def test_fit_refuses_with_one_line(options: str, train: Path, tmp_path: Path) ->
 
 
 BAD_TABLES = {
-    "": "is empty, expected a table",
-    "a,y\n": "has a header but no rows",
-    "a,y\n1,2\n1,2,3\n": "line 3: got 3 columns, expected 2",
-    "a,y\n1,2\n3,inf\n": "column 'y', row 1 (line 3): got inf, expected a finite number",
-    "a,y\n1,2\n3,x\n": "column 'y', row 1 (line 3): got 'x', expected a number",
-    "a,y\n1,2\n-inf,3\n": "column 'a', row 1 (line 3): got -inf, expected a finite number",
-    "a,y\n1,\n2,NA\n": "column 'y' has no values",
-    "a,y\n1,2\n1,3\n": "no column can be learned from",
-    "a,a,y\n1,2,3\n": "expected each column name once, got 'a' more than once",
-    "y\n1\n2\n": "no column is left to learn from",
+    "": "expected a table, got an empty file",
+    "a,y\n": "expected at least one row, got only a header",
+    "a,y\n1,2\n1,2,3\n": "line 3: expected 2 columns as in the header, got 3",
+    "a,y\n1,2\n3,inf\n": "column 'y', row 1 (line 3): expected a finite number, got inf",
+    "a,y\n1,2\n3,x\n": "column 'y', row 1 (line 3): expected a number, got 'x'",
+    "a,y\n1,2\n-inf,3\n": "column 'a', row 1 (line 3): expected a finite number, got -inf",
+    "a,y\n1,\n2,NA\n": "column 'y': expected numbers, got no values",
+    "a,y\n1,2\n1,3\n": "expected at least one informative column",
+    "a,a,y\n1,2,3\n": "expected unique column names, got 'a' more than once",
+    "y\n1\n2\n": "expected at least one input column",
 }
 
 
@@ -546,10 +546,10 @@ def test_tables_that_cannot_be_learned_from(text: str, tmp_path: Path) -> None:
 
 
 BAD_PREDICTIONS = {
-    "--quantiles 0.5,1.5": "--quantiles: got '0.5,1.5', expected numbers between 0 and 1",
-    "--quantiles half": "--quantiles: got 'half', expected numbers between 0 and 1",
-    "--interval 90": "--interval: got '90.0', expected numbers between 0 and 1",
-    "--keep pirce": "there is no column 'pirce' (--keep); did you mean 'price'?",
+    "--quantiles 0.5,1.5": "--quantiles: expected numbers between 0 and 1 such as 0.05,0.5,0.95, got '0.5,1.5'",
+    "--quantiles half": "--quantiles: expected numbers between 0 and 1 such as 0.05,0.5,0.95, got 'half'",
+    "--interval 90": "--interval: expected numbers between 0 and 1 such as 0.05,0.5,0.95, got '90.0'",
+    "--keep pirce": "expected a column 'pirce' (--keep); did you mean 'price'?",
     "--samples -1": "Invalid value for '--samples'",
     "--samples 1 --seed -99999999999999999999": "Invalid value for '--seed'",
     "--samples 1 --seed 99999999999999999999": "Invalid value for '--seed'",
@@ -578,10 +578,10 @@ def test_rows_that_cannot_be_predicted_are_named(model: Path, test_file: Path, t
     pq.write_table(table.append_column("price_std", table["size"]), tmp_path / "clash.parquet")
     before = set(tmp_path.iterdir())
     out, batches = ("--out", tmp_path / "p.csv"), ("--batch-rows", 16)
-    missing = "a value is missing, but training had none in this column"
+    missing = "expected a value, as in all training rows, got none"
     expected = {
-        ("predict", bad, *out, *batches): f"{bad}: column 'size', row 16 (line 18): got 'huge', expected a number",
-        ("evaluate", bad): f"{bad}: column 'size', row 16 (line 18): got 'huge', expected a number",
+        ("predict", bad, *out, *batches): f"{bad}: column 'size', row 16 (line 18): expected a number, got 'huge'",
+        ("evaluate", bad): f"{bad}: column 'size', row 16 (line 18): expected a number, got 'huge'",
         ("predict", gap, *out, *batches): f"{gap}: column 'town', row 40 (line 42): {missing}",
         ("evaluate", gap): f"{gap}: column 'town', row 40 (line 42): {missing}",
         ("predict", tmp_path / "gap.parquet", *out, *batches): f"gap.parquet: column 'town', row 40: {missing}",
@@ -599,7 +599,7 @@ def test_a_mark_for_a_missing_number_is_named_by_its_line(model: Path, test_file
     lines[17] = ",".join([*cells[:2], "3.4e38", *cells[3:]])
     (tmp_path / "mark.csv").write_text("\n".join(lines))
     line = refused("predict", model, tmp_path / "mark.csv", "--out", tmp_path / "p.csv", "--batch-rows", "5")
-    assert f"mark.csv: column {lines[0].split(',')[2]!r}, row 16 (line 18): got 3.4e+38" in line
+    assert f"mark.csv: column {lines[0].split(',')[2]!r}, row 16 (line 18): expected a value within" in line
 
 
 def test_an_output_may_be_seen_seldom(tmp_path: Path) -> None:
@@ -620,25 +620,25 @@ def test_files_that_are_no_models_or_tables(model: Path, train: Path, tmp_path: 
         assert "does not exist" in refused(command, tmp_path / "none.dspp", train, *more)
         assert f"{train} was not written by dspp" in refused(command, train, train, *more)
         assert "does not exist" in refused(command, model, tmp_path / "none.csv", *more)
-        assert "unknown kind of file" in refused(command, model, model, *more)
+        assert "expected a file name ending in" in refused(command, model, model, *more)
     assert "does not exist" in refused("info", tmp_path / "none.dspp")
-    assert "unknown kind of file" in refused("predict", model, train, "--out", tmp_path / "p.xlsx")
+    assert "expected a file name ending in" in refused("predict", model, train, "--out", tmp_path / "p.xlsx")
 
 
 def test_nothing_that_is_there_is_lost(model: Path, train: Path, test_file: Path, tmp_path: Path) -> None:
     there = tmp_path / "there.csv"
     there.write_text("mine")
     kept = {path: path.read_bytes() for path in (there, train, test_file, model)}
-    already = "is there already; pass --overwrite to replace it"
+    already = "already exists; pass --overwrite to replace it"
     assert already in refused("fit", train, "--target", "price", "--out", there)
     assert already in refused("fit", train, "--target", "price", "--out", tmp_path / "m.dspp", "--report", there)
     assert already in refused("predict", model, test_file, "--out", there)
     assert already in refused("evaluate", model, test_file, "--report", there)
     for path in (test_file, model):
-        assert "is what is read from" in refused("predict", model, test_file, "--out", path, "--overwrite")
+        assert "cannot overwrite an input" in refused("predict", model, test_file, "--out", path, "--overwrite")
     assert "is a folder" in refused("predict", model, test_file, "--out", tmp_path)
     assert "the folder" in refused("predict", model, test_file, "--out", tmp_path / "no" / "p.csv")
-    assert "not an empty folder" in refused("demo", "--folder", tmp_path)
+    assert "expected an empty folder" in refused("demo", "--folder", tmp_path)
     assert kept == {path: path.read_bytes() for path in kept}
     done("predict", model, test_file, "--out", there, "--overwrite")
     assert there.read_text().startswith('"price_mean"')
@@ -649,13 +649,13 @@ def test_no_two_files_are_one(train: Path, tmp_path: Path) -> None:
     out, again = tmp_path / "m.dspp", tmp_path / "sub" / ".." / "m.dspp"
     before = train.read_bytes()
     for words, message in {
-        ("fit", "--out", out, "--report", again): f"{again} is both --out and --report; give each a file of its own",
+        ("fit", "--out", out, "--report", again): f"{again} is both --out and --report; use different files",
         ("fit", "--out", out, "--report", f"{out}.checkpoint"): "is both --report and the checkpoint",
         ("tune", "--out", out, "--study", out): f"{out} is both --out and --study",
         ("tune", "--out", f"{out}.best.dspp", "--study", out): "is both --out and the best model of the study",
         ("tune", "--out", out, "--report", f"{out}.study"): "is both --report and the study",
-        ("tune", "--out", out, "--study", train): f"{train} is both what is read from and --study",
-        ("fit", "--out", train, "--overwrite"): f"{train} is both what is read from and --out",
+        ("tune", "--out", out, "--study", train): f"{train} is both an input and --study",
+        ("fit", "--out", train, "--overwrite"): f"{train} is both an input and --out",
     }.items():
         assert message in refused(words[0], train, "--target", "price", *words[1:])
     assert [path.name for path in tmp_path.iterdir()] == ["sub"]
@@ -687,7 +687,7 @@ def test_a_checkpoint_is_neither_lost_nor_taken_up_unasked(train: Path, tmp_path
     out, checkpoint = tmp_path / "m.dspp", tmp_path / "m.dspp.checkpoint"
     command = ("fit", train, "--target", "price", "--out", out, *TINY)
     checkpoint.write_text("of another run")
-    assert f"{checkpoint} is there, from a run that did not finish: pass --resume" in refused(*command)
+    assert f"{checkpoint} already exists, from an unfinished run; pass --resume" in refused(*command)
     assert f"{checkpoint} was not written by dspp" in dspp(*command, "--resume").stderr
     assert checkpoint.read_text() == "of another run"
     checkpoint.unlink()
@@ -727,7 +727,7 @@ def test_a_process_lost_from_a_team_is_no_success(tmp_path: Path, more: Any) -> 
     with OBJECTIVES.temporarily("predictive", lost):
         result = dspp("fit", tmp_path / "t.parquet", "--target", "y", "--out", out, *TINY, "--batch-size", 20, *more)
     assert (result.exit_code, out.exists()) == (1, False)
-    assert result.stderr.startswith("dspp: another process was stopped or lost; what was done is in ")
+    assert result.stderr.startswith("dspp: another process was stopped or lost; the state is in ")
     assert "--resume" in result.stderr
 
 
@@ -738,7 +738,7 @@ def test_a_fit_that_is_stopped_twice_ends_as_if_it_had_not_been(train: Path, tes
     command = ["fit", str(train), "--target", "price", "--out", str(out), *settings]
     for number in (signal.SIGINT, signal.SIGTERM):
         line = interrupted(command, checkpoint, number)
-        again = shlex.split(line.split("To go on: dspp ")[1])
+        again = shlex.split(line.split("To resume: dspp ")[1])
         assert line.count("\n") == 1
         assert again == [*command, *["--resume"] * ("--resume" not in command)]
         assert checkpoint.exists()
@@ -835,7 +835,7 @@ def test_lengths_of_time() -> None:
     assert {text: duration(text, "x") for text in typed} == typed
     assert duration(None, "x") is None
     for text in ("", "m", "5x", "-5m", "0", "1.2.3s", "5 m 3", "nan", "inf"):
-        with pytest.raises(InputError, match="expected a length of time"):
+        with pytest.raises(InputError, match="expected a duration"):
             duration(text, "x")
 
 
@@ -847,5 +847,5 @@ def test_lists_of_numbers() -> None:
         with pytest.raises(InputError, match="numbers between 0 and 1"):
             probabilities(text, "x")
     for text in ("", "0", "1.5", "-2", "10,"):
-        with pytest.raises(InputError, match="sizes of layers"):
+        with pytest.raises(InputError, match="expected layer sizes"):
             sizes(text, "x")

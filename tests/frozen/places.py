@@ -8,7 +8,7 @@ from dspp.batches import batch_indices
 from dspp.encoding.encoder import TableEncoder
 from dspp.model import build
 from dspp.prepare import split_rows
-from dspp.prepare.disk import held_out as held_out_on_disk
+from dspp.prepare.disk import draw_held_out_rows as held_out_on_disk
 from dspp.settings import Settings
 from dspp.table.split import split
 

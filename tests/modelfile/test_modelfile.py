@@ -448,7 +448,7 @@ def test_unknown_fields_are_ignored_and_missing_ones_are_not(good, tiny, tmp_pat
     message = refusal(
         tmp_path / "m", with_header(good, lambda h: h["members"][0]["spec"]["model"].update(colour="blue"))
     )
-    assert "ModelConfig has no setting 'colour'" in message
+    assert "ModelConfig: unknown setting 'colour'" in message
 
 
 @pytest.mark.parametrize(

@@ -210,9 +210,9 @@ def test_an_inf_is_named_by_its_row_wherever_the_rows_are_split_to() -> None:
     for row in range(N):
         for conformal in (False, True):
             model = PPGPRRegressor(**QUICK, conformal=conformal)
-            with pytest.raises(InputError, match=f"^X: column 'size', row {row}: got inf"):
+            with pytest.raises(InputError, match=f"^X: column 'size', row {row}: expected a finite number, got inf"):
                 model.fit(frame("pandas", with_cell("size", row, np.inf)), Y)
-    with pytest.raises(InputError, match=r"^X_val: column 'size', row 3: got inf"):
+    with pytest.raises(InputError, match=r"^X_val: column 'size', row 3: expected a finite number, got inf"):
         model.fit(pd.DataFrame(HOUSES), Y, frame("arrow", with_cell("size", 3, np.inf)), Y)
 
 
@@ -324,7 +324,7 @@ def test_what_is_no_table(plain: Regressor, houses: Regressor) -> None:
         message = refusal(method, houses if framed else plain, NO_TABLE[kind](size), Y[:size])
         assert message.startswith(("X", "The feature names should match")), message
         if kind.startswith("ragged"):
-            assert f"row {size % N}," in message, message
+            assert f"row {size % N} " in message, message
 
     every(
         "no table",

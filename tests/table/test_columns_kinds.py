@@ -22,7 +22,7 @@ from dspp.prepare import OnDisk, Prepared, prepare
 from dspp.table.files import open_table
 from dspp.table.frames import to_arrow
 from dspp.table.joined import JoinedTable, from_dataset, open_tables
-from dspp.table.memory import table_of
+from dspp.table.memory import to_table
 from dspp.table.table import MemoryTable
 
 SMALL = {"inducing": 4, "epochs": 1, "restarts": 1, "progress": False}
@@ -147,7 +147,7 @@ def test_a_dataset_may_have_a_file_with_more_categories_than_its_first(two_files
 
 def test_categories_in_memory_and_in_row_groups_are_joined(two_files: Path, tmp_path: Path) -> None:
     whole = ds.dataset(two_files).to_table()
-    assert table_of(whole).take(np.array([1199, 0])).arrow["shop"].to_pylist() == ["shop199", "shop000"]
+    assert to_table(whole).take(np.array([1199, 0])).arrow["shop"].to_pylist() == ["shop199", "shop000"]
     PPGPRRegressor(**SMALL).fit(whole.select(["shop"]), whole["y"].to_numpy())
     path = tmp_path / "groups.parquet"
     with pq.ParquetWriter(path, whole.schema) as writer:

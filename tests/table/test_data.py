@@ -77,7 +77,7 @@ def test_the_first_bad_cell_is_named_and_bad_cells_are_counted(
     with pytest.raises(InputError) as caught:
         check_X(torch.from_numpy(X) if as_tensor else X, name="inputs")
     assert f"inputs: expected finite numbers, got {value} at row {row}, column {column} " in str(caught.value)
-    assert f"({len(bad)} NaN or inf in all)" in str(caught.value)
+    assert f"({len(bad)} NaN or inf in total)" in str(caught.value)
     assert X.tobytes() == before
 
 
@@ -88,7 +88,7 @@ def test_the_first_cell_that_is_no_number_is_named(rows: int, columns: int, data
     cell = data.draw(st.sampled_from([text, None, {}, 10**400]))
     X = np.full((rows, columns), 1.5, dtype=object)
     X[row, column] = cell
-    with pytest.raises(InputError, match=rf"got dtype object with .* at row {row}, column {column}\.") as caught:
+    with pytest.raises(InputError, match=rf"got dtype object with .* at row {row}, column {column};") as caught:
         check_X(X)
     assert len(str(caught.value)) < 250
 
@@ -105,17 +105,17 @@ def test_the_first_cell_that_is_no_number_is_named(rows: int, columns: int, data
         (torch.ones(2, 2, 2), r"got 3-D of shape \(2, 2, 2\)"),
         (np.ones((0, 3)), r"0 sample\(s\) \(shape=\(0, 3\)\)"),
         (np.ones((3, 0)), r"0 feature\(s\) \(shape=\(3, 0\)\)"),
-        ([[1.0, 2.0], [3.0]], "same number of columns"),
+        ([[1.0, 2.0], [3.0]], "rows of equal length"),
         ([[1.0, "two"]], r"got dtype <U\d+ with .*'two'.* at row 0, column 1"),
-        ([["1", "2"]], r"read as numbers. Convert it first: X\.astype\(float\)"),
-        (np.array([[1.0, 2.0]], dtype=object), r"dtype object whose cells read as numbers"),
+        ([["1", "2"]], r"read as numbers; convert it with X\.astype\(float\)"),
+        (np.array([[1.0, 2.0]], dtype=object), r"dtype object whose cells can be read as numbers"),
         (np.array([["2020-01-01"]], dtype="datetime64[D]"), r"datetime64\[D\] with .* at row 0, column 0"),
         (np.array([[1]], dtype="timedelta64[s]"), r"timedelta64\[s\] with .* at row 0, column 0"),
         ([[1.0, 2j]], "Complex data not supported"),
         (torch.ones(1, 1, dtype=torch.complex64), "Complex data not supported"),
         (csr_array(np.eye(2)), "got a sparse one"),
         (torch.eye(2).to_sparse(), "got a sparse one"),
-        (torch.ones(1, 1, device="meta"), "cannot be read"),
+        (torch.ones(1, 1, device="meta"), "cannot convert"),
         (np.ma.masked_array([[1.0, 2.0]], mask=[[False, True]]), r"got NaN at row 0, column 1 \(1 NaN"),
         (np.array([["1e4000"]]).astype(np.longdouble), "got inf at row 0, column 0"),
     ],
@@ -132,13 +132,13 @@ def test_what_is_no_table_of_finite_numbers_is_refused(table: Any, complaint: st
         (None, "got None"),
         (1.0, r"expected an array, got 1\.0"),
         (np.ones((3, 1, 1)), r"got 3-D of shape \(3, 1, 1\)"),
-        ([1.0, 2.0], r"expected 3 rows, as many as X has, got 2"),
-        ([[1.0] * 3], r"expected 3 rows, as many as X has, got 1"),
+        ([1.0, 2.0], r"expected 3 rows, as many as in X, got 2"),
+        ([[1.0] * 3], r"expected 3 rows, as many as in X, got 1"),
         ([], r"0 sample\(s\)"),
         (np.ones((3, 0)), r"0 feature\(s\)"),
         ([1.0, np.nan, -np.inf], r"got NaN at row 1 \(2 NaN or inf"),
         ([[1.0, 2.0], [3.0, np.inf], [5.0, 6.0]], r"got inf at row 1, column 1 \(1 NaN or inf"),
-        (["a", "b", "c"], r"'a'.* at row 0\."),
+        (["a", "b", "c"], r"'a'.* at row 0;"),
         ([1j, 2, 3], "Complex data not supported"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -172,7 +172,7 @@ def test_targets_may_be_partly_observed(targets: Any) -> None:
     np.testing.assert_array_equal(y, [[1.0, NAN], [NAN, 4.0], [5.0, 6.0]])
     np.testing.assert_array_equal(check_Xy(np.ones((3, 2)), targets, missing=True)[1], y)
     for refuse in (lambda: check_y(targets, 3), lambda: check_Xy(np.ones((3, 2)), targets)):
-        with pytest.raises(InputError, match=r"got NaN at row 0, column 1 \(2 NaN or inf in all\)"):
+        with pytest.raises(InputError, match=r"got NaN at row 0, column 1 \(2 NaN or inf in total\)"):
             refuse()
 
 
@@ -180,14 +180,14 @@ def test_targets_may_be_partly_observed(targets: Any) -> None:
     ("targets", "complaint"),
     [
         ([1.0, NAN, 3.0], r"y: expected finite numbers, got NaN at row 1 \(1 NaN"),
-        ([[1.0], [NAN], [3.0]], r"one observed output in each row, got none in row 1 \(1 such rows in all\)\. Drop"),
-        ([[NAN, NAN], [1.0, 2.0], [NAN, NAN]], r"got none in row 0 \(2 such rows in all\)\. Drop these rows"),
-        ([[1.0, NAN]] * 3, r"nothing but NaN in column 1 \(1 such columns in all\)\. Leave out these outputs"),
+        ([[1.0], [NAN], [3.0]], r"one observed output in each row, got none in row 1 \(1 such rows in total\); drop"),
+        ([[NAN, NAN], [1.0, 2.0], [NAN, NAN]], r"got none in row 0 \(2 such rows in total\); drop these rows"),
+        ([[1.0, NAN]] * 3, r"only NaN in column 1 \(1 such columns in total\); leave out these outputs"),
         (
             [[1.0, NAN], [2.0, -np.inf], [3.0, 4.0]],
-            r"or NaN for what was not observed, got -inf at row 1, column 1 \(1",
+            r"or NaN where not observed, got -inf at row 1, column 1 \(1",
         ),
-        ([["a", "b"]] * 3, r"'a'.* at row 0, column 0\."),
+        ([["a", "b"]] * 3, r"'a'.* at row 0, column 0;"),
         ([[1.0, NAN]] * 2, "expected 3 rows"),
     ],
 )
@@ -292,7 +292,7 @@ def test_parts_of_any_number() -> None:
 
 @pytest.mark.parametrize("num_rows", [0, 1, 2])
 def test_too_few_rows_to_split(num_rows: int) -> None:
-    with pytest.raises(InputError, match=rf"cannot cut {num_rows} rows .* at least 10 rows"):
+    with pytest.raises(InputError, match=rf"got {num_rows}, .* at least 10 rows"):
         split(num_rows)
 
 
@@ -368,5 +368,5 @@ def test_seeds_use_all_their_bits() -> None:
 
 @pytest.mark.parametrize("words", [(), (-1,), (2**64,), (0.5,), ("1",)])
 def test_a_seed_that_is_none_is_refused(words: tuple[Any, ...]) -> None:
-    with pytest.raises(InputError, match="a seed is made of integers"):
+    with pytest.raises(InputError, match="seed: expected integers"):
         derive_seed(*words)

@@ -90,7 +90,7 @@ def test_names() -> None:
     assert not has_string_names(pd.Series([1]))
     with pytest.raises(InputError, match="got 1 among strings"):
         has_string_names(pd.DataFrame([[1, 2]], columns=["a", 1]))
-    with pytest.raises(InputError, match=r"X: expected column names to be strings, got 0, 1\."):
+    with pytest.raises(InputError, match=r"X: expected column names to be strings, got 0, 1;"):
         to_arrow(pd.DataFrame([[1, 2]]))
     with pytest.raises(InputError, match="got 'a' more than once"):
         to_arrow(pd.DataFrame([[1, 2, 3]], columns=["a", "b", "a"]))
@@ -131,28 +131,28 @@ def test_columns_of_pandas_keep_their_types() -> None:
 @pytest.mark.parametrize(
     ("values", "row", "odd"),
     [
-        ([1, "x", None], 1, r"'x' \(str\) in a column of int"),
-        ([None, "x", np.nan, 2.5], 3, r"2.5 \(float\) in a column of str"),
+        ([1, "x", None], 1, r"int as in most rows, got 'x' \(str\)"),
+        ([None, "x", np.nan, 2.5], 3, r"str as in most rows, got 2.5 \(float\)"),
         ([1, 2.5, True], 2, r"True \(bool\)"),
         (["a", b"b"], 1, r"b'b' \(bytes\)"),
-        ([datetime.date(2024, 1, 1), "2024-01-02"], 1, r"'2024-01-02' \(str\) in a column of date"),
+        ([datetime.date(2024, 1, 1), "2024-01-02"], 1, r"date as in most rows, got '2024-01-02' \(str\)"),
     ],
 )
 def test_mixed_columns_are_refused_with_the_row(values: list[object], row: int, odd: str) -> None:
     frame = pd.DataFrame({"fine": 1.0, "a": pd.Series(values, dtype=object)})
-    with pytest.raises(InputError, match=rf"^X: column 'a', row {row}: got {odd}"):
+    with pytest.raises(InputError, match=rf"^X: column 'a', row {row}: expected .*{odd}"):
         to_arrow(frame)
 
 
 def test_values_that_arrow_cannot_hold_are_named() -> None:
-    with pytest.raises(InputError, match=r"^X: column 'a': got complex numbers"):
+    with pytest.raises(InputError, match=r"^X: column 'a': expected real numbers, got complex"):
         to_arrow(pd.DataFrame({"a": [1 + 2j]}))
     values = [None, 3, 2**70]
     for frame in (
         pd.DataFrame({"a": pd.Series(values, dtype=object)}),
         pl.DataFrame({"a": pl.Series(values, dtype=pl.Object)}),
     ):
-        with pytest.raises(InputError, match=rf"^X: column 'a', row 2: got {2**70}, which cannot be used"):
+        with pytest.raises(InputError, match=rf"^X: column 'a', row 2: cannot convert {2**70}"):
             to_arrow(frame)
 
 
@@ -160,7 +160,7 @@ def test_objects_in_polars_are_taken_by_value() -> None:
     frame = pl.DataFrame({"a": pl.Series([1, None, 2.5], dtype=pl.Object), "b": ["x", "y", None]})
     assert to_arrow(frame).to_pydict() == {"a": [1, None, 2.5], "b": ["x", "y", None]}
     frame = pl.DataFrame({"a": pl.Series(["x", 1.0, 2.5], dtype=pl.Object)})
-    with pytest.raises(InputError, match=r"^X: column 'a', row 0: got 'x' \(str\) in a column of float"):
+    with pytest.raises(InputError, match=r"^X: column 'a', row 0: expected float as in most rows, got 'x' \(str\)"):
         to_arrow(frame)
 
 
@@ -237,7 +237,7 @@ def test_numbers(array: pa.Array, expected: list[float]) -> None:
 def test_the_first_cell_that_is_no_number_is_named(cells: list[str], position: int) -> None:
     position = min(position, len(cells))
     text = pa.array([*cells[:position], "1,5", *cells[position:], "x"])
-    with pytest.raises(InputError, match=rf"^X: column 'a', row {position + 7}: got '1,5', expected a number$"):
+    with pytest.raises(InputError, match=rf"^X: column 'a', row {position + 7}: expected a number, got '1,5'$"):
         arrays.numbers(text, Place("X", "a", 7))
 
 
@@ -263,20 +263,20 @@ def test_moments_are_microseconds_in_utc_however_they_come() -> None:
 
 
 def test_errors_of_moments() -> None:
-    with pytest.raises(InputError, match=r"row 2: got '31.1.2024', expected a date or time such as"):
+    with pytest.raises(InputError, match=r"row 2: expected a date or time such as .*, got '31.1.2024'"):
         arrays.datetimes(pa.array(["2024-01-01", None, "31.1.2024", "x"]), HERE)
-    with pytest.raises(InputError, match="got int64, expected dates"):
+    with pytest.raises(InputError, match="expected dates or times, got int64"):
         arrays.datetimes(pa.array([1]), HERE)
-    with pytest.raises(InputError, match="out of range"):
+    with pytest.raises(InputError, match="within the range of timestamps"):
         arrays.datetimes(pa.array([2**62], pa.timestamp("s")), HERE)
 
 
 def test_booleans() -> None:
     for array in (pa.array([True, False, None]), pa.array([1, 0, None]), pa.array(["TRUE", "false", "NA"])):
         np.testing.assert_array_equal(arrays.booleans(array, HERE), [1, 0, np.nan])
-    with pytest.raises(InputError, match="row 1: got 2, expected true or false"):
+    with pytest.raises(InputError, match="row 1: expected true or false, got 2"):
         arrays.booleans(pa.array([1, 2]), HERE)
-    with pytest.raises(InputError, match="row 0: got 'yes', expected true or false"):
+    with pytest.raises(InputError, match="row 0: expected true or false, got 'yes'"):
         arrays.booleans(pa.array(["yes"]), HERE)
 
 
@@ -291,5 +291,5 @@ def test_texts() -> None:
     ):
         assert arrays.texts(array, HERE).to_pylist() == ["1", "2", None, None]
     for array in (pa.array([[1]]), pa.array([b"x"]), pa.array([b"x"], pa.binary(1))):
-        with pytest.raises(InputError, match="expected text or another category"):
+        with pytest.raises(InputError, match="expected text or other categories"):
             arrays.texts(array, HERE)

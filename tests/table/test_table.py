@@ -12,7 +12,7 @@ from dspp.errors import InputError
 from dspp.notes import Note, notes_from_json, notes_to_json
 from dspp.table.files import open_table, write_table
 from dspp.table.joined import from_dataset, open_tables
-from dspp.table.memory import check_no_inf, split_targets, table_of, with_targets
+from dspp.table.memory import attach_targets, check_no_inf, split_targets, to_table
 from dspp.table.table import MemoryTable, Table
 
 ROWS = pa.table({"a": np.arange(10.0), "b": [f"b{k}" for k in range(10)], "y": [*map(float, range(9)), None]})
@@ -27,7 +27,7 @@ def tables(folder: Path) -> dict[str, Table]:
     for k, part in enumerate((ROWS.slice(0, 6), ROWS.slice(6))):
         pq.write_table(part, parts / f"{k}.parquet")
     found: dict[str, Table] = {suffix: open_table(folder / f"t.{suffix}") for suffix in ("csv", "parquet", "arrow")}
-    return found | {"memory": table_of(ROWS), "folder": open_tables(parts), "dataset": from_dataset(ds.dataset(parts))}
+    return found | {"memory": to_table(ROWS), "folder": open_tables(parts), "dataset": from_dataset(ds.dataset(parts))}
 
 
 def test_rows_are_the_same_wherever_they_are(tmp_path: Path) -> None:
@@ -49,26 +49,26 @@ def test_rows_that_were_picked_keep_their_names_in_errors(tmp_path: Path) -> Non
     whole = open_table(tmp_path / "t.csv").read()
     some = whole.take(np.array([3, 2])).take(np.array([1]))
     assert list(some.row_labels) == [2]
-    with pytest.raises(InputError, match=r"t\.csv: column 'a', row 2 \(line 5\): got -inf, expected a finite number"):
+    with pytest.raises(InputError, match=r"t\.csv: column 'a', row 2 \(line 5\): expected a finite number, got -inf"):
         check_no_inf(some)
 
 
 def test_targets_among_the_columns() -> None:
-    table = split_targets(table_of(ROWS), ["y"], drop=["b"])
+    table = split_targets(to_table(ROWS), ["y"], drop=["b"])
     assert (table.names, table.target_names, len(table)) == (("a",), ("y",), 9)
     assert table.targets.shape == (9, 1)
     assert [str(note) for note in table.notes] == ["1 row without a target left out"]
-    with pytest.raises(InputError, match="column 'b', row 0: got 'b0', expected a number"):
-        split_targets(table_of(ROWS), ["b"])
+    with pytest.raises(InputError, match="column 'b', row 0: expected a number, got 'b0'"):
+        split_targets(to_table(ROWS), ["b"])
 
 
 def test_targets_apart_from_the_rows_have_an_axis() -> None:
-    numbers = table_of(np.ones((3, 2)))
+    numbers = to_table(np.ones((3, 2)))
     assert isinstance(numbers, MemoryTable)
-    assert with_targets(numbers, np.zeros(3)).targets.shape == (3, 1)
-    assert with_targets(numbers, np.zeros((3, 1))).target_names == ("y",)
-    assert with_targets(numbers, np.zeros((3, 2))).target_names == ("y0", "y1")
-    assert with_targets(numbers, pa.table({"u": np.zeros(3)})).target_names == ("u",)
+    assert attach_targets(numbers, np.zeros(3)).targets.shape == (3, 1)
+    assert attach_targets(numbers, np.zeros((3, 1))).target_names == ("y",)
+    assert attach_targets(numbers, np.zeros((3, 2))).target_names == ("y0", "y1")
+    assert attach_targets(numbers, pa.table({"u": np.zeros(3)})).target_names == ("u",)
 
 
 def test_notes_survive_a_file_and_old_ones_are_read() -> None:
@@ -77,5 +77,5 @@ def test_notes_survive_a_file_and_old_ones_are_read() -> None:
     assert [str(note) for note in notes] == ["column 'id' is left out: it has no values", "3 rows left out"]
     assert notes_from_json(["an old one"]) == (Note("", "an old one"),)
     for damaged in (3, {"subject": "x"}, {"subject": "x", "text": 3}):
-        with pytest.raises(InputError, match="a note must be"):
+        with pytest.raises(InputError, match="expected a note"):
             notes_from_json([damaged])

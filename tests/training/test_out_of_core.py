@@ -35,10 +35,10 @@ from dspp.encoding.scaling import RunningScale, Standardizer
 from dspp.errors import CheckpointError, TrainingInterrupted
 from dspp.estimators import Regressor
 from dspp.fitting import train
-from dspp.notes import without_target
+from dspp.notes import note_missing_targets
 from dspp.prepare import OnDisk, Prepared, prepare
 from dspp.prepare import disk as ondisk
-from dspp.prepare.disk import held_out
+from dspp.prepare.disk import draw_held_out_rows
 from dspp.table.joined import JoinedTable, from_dataset, open_tables
 from dspp.training import cache as cache_module
 from dspp.training import fit
@@ -130,26 +130,28 @@ def few_targets(path: Path, kept: np.ndarray) -> Path:
 
 
 def test_calibration_rows_without_a_target_are_refused(tmp_path: Path) -> None:
-    _, chosen = held_out(300, (0.1, 0.1), 0)
+    _, chosen = draw_held_out_rows(300, (0.1, 0.1), 0)
     table = few_targets(tmp_path / "t.parquet", np.setdiff1d(np.arange(300), chosen)[:12])
-    with pytest.raises(InputError, match=r"drew 30 of 300 rows to recalibrate with, none.*: 12 rows have one"):
+    with pytest.raises(InputError, match=r"expected targets in the 30 of 300 rows drawn .* only 12 rows have a target"):
         PPGPRRegressor(**SMALL, conformal=True).fit(ds.dataset(table), "z", cache=tmp_path)
     assert os.listdir(tmp_path) == ["t.parquet"]
 
 
 def test_validation_rows_without_a_target_are_noted(tmp_path: Path) -> None:
-    chosen, _ = held_out(300, (0.1, 0), 0)
+    chosen, _ = draw_held_out_rows(300, (0.1, 0), 0)
     table = few_targets(tmp_path / "t.parquet", np.setdiff1d(np.arange(300), chosen)[:12])
     for target, noted in (("z", True), ("y", False)):
         with stored(open_tables(table), [target], PPGPRRegressor(**SMALL), drop=["y", "z"], cache=tmp_path) as made:
-            assert any("no row drawn for validation has a target" in str(note) for note in made.notes) == noted
+            assert (
+                any("none of the rows drawn for validation has a target" in str(note) for note in made.notes) == noted
+            )
 
 
 def test_an_output_with_values_in_held_out_rows_only_is_told_so(tmp_path: Path) -> None:
-    chosen, _ = held_out(300, (0.1, 0), 0)
-    for rows, why in ((chosen[:3], "all that it has are in rows held out"), (chosen[:0], "expected numbers")):
+    chosen, _ = draw_held_out_rows(300, (0.1, 0), 0)
+    for rows, why in ((chosen[:3], ": all its values are in held-out rows"), (chosen[:0], "$")):
         table = few_targets(tmp_path / "t.parquet", rows)
-        with pytest.raises(InputError, match=f"column 'z' has no values to train on, {why}"):
+        with pytest.raises(InputError, match=f"column 'z': expected values to train on, got none{why}"):
             PPGPRRegressor(**SMALL).fit(ds.dataset(table), ["y", "z"], cache=tmp_path)
 
 
@@ -182,7 +184,7 @@ def test_long_streams_are_learned_from_in_bounded_memory(monkeypatch: pytest.Mon
     for batch in whole.to_batches(max_chunksize=333):
         learner.add(pa.Table.from_batches([batch]))
         number, identity, category = learner._learners
-        assert len(number.sample._values) * 333 + 500 >= number.sample._held <= 1000 + 333
+        assert len(number.sample._values) * 333 + 500 >= number.sample._size <= 1000 + 333
         assert max(len(identity.counts), len(category.counts)) <= 200 + 333
     streamed, exact = learner.encoder("X").columns, TableEncoder.fit(whole).columns
     assert streamed[0].fill == pytest.approx(exact[0].fill, abs=5 * 20_000 / (2 * 500**0.5)), "five standard errors"
@@ -229,7 +231,7 @@ def test_the_cache_holds_what_memory_would_hold(
 ) -> None:
     """Rows are standardised in float64 and rounded to float32 once, as in memory."""
     settings = DSPPRegressor(conformal=True, progress=False)
-    val, held = held_out(600, (0.1, 0.1), 0)
+    val, held = draw_held_out_rows(600, (0.1, 0.1), 0)
     y = np.column_stack([table[name].to_numpy() for name in targets])
     observed = ~np.isnan(y).all(axis=1)
     train = observed.copy()
@@ -237,8 +239,14 @@ def test_the_cache_holds_what_memory_would_hold(
     inputs = table.drop_columns(targets)
     with stored(open_tables(folder), targets, settings, cache=tmp_path) as made:
         assert (made.table_rows, made.num_rows) == (600, train.sum())
-        assert list(made.notes[: len(made.notes) - len(made.encoder.notes)]) == without_target(600 - observed.sum())
-        encoder = TableEncoder.fit(inputs.filter(train)).marking(inputs.take(val)).marking(inputs.take(held))
+        assert list(made.notes[: len(made.notes) - len(made.encoder.notes)]) == note_missing_targets(
+            600 - observed.sum()
+        )
+        encoder = (
+            TableEncoder.fit(inputs.filter(train))
+            .allow_missing_in(inputs.take(val))
+            .allow_missing_in(inputs.take(held))
+        )
         assert made.encoder == encoder
         encoded = encoder.transform(inputs.filter(train))
         scale = Standardizer.fit(encoded)
@@ -255,11 +263,11 @@ def test_the_cache_holds_what_memory_would_hold(
 
 
 def test_held_out_rows_are_a_function_of_the_seed_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    val, held = held_out(1_000_000_000, (0.1, 0.05), 3)
+    val, held = draw_held_out_rows(1_000_000_000, (0.1, 0.05), 3)
     assert len(val) == len(held) == ondisk.MOST_HELD_OUT
     assert not set(val) & set(held)
-    np.testing.assert_array_equal(held_out(1_000_000_000, (0.1, 0.05), 3)[0], val)
-    assert not np.array_equal(held_out(1_000_000_000, (0.1, 0.05), 4)[0], val)
+    np.testing.assert_array_equal(draw_held_out_rows(1_000_000_000, (0.1, 0.05), 3)[0], val)
+    assert not np.array_equal(draw_held_out_rows(1_000_000_000, (0.1, 0.05), 4)[0], val)
     assert abs(val.mean() / 1e9 - 0.5) < 5 / (12 * len(val)) ** 0.5, "from all over the table"
 
 
@@ -412,7 +420,7 @@ def test_a_dataset_is_fitted_like_a_table(table: pa.Table, folder: Path) -> None
     for y in ("Y", ["y", "Y"], table["y"], 3):
         with pytest.raises(InputError, match="expected the name of a column of the dataset"):
             DSPPRegressor().fit(ds.dataset(folder), y)
-    with pytest.raises(InputError, match=r"cache is for a pyarrow\.dataset"):
+    with pytest.raises(InputError, match=r"cache applies to a pyarrow\.dataset"):
         DSPPRegressor().fit(np.zeros((5, 2)), np.zeros(5), cache=folder)
 
 
@@ -426,7 +434,7 @@ def test_partitions_are_columns_and_filters_are_refused(tmp_path: Path) -> None:
     model = PPGPRRegressor(**SMALL | {"epochs": 20}).fit(dataset, "y")
     assert set(model.feature_names_in_) == {"x", "side"}
     assert model.score(whole.drop_columns(["y"]), whole["y"]) > 0.5
-    with pytest.raises(InputError, match="cannot be read piece by piece"):
+    with pytest.raises(InputError, match="cannot read it in batches"):
         PPGPRRegressor().fit(dataset.filter(ds.field("x") > 0), "y")
     for path in ("d", "d/*/*.parquet", "d/**/*.parquet", "d/side=l*/*.parquet"):
         with pytest.raises(InputError, match=r"values of 'side' in their names.*partitioning='hive'"):
@@ -552,7 +560,7 @@ def test_a_file_that_is_cut_off_is_named(folder: Path, tmp_path: Path) -> None:
     for damaged in (content[: len(content) // 2], content[:3], b"", _spliced(content, page, bad)):
         part.write_bytes(damaged)
         line = refused(broken, "--target", "y", "--out", out)
-        assert f"{part} " in line
+        assert f"{part}: " in line
         assert os.listdir(tmp_path) == ["broken"]
         with pytest.raises(InputError, match=r"part-1\.parquet"):
             from_dataset(ds.dataset(broken)) and DSPPRegressor(progress=False).fit(
@@ -640,7 +648,7 @@ def test_a_table_that_changes_while_it_is_read_is_noticed(
     shorter = [0, 7]
     while shorter:
         with (
-            stored_refused(r"part-2\.parquet changed while it was read"),
+            stored_refused(r"part-2\.parquet: .*changed while it was read"),
             stored(open_tables(moving), ["y"], DSPPRegressor(progress=False), cache=tmp_path),
         ):
             pass
@@ -652,24 +660,24 @@ def test_folders_and_files_that_cannot_be_used(folder: Path, table: pa.Table, tm
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "table.csv").write_text("a,y\n1,2\n")
-    assert "there are no Parquet files in this folder" in refused(empty, *out)
-    assert "no file has such a name" in refused(empty / "*.parquet", *out)
-    assert "can be read a piece at a time; convert it to Parquet" in refused(empty / "*.csv", *out)
-    assert "can be read a piece at a time" in refused(empty / "table.csv", "--on-disk", *out)
-    assert "is read from the disk, where settings cannot be searched" in refused(folder, *out, "--tune")
+    assert "expected a folder with .parquet files" in refused(empty, *out)
+    assert "no file matches" in refused(empty / "*.parquet", *out)
+    assert "to read in batches; convert it to Parquet" in refused(empty / "*.csv", *out)
+    assert "to read in batches" in refused(empty / "table.csv", "--on-disk", *out)
+    assert "--tune needs a table in memory" in refused(folder, *out, "--tune")
     part = folder / "part-0.parquet"
-    assert f"{part} is what is read from" in refused(folder, "--target", "y", "--out", part, "--overwrite")
-    assert f"{part} is what is read from" in refused(folder, *out, "--report", part, "--overwrite")
+    assert f"{part}: cannot overwrite an input" in refused(folder, "--target", "y", "--out", part, "--overwrite")
+    assert f"{part}: cannot overwrite an input" in refused(folder, *out, "--report", part, "--overwrite")
     assert "add --on-disk" in refused(folder / "part-0.parquet", *out, "--cache", tmp_path)
-    assert "rows held out" in refused(folder, *out, "--validation-fraction", 0, "--report", tmp_path / "r.html")
-    assert "there is no column 'z' (--drop)" in refused(folder, *out, "--drop", "z")
-    assert "there is no column 'Y' (--target); it has 'a', 'b'" in refused(folder, "--target", "Y", *out[2:])
-    assert "row 0: got 'house 0', expected a number" in refused(folder, "--target", "name", *out[2:])
+    assert "held-out rows" in refused(folder, *out, "--validation-fraction", 0, "--report", tmp_path / "r.html")
+    assert "expected a column 'z' (--drop)" in refused(folder, *out, "--drop", "z")
+    assert "expected a column 'Y' (--target), got 'a', 'b'" in refused(folder, "--target", "Y", *out[2:])
+    assert "row 0: expected a number, got 'house 0'" in refused(folder, "--target", "name", *out[2:])
     others = {
         "has no column 'a', unlike": table.drop_columns(["a"]),
         "has a column 'new', unlike": table.append_column("new", pa.nulls(600)),
-        "column 'a' is string, but double in": table.set_column(0, "a", pa.array(["x"] * 600)),
-        "column 'a', row 9: got inf, expected a finite number": table.set_column(
+        "column 'a': expected double as in": table.set_column(0, "a", pa.array(["x"] * 600)),
+        "column 'a', row 9: expected a finite number, got inf": table.set_column(
             0, "a", pa.array([*[1.0] * 9, np.inf, *[2.0] * 590])
         ),
     }
@@ -724,7 +732,7 @@ def test_fit_reads_folders_patterns_and_large_files_from_the_disk(
     (cache,) = tmp_path.glob("*.rows")
     assert f"{folder}: 600 rows in 3 files, 11 columns" in said
     assert f"read from   {cache} (" in said
-    assert "to choose the best epoch" in said
+    assert "for choosing the best epoch" in said
     assert "without a target left out" in said
     assert "Scores on" in said
     report = (tmp_path / "r.html").read_text()

@@ -349,13 +349,13 @@ BAD = {
         lambda: fit(small(), X, Y, X_val=X_VAL, y_val=X_VAL),
         r"y_val: .*got shape \(80, 3\)",
     ),
-    "M < 1": (lambda: preset("dspp", inducing=0), r"inducing: got 0, expected at least 1"),
-    "S < 1": (lambda: preset("dspp", sites=0), r"sites: got 0, expected at least 1"),
-    "no layers": (lambda: preset("dspp", layers=0), r"layers: got 0"),
-    "a word for a number": (lambda: preset("dspp", width="3"), r"width: got '3', expected int"),
-    "NaN for a number": (lambda: preset("dspp", jitter=float("nan")), r"jitter: got nan, expected float"),
+    "M < 1": (lambda: preset("dspp", inducing=0), r"inducing: expected at least 1, got 0"),
+    "S < 1": (lambda: preset("dspp", sites=0), r"sites: expected at least 1, got 0"),
+    "no layers": (lambda: preset("dspp", layers=0), r"layers: expected at least 1, got 0"),
+    "a word for a number": (lambda: preset("dspp", width="3"), r"width: expected int, got '3'"),
+    "NaN for a number": (lambda: preset("dspp", jitter=float("nan")), r"jitter: expected float"),
     "misspelt setting": (lambda: preset("dspp", widht=3), r"no setting 'widht'.*width"),
-    "misspelt training setting": (lambda: TrainConfig().change(epoch=3), r"no setting 'epoch'.*epochs"),
+    "misspelt training setting": (lambda: TrainConfig().change(epoch=3), r"unknown setting 'epoch'.*epochs"),
     "unknown preset": (lambda: preset("dsp"), r"unknown preset 'dsp'.*dspp"),
     "unknown kernel": (lambda: fit(small(kernel="matern"), X, Y), r"unknown kernel 'matern'.*matern52"),
     "unknown rule": (lambda: fit(small(rule="qr4"), X, Y), r"unknown rule 'qr4'.*qr3"),
@@ -371,9 +371,12 @@ BAD = {
     ),
     "unknown covariance": (
         lambda: preset("dspp", covariance="half"),
-        r"covariance: got 'half'.*diagonal, full",
+        r"covariance: expected one of diagonal, full, got 'half'",
     ),
-    "unknown dtype": (lambda: preset("dspp", dtype="float16"), r"dtype: got 'float16'.*float32, float64"),
+    "unknown dtype": (
+        lambda: preset("dspp", dtype="float16"),
+        r"dtype: expected one of float32, float64, got 'float16'",
+    ),
     "noise below its floor": (lambda: fit(small(noise=1e-5), X, Y), r"noise_floor < noise"),
     "gamma of 1": (lambda: fit(small("gamma-dgp", gamma=1.0), X, Y), r"gamma: expected a number > 1, got 1.0"),
     "a grid too large": (lambda: fit(small(rule="qr1", sites=6, width=5), X, Y), r"7776 components.*QR3"),
@@ -419,9 +422,9 @@ def test_settings_survive_json():
     assert ModelConfig.from_json(config.to_json()) == config
     training = TrainConfig(patience=None, milestones=(0.25, 0.5))
     assert TrainConfig.from_json(training.to_json()) == training
-    with pytest.raises(InputError, match="not valid JSON"):
+    with pytest.raises(InputError, match="expected valid JSON"):
         ModelConfig.from_json("{")
-    with pytest.raises(InputError, match="expected an object"):
+    with pytest.raises(InputError, match="expected a JSON object"):
         ModelConfig.from_json("[1]")
-    with pytest.raises(InputError, match="no setting 'colour'"):
+    with pytest.raises(InputError, match="unknown setting 'colour'"):
         ModelConfig.from_json('{"colour": 1}')

@@ -24,7 +24,7 @@ from dspp.model import TOPOLOGIES
 from dspp.prepare import prepare, split_rows
 from dspp.settings import SHARED_WIDTH, Settings
 from dspp.storage import lock
-from dspp.table.memory import table_of, with_targets
+from dspp.table.memory import attach_targets, to_table
 from dspp.tuning import TrialRecord, TuneResult, tune
 from dspp.tuning import trial as module
 from dspp.tuning.search import Budget, Search
@@ -254,15 +254,15 @@ def test_how_the_time_is_shared(monkeypatch) -> None:
     now = [100.0]
     monkeypatch.setattr("dspp.tuning.search.time.perf_counter", lambda: now[0])
     budget = Budget(40.0)
-    assert [budget.of_next(left) for left in (1000, 4, 2, 1)] == [10.0, 10.0, 20.0, 40.0]
+    assert [budget.seconds_for_next(left) for left in (1000, 4, 2, 1)] == [10.0, 10.0, 20.0, 40.0]
     now[0] += 34.0
-    assert budget.of_next(1000) == 6.0
+    assert budget.seconds_for_next(1000) == 6.0
     assert not budget.over
     budget.overhead = 4.5
-    assert budget.of_next(1000) == 1.5
+    assert budget.seconds_for_next(1000) == 1.5
     assert budget.over
     unlimited = Budget(None)
-    assert unlimited.of_next(3) is None
+    assert unlimited.seconds_for_next(3) is None
     assert not unlimited.over
 
 
@@ -371,7 +371,7 @@ def test_a_study_of_something_else_is_refused(tmp_path, changes, named) -> None:
 def test_a_file_that_is_no_journal_is_refused_and_left_alone(tmp_path, content) -> None:
     path = tmp_path / "data.csv"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="not the journal of a search"):
+    with pytest.raises(CheckpointError, match="expected the journal of a search"):
         search(study=path, **SHALLOW)
     assert path.read_bytes() == content
     assert not best_file(path).exists()
@@ -383,7 +383,7 @@ def test_a_journal_of_somebody_elses_search_is_refused(tmp_path) -> None:
 
     theirs = optuna.create_study(storage=JournalStorage(JournalFileBackend(str(tmp_path / "s"))), study_name="dspp")
     theirs.tell(theirs.ask(), 1.0)
-    with pytest.raises(InputError, match="made with another"):
+    with pytest.raises(InputError, match="created with another"):
         search(study=tmp_path / "s", **SHALLOW)
 
 
@@ -542,37 +542,40 @@ def test_a_setting_that_cannot_be_does_not_end_the_search() -> None:
 
 
 def test_when_nothing_can_be_trained_it_says_why() -> None:
-    with pytest.raises(InputError, match=r"none of 2 settings could be trained.*learning_rate"):
+    with pytest.raises(InputError, match=r"got 2 failures.*learning_rate"):
         search(space={"learning_rate": [ENDLESS, 2 * ENDLESS]}, **SHALLOW)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"space": {"betta": (0.1, 1.0)}}, r"space: 'betta' is no parameter; choose from: batch_size, .*beta, .*width"),
-        ({"base": {"epoch": 3}}, r"base: 'epoch' is no parameter; choose from: .*epochs"),
-        ({"base": {"random_state": 3}}, r"base: 'random_state' is not for it to set"),
-        ({"base": {"time_budget": 3}}, r"base: 'time_budget' is not for it to set"),
-        ({"space": {"validation_fraction": [0.1, 0.2]}}, r"space: 'validation_fraction' is not for it to set"),
+        (
+            {"space": {"betta": (0.1, 1.0)}},
+            r"space: 'betta' is not a parameter; choose from: batch_size, .*beta, .*width",
+        ),
+        ({"base": {"epoch": 3}}, r"base: 'epoch' is not a parameter; choose from: .*epochs"),
+        ({"base": {"random_state": 3}}, r"base: 'random_state' cannot be set here"),
+        ({"base": {"time_budget": 3}}, r"base: 'time_budget' cannot be set here"),
+        ({"space": {"validation_fraction": [0.1, 0.2]}}, r"space: 'validation_fraction' cannot be set here"),
         ({"space": {"model": ["dspp"]}}, r"models=\["),
         ({"space": {"width": [2, 3]}, "base": {"width": 3}}, r"'width' is both in space and in base"),
         ({"space": {"beta": [1, 2]}, "base": {"model_settings": {"beta": 3}}}, r"'beta' is both in space and in base"),
         ({"space": {"warmup": [0, 1]}, "base": {"train_settings": {"warmup": 0}}}, r"'warmup' is both in space and in"),
-        ({"space": {"beta": 0.1}}, r"beta is 0.1, expected a list of choices"),
-        ({"space": {"kernel": "rbf"}}, r"kernel is 'rbf', expected a list of choices"),
-        ({"space": {"beta": []}}, r"beta is \[\], expected a list of choices"),
+        ({"space": {"beta": 0.1}}, r"beta: expected a list of choices.* got 0.1"),
+        ({"space": {"kernel": "rbf"}}, r"kernel: expected a list of choices.* got 'rbf'"),
+        ({"space": {"beta": []}}, r"beta: expected a list of choices.* got \[\]"),
         ({"space": {"beta": (1.0, 0.1)}}, r"expected low < high"),
         ({"space": {"beta": (0.0, 0.1, "log")}}, r"0 < low with 'log'"),
         ({"space": {"beta": (0.1, float("inf"))}}, r"expected low < high"),
-        ({"models": ("dsp",)}, r"models: got 'dsp'; choose from: dspp, ppgpr"),
-        ({"models": ()}, r"models: got none; choose from: dspp"),
-        ({"trials": 0}, r"trials: got 0"),
-        ({"trials": 2.5}, r"trials: got 2.5"),
-        ({"X_val": X_VAL}, r"only one of X_val and y_val"),
+        ({"models": ("dsp",)}, r"models: unknown model 'dsp'; choose from: dspp, ppgpr"),
+        ({"models": ()}, r"models: expected at least one model, got none; choose from: dspp"),
+        ({"trials": 0}, r"trials: expected an integer ≥ 1, got 0"),
+        ({"trials": 2.5}, r"trials: expected an integer ≥ 1, got 2.5"),
+        ({"X_val": X_VAL}, r"neither of X_val and y_val"),
         ({"X_val": X_VAL[:, :1], "y_val": Y_VAL}, r"X has 1 features"),
         ({"X_val": X_VAL, "y_val": Y_VAL[:3]}, r"y_val: expected 30 rows"),
-        ({"base": {"validation_fraction": 0.0}}, r"needs validation rows"),
-        ({"X": X[:10], "y": Y[:10]}, r"needs validation rows.*got 10"),
+        ({"base": {"validation_fraction": 0.0}}, r"expected validation rows"),
+        ({"X": X[:10], "y": Y[:10]}, r"expected validation rows, got none of 10 rows"),
         ({"y": Y[:-1]}, r"expected 120 rows"),
         ({"X": [["a"]] * 120}, r"row 0, column 0"),
     ],
@@ -609,8 +612,8 @@ def test_a_person_sees_the_trial_the_best_nll_and_the_time_left(capfd) -> None:
 
 def test_the_fingerprint_is_of_the_numbers() -> None:
     def fingerprint(X, y, X_val=None, y_val=None):
-        validation = None if X_val is None else with_targets(table_of(X_val), y_val)
-        return digest(prepare(with_targets(table_of(X), y), Settings(), validation=validation))
+        validation = None if X_val is None else attach_targets(to_table(X_val), y_val)
+        return digest(prepare(attach_targets(to_table(X), y), Settings(), validation=validation))
 
     assert fingerprint(X, Y) == fingerprint(X.tolist(), list(Y))
     frame = pd.DataFrame(X, columns=["a", "b"])

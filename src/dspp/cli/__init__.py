@@ -1,6 +1,6 @@
 """The command line: `dspp fit`, `predict`, `evaluate`, `info`, `tune` and `demo`.
 
-Modules here import what needs torch inside the functions that use it, so that help and completion come at once.
+Modules here import torch only inside the functions that need it, so that help and completion are instant.
 """
 
 import signal
@@ -16,14 +16,14 @@ __all__ = ["app", "main"]
 
 
 def main() -> NoReturn:
-    """Run the command that was typed and end the process with its exit code."""
+    """Run the command and exit with its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     if "--debug" not in sys.argv:
-        warnings.simplefilter("ignore")  # of other libraries, to their developers; ours are notes and errors
+        warnings.simplefilter("ignore")  # from other libraries; dspp prints its own
     app()
-    sys.exit(0)  # not reached: `app` ends the process
+    sys.exit(0)  # not reached: `app` exits
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """End like an error, so that unfinished files are cleared away."""
+    """Raise, so that unfinished files are removed."""
     raise Stopped(128 + number)

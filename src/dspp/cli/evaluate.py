@@ -1,4 +1,4 @@
-"""`dspp evaluate`: how good a model is on rows it has not seen, and whether its intervals can be trusted."""
+"""`dspp evaluate`: scores of a model on new rows, and whether its intervals can be trusted."""
 
 import json
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspp.cli import show
-from dspp.cli.files import Unseen, check_columns, check_output
+from dspp.cli.files import UnseenLevels, check_columns, check_output
 from dspp.cli.options import flag, option
 from dspp.cli.session import Session
 
@@ -26,17 +26,17 @@ dspp evaluate model.dspp test.csv --json > scores.json"""
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """What `evaluate` can be told."""
+    """The options of `dspp evaluate`."""
 
-    model: Annotated[Path, typer.Argument(help="The model that `dspp fit` wrote.", metavar="MODEL")]
-    test: Annotated[Path, typer.Argument(help="Rows with their targets, not those it was trained on.", metavar="TABLE")]
-    report: Annotated[Path | None, option("Write a page about the model, such as report.html.", "FILE")] = None
-    as_json: Annotated[bool, flag("--json", "Print one JSON object and nothing else.")] = False
-    overwrite: Annotated[bool, flag("--overwrite", "Replace the report that is there already.")] = False
+    model: Annotated[Path, typer.Argument(help="The model file.", metavar="MODEL")]
+    test: Annotated[Path, typer.Argument(help="Rows with targets, other than the training rows.", metavar="TABLE")]
+    report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE")] = None
+    as_json: Annotated[bool, flag("--json", "Print a single JSON object.")] = False
+    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing report.")] = False
 
 
 def run(options: EvaluateOptions, session: Session) -> None:
-    """Score, and say what the scores mean."""
+    """Print the scores and a verdict on the intervals."""
     if options.report is not None:
         check_output(options.report, options.overwrite, options.model, options.test)
     from dspp import modelfile
@@ -61,7 +61,7 @@ def run(options: EvaluateOptions, session: Session) -> None:
 
 
 def evaluate(fitted: "Fitted", path: Path) -> tuple["Evaluation", list[str]]:
-    """The rows of a file that have a target beside what the model predicts for them, and what to warn of."""
+    """Evaluate the rows of a file that have a target; return the evaluation and warnings."""
     import numpy as np
 
     from dspp.table.files import open_table
@@ -72,11 +72,11 @@ def evaluate(fitted: "Fitted", path: Path) -> tuple["Evaluation", list[str]]:
     rows = file.read(None if fitted.encoder is None else fitted.encoder.arrow_types())
     labelled = split_targets(rows, fitted.target_names, every_target=False)
     evaluation = fitted.evaluate(labelled)
-    unseen = Unseen(fitted.encoder)
-    unseen.look(rows)
+    unseen = UnseenLevels(fitted.encoder)
+    unseen.count(rows)
     empty = np.isnan(labelled.targets).all(axis=0)
     names = [name for name, nothing in zip(fitted.target_names, empty, strict=True) if nothing]
-    nothing_there = [f"column {name!r} has no values; scores are of the others" for name in names]
+    nothing_there = [f"column {name!r} has no values; the scores are of the other targets" for name in names]
     return evaluation, [*map(str, labelled.notes), *unseen.warnings(), *nothing_there]
 
 

@@ -1,4 +1,4 @@
-"""Columns that were asked for, places to write to, and values that training has not seen."""
+"""Checks of column names and output files, and warnings about categories not seen in training."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -12,39 +12,39 @@ if TYPE_CHECKING:
 
 
 def check_columns(path: Path, names: Sequence[str], wanted: Sequence[str], option: str) -> None:
-    """Raise `InputError` for the first wanted column that is not there, with a name that comes near it."""
+    """Raise `InputError` for the first wanted column that does not exist, suggesting a similar name."""
     for name in wanted:
         if name not in names:
             close = difflib.get_close_matches(name, names, 1, cutoff=0.5)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(map(repr, names[:10]))}"
-            raise InputError(f"{path}: there is no column {name!r} ({option}); {hint}")
+            hint = f"; did you mean {close[0]!r}?" if close else f", got {', '.join(map(repr, names[:10]))}"
+            raise InputError(f"{path}: expected a column {name!r} ({option}){hint}")
 
 
-# ---------------------------------------------------------------- places to write to
+# ---------------------------------------------------------------- output files
 
 
 def check_output(path: Path, overwrite: bool, *inputs: Path) -> None:
-    """Raise `InputError` unless a file may be written there: before the work, not after it."""
+    """Raise `InputError` unless the file can be written; called before the work starts."""
     if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist; make it first")
+        raise InputError(f"{path}: the folder {path.parent} does not exist; create it first")
     if path.is_dir():
-        raise InputError(f"{path} is a folder, expected the name of a file")
+        raise InputError(f"{path}: expected a file name, got a folder")
     if any(path.exists() and source.exists() and path.samefile(source) for source in inputs):
-        raise InputError(f"{path} is what is read from; write to another file")
+        raise InputError(f"{path}: cannot overwrite an input; write to another file")
     if path.exists() and not overwrite:
-        raise InputError(f"{path} is there already; pass --overwrite to replace it, or give another name")
+        raise InputError(f"{path} already exists; pass --overwrite to replace it, or choose another name")
 
 
-def check_apart(paths: Mapping[str, Path | None]) -> None:
-    """Raise `InputError` if two of these files, each by what it is to the user, are one."""
+def check_distinct(paths: Mapping[str, Path | None]) -> None:
+    """Raise `InputError` if two of these files, named by their role, are the same."""
     seen: dict[Path, str] = {}
     for name, path in paths.items():
         if path is not None and (other := seen.setdefault(path.resolve(), name)) != name:
-            raise InputError(f"{path} is both {other} and {name}; give each a file of its own")
+            raise InputError(f"{path} is both {other} and {name}; use different files")
 
 
 def file_size(path: Path) -> str:
-    """The size of a file as people say it."""
+    """Return the size of a file as text."""
     size = float(path.stat().st_size)
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
@@ -53,13 +53,13 @@ def file_size(path: Path) -> str:
     return f"{size:.3g} GB"
 
 
-# ---------------------------------------------------------------- what training has not seen
+# ---------------------------------------------------------------- categories not seen in training
 
 
-class Unseen:
-    """Counts values of category columns that training did not have.
+class UnseenLevels:
+    """Counts values of category columns that were not seen in training.
 
-    Columns with a level for rare values are not counted: which rare ones training had is not kept.
+    Columns with a level for rare values are not counted, as the model does not store which rare values it has seen.
     """
 
     def __init__(self, encoder: Any) -> None:
@@ -70,8 +70,8 @@ class Unseen:
         self._counts: dict[str, int] = {}
         self._examples: dict[str, list[str]] = {}
 
-    def look(self, rows: "MemoryTable") -> None:
-        """Count those of these rows."""
+    def count(self, rows: "MemoryTable") -> None:
+        """Count the new levels in these rows."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -87,11 +87,11 @@ class Unseen:
                 known += [level for level in new.unique()[:5].to_pylist() if level not in known]
 
     def warnings(self) -> list[str]:
-        """One line for each column that had any."""
-        from dspp.table.messages import listed
+        """Return a warning for each column with new levels."""
+        from dspp.table.messages import join_names
 
         return [
-            f"column {name!r}: {count:,} value{'s' if count > 1 else ''} never seen in training "
-            f"({listed(self._examples[name], 3)}); predictions there know nothing of it"
+            f"column {name!r}: {count:,} value{'s' if count > 1 else ''} not seen in training "
+            f"({join_names(self._examples[name], 3)}); predictions ignore them"
             for name, count in self._counts.items()
         ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dspp.cli import show, sources
-from dspp.cli.files import check_apart, check_output, file_size
+from dspp.cli.files import check_distinct, check_output, file_size
 from dspp.cli.fit_options import FitOptions
 from dspp.cli.options import duration
 from dspp.cli.session import Session, Stopped
@@ -23,13 +23,13 @@ Trained = tuple["Fitted", "Evaluation | None"]
 
 
 def run(options: FitOptions, session: Session) -> None:
-    """Learn, save, and say how good the model is; under torchrun, with the other processes it has started."""
+    """Train, save and score a model; under torchrun, as one of its processes."""
     from dspp.training.processes import join_processes
 
     with join_processes(options.device) as group:
         session.quiet |= group.rank > 0
         if group.size > 1 and options.tune:
-            raise InputError("--tune trains many models: run it without torchrun, with --jobs for several processes")
+            raise InputError("--tune cannot run under torchrun; use --jobs for several processes")
         _run(options, session, first=group.rank == 0)
 
 
@@ -37,75 +37,75 @@ def _run(options: FitOptions, session: Session, first: bool) -> None:
     budget = duration(options.time_budget, "--time-budget")
     options.check_search()
     _check_outputs(options)
-    checkpoint = None if options.tune else options.kept
+    checkpoint = None if options.tune else options.resume_file
     settings = options.settings(time_budget=budget, checkpoint=checkpoint, progress=session.bars)
     on_disk = sources.is_on_disk(options)
     if not on_disk:
         with session.working(f"reading {options.train}"):
             table, prepared = sources.prepare_rows(options, settings, on_disk)
-    with _resumable(options, session), _until_signalled() as stop:
+    with _say_how_to_resume(options, session), _stop_on_signal() as stop:
         if on_disk:
             table, prepared = sources.prepare_rows(options, settings, on_disk, stop)
         with prepared:
-            session.say(*_lines(options, table, prepared, settings))
+            session.say(*_describe_start(options, table, prepared, settings))
             fitted, evaluation = (_search if options.tune else _train)(options, session, prepared, settings, stop)
-    if not first:  # the first process of a group writes and speaks for all
+    if not first:  # the first process of a group writes for all
         return
     from dspp import modelfile
 
     modelfile.save(fitted, options.out)
-    _tidy(options)
-    judges = f"{options.train}, held out" if options.validation is None else str(options.validation)
+    _remove_resume_files(options)
+    source = f"held out of {options.train}" if options.validation is None else str(options.validation)
     if options.report is not None:
         with session.working(f"writing {options.report}"):
-            _report(fitted, evaluation, prepared, judges, options.report)
-    session.say(*_summary(fitted, evaluation, prepared, judges, options))
+            _report(fitted, evaluation, prepared, source, options.report)
+    session.say(*_describe_result(fitted, evaluation, prepared, source, options))
 
 
 def _check_outputs(options: FitOptions) -> None:
     inputs = (options.train, *([options.validation] if options.validation else []))
-    written = {"--out": options.out, "--report": options.report, **options.state}
+    written = {"--out": options.out, "--report": options.report, **options.resume_files}
     for path in inputs:
-        check_apart({"what is read from": path, **written})
+        check_distinct({"an input": path, **written})
     check_output(options.out, options.overwrite, *inputs)
     if options.report is not None:
         check_output(options.report, options.overwrite, *inputs)
-    if options.kept.exists() and not options.resume and options.study is None:
+    if options.resume_file.exists() and not options.resume and options.study is None:
         raise CheckpointError(
-            f"{options.kept} is there, from a run that did not finish: pass --resume to go on from it, or delete it"
+            f"{options.resume_file} already exists, from an unfinished run; pass --resume to resume it, or delete it"
         )
 
 
 # ---------------------------------------------------------------- training
 
 
-def _lines(options: FitOptions, table: "Table", prepared: "Prepared", settings: "Settings") -> list[str]:
-    """What to say before training."""
+def _describe_start(options: FitOptions, table: "Table", prepared: "Prepared", settings: "Settings") -> list[str]:
+    """Return a description of the data and the model, printed before training."""
     from dspp.table.joined import JoinedTable
     from dspp.training.cache import RowCache
 
     assert prepared.encoder is not None
     parts = len(table.parts) if isinstance(table, JoinedTable) else 1
     several = f" in {parts} files" if parts > 1 else ""
-    held_out = f", {len(prepared.validation):,} to choose the best epoch" if len(prepared.validation) else ""
+    held_out = f", {len(prepared.validation):,} for choosing the best epoch" if len(prepared.validation) else ""
     epochs = settings.train_config(prepared.num_rows).epochs
     model = show.settings_line(settings.spec(len(options.target)), epochs)
     lines = [
         f"{options.train}: {prepared.table_rows:,} rows{several}, {len(table.names)} columns",
         f"  predicting  {', '.join(options.target)}",
         f"  from        {show.kinds_line(prepared.encoder.describe())}",
-        f"  rows        {prepared.num_rows:,} to train on{held_out}",
+        f"  rows        {prepared.num_rows:,} for training{held_out}",
     ]
     if isinstance(prepared.train, RowCache):
         path = prepared.train.path
-        lines.append(f"  read from   {path} ({file_size(path)}{', which was there' if prepared.reused else ''})")
-    lines.append(f"  model       {f'{options.model}, its settings searched' if options.tune else model}")
+        lines.append(f"  read from   {path} ({file_size(path)}{', reused' if prepared.reused else ''})")
+    lines.append(f"  model       {f'{options.model}, with settings to be searched' if options.tune else model}")
     return lines + [f"note: {note}" for note in prepared.notes]
 
 
 @contextmanager
-def _until_signalled() -> Iterator[Callable[[], bool]]:
-    """Yield a question for training to ask after each step; a signal then ends the work with its state kept."""
+def _stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Yield a callable that returns whether a signal has arrived; after one, exit with the state saved."""
     from dspp.training.signals import stop_on_signals
 
     with stop_on_signals() as stop:
@@ -130,7 +130,7 @@ def _train(
 def _search(
     options: FitOptions, session: Session, prepared: "Prepared", settings: "Settings", stop: Callable[[], bool]
 ) -> Trained:
-    """Train models of many settings, and take the one that did best on the validation rows."""
+    """Train models with many settings and return the one with the best validation NLL."""
     from dspp.fitting import evaluate_validation
     from dspp.tuning.run import search
 
@@ -139,7 +139,7 @@ def _search(
         models=(options.preset,),
         trials=options.trials,
         time_budget=settings.time_budget,
-        study=options.kept,
+        study=options.resume_file,
         base=options.params(),
         seed=options.seed,
         progress=session.bars,
@@ -148,51 +148,51 @@ def _search(
         engine=options.engine,
         address=options.address,
     )
-    session.say(f"Best of {len(result.trials)} settings: {_words(result.best_params)}")
+    session.say(f"Best of {len(result.trials)} settings: {_format_params(result.best_params)}")
     fitted = result.best_estimator.fitted_
     return fitted, evaluate_validation(fitted, prepared)
 
 
-def _words(params: dict[str, Any]) -> str:
+def _format_params(params: dict[str, Any]) -> str:
     return ", ".join(
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in params.items()
     )
 
 
 @contextmanager
-def _resumable(options: FitOptions, session: Session) -> Iterator[None]:
-    """Say how to go on, whatever ends the work before its time."""
+def _say_how_to_resume(options: FitOptions, session: Session) -> Iterator[None]:
+    """Tell the user how to resume when the run is interrupted."""
     try:
         yield
     except (Stopped, KeyboardInterrupt) as stopped:
-        if not options.kept.exists():
+        if not options.resume_file.exists():
             raise
         code = stopped.code if isinstance(stopped, Stopped) else 130
-        how = f"stopped; what was done is in {options.kept}. To go on: {session.command('--resume')}"
+        how = f"stopped; the state is in {options.resume_file}. To resume: {session.command('--resume')}"
         raise Stopped(code, how) from None
-    except TrainingInterrupted as problem:  # of a group: this process had no signal
-        if not options.kept.exists():
+    except TrainingInterrupted as problem:  # in a process group: another process got the signal
+        if not options.resume_file.exists():
             raise Stopped(1, str(problem)) from None
-        how = f"what was done is in {options.kept}. To go on: {session.command('--resume')}"
+        how = f"the state is in {options.resume_file}. To resume: {session.command('--resume')}"
         raise Stopped(1, f"another process was stopped or lost; {how}") from None
 
 
-def _tidy(options: FitOptions) -> None:
-    """Remove what only an unfinished run needs; a journal that was asked for stays."""
+def _remove_resume_files(options: FitOptions) -> None:
+    """Remove the files for resuming, unless the user asked for the journal with --study."""
     if options.study is None:
-        for path in options.state.values():
+        for path in options.resume_files.values():
             path.unlink(missing_ok=True)
 
 
-# ---------------------------------------------------------------- after
+# ---------------------------------------------------------------- results
 
 
-def _summary(
-    fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", judges: str, options: FitOptions
+def _describe_result(
+    fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", source: str, options: FitOptions
 ) -> list[Any]:
     lines: list[Any] = []
     if evaluation is not None:
-        title = f"Scores on {len(evaluation.table):,} rows ({judges})"
+        title = f"Scores on {len(evaluation.table):,} rows ({source})"
         lines += ["", *show.score_table(title, evaluation.scores, "fit"), evaluation.calibration.verdict()]
     lines += [f"Trained {show.training_line(member)}." for member in fitted.members]
     lines += [f"note: {note}" for note in fitted.notes if note not in prepared.notes]
@@ -202,10 +202,10 @@ def _summary(
     return [*lines, f"Next:   dspp predict {shlex.quote(str(options.out))} new.csv --out predictions.csv"]
 
 
-def _report(fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", judges: str, path: Path) -> None:
+def _report(fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", source: str, path: Path) -> None:
     from dspp.report import write_evaluation_report
 
     if evaluation is None:
         assert prepared.table is not None
-        evaluation, judges = fitted.evaluate(prepared.table), "the table it was trained on"
-    write_evaluation_report(evaluation, path, judges)
+        evaluation, source = fitted.evaluate(prepared.table), "the table it was trained on"
+    write_evaluation_report(evaluation, path, source)

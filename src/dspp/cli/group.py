@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, and one line for whatever went wrong."""
+"""Exit codes, and one-line error messages."""
 
 import contextlib
 import os
@@ -10,16 +10,16 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from dspp.cli.session import Session, Stopped, complain
+from dspp.cli.session import Session, Stopped, print_error
 from dspp.errors import CheckpointError, DsppError, InputError, ModelFileError
 
-ANYWHERE = ("--debug", "--quiet")  # options of `dspp` that may also follow the command, as may
+ANYWHERE = ("--debug", "--quiet")  # global options that may also follow the command, as may
 IMPORT = "--import"  # with its value
 BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
 
 
 class Commands(TyperGroup):
-    """The commands of `dspp`, which never end in a traceback unless asked for one."""
+    """The commands of `dspp`, which print a traceback only with --debug."""
 
     def main(
         self,
@@ -30,7 +30,7 @@ class Commands(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command; in standalone mode, end the process with its exit code."""
+        """Run a command; in standalone mode, exit with its exit code."""
         given = [*(sys.argv[1:] if args is None else args)]
         session = extra.pop("obj", None) or Session(_program(), tuple(given))
 
@@ -43,7 +43,7 @@ class Commands(TyperGroup):
         return sys.exit(exit_code(run, session)) if standalone_mode else run()
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command, and let Ctrl-C reach `exit_code`."""
+        """Run a command, converting Ctrl-C for `exit_code`."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -51,9 +51,9 @@ class Commands(TyperGroup):
 
 
 def _shared_first(given: Sequence[str]) -> list[str]:
-    """What was typed, with the options of `dspp` itself before the command."""
+    """Return the arguments with the global options moved before the command."""
     if given and given[-1] == IMPORT:
-        return [IMPORT]  # so that its missing value is what is complained of
+        return [IMPORT]  # so that the error is about its missing value
     shared: list[str] = []
     others: list[str] = []
     for number, word in enumerate(given):
@@ -64,27 +64,27 @@ def _shared_first(given: Sequence[str]) -> list[str]:
 
 
 def exit_code(run: Callable[[], Any], session: Session) -> int:
-    """Run something and return how it ended, having said why."""
+    """Run a function, print any error, and return the exit code."""
     try:
         code = run()
-        sys.stdout.flush()  # here, where a closed pipe is still caught
+        sys.stdout.flush()  # here, so that a closed pipe is caught
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
-        return _closed_pipe()
+        return _silence_stdout()
     except Stopped as stopped:
-        complain(stopped.what)
+        print_error(stopped.what)
         return stopped.code
     except Exception as problem:
         if session.debug:
             traceback.print_exc()
-        text, code = _explained(problem, session)
-        complain(text)
+        text, code = _explain(problem, session)
+        print_error(text)
         return code
 
 
-def _explained(problem: Exception, session: Session) -> tuple[str, int]:
-    """One line about an error, and the exit code that goes with it."""
-    if hasattr(problem, "format_message"):  # of typer: what was typed is no command
+def _explain(problem: Exception, session: Session) -> tuple[str, int]:
+    """Return a one-line message and the exit code for an error."""
+    if hasattr(problem, "format_message"):  # a usage error of typer
         path = getattr(getattr(problem, "ctx", None), "command_path", "dspp")
         return f"{problem.format_message()} (see {path} --help)", BAD_INPUT
     if isinstance(problem, InputError | ModelFileError | CheckpointError):
@@ -96,9 +96,9 @@ def _explained(problem: Exception, session: Session) -> tuple[str, int]:
     return f"unexpected {kind}: {problem}{again}" if str(problem) else f"unexpected {kind}{again}", UNEXPECTED
 
 
-def _closed_pipe() -> int:
-    """Whoever read our output has seen enough: say nothing, also not at exit."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # standard output may be no file
+def _silence_stdout() -> int:
+    """Redirect stdout, whose reader is gone, so that nothing fails at exit."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # standard output may not be a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return UNEXPECTED
 

@@ -1,4 +1,4 @@
-"""`dspp info`: what a model file holds."""
+"""`dspp info`: a description of a model file."""
 
 import json
 from dataclasses import asdict
@@ -24,10 +24,10 @@ dspp info model.dspp --json"""
 
 def info(
     ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The model that `dspp fit` wrote.", metavar="MODEL")],
-    as_json: Annotated[bool, flag("--json", "Print one JSON object and nothing else.")] = False,
+    model: Annotated[Path, typer.Argument(help="The model file.", metavar="MODEL")],
+    as_json: Annotated[bool, flag("--json", "Print a single JSON object.")] = False,
 ) -> None:
-    """Show what a model predicts from which columns, how it was trained and how good it is."""
+    """Describe a model: its targets and columns, its training, its settings and its scores."""
     from dspp import modelfile
 
     fitted = modelfile.load(model)
@@ -35,11 +35,11 @@ def info(
     if as_json:
         print(json.dumps(facts(fitted, model), indent=2))
     else:
-        session.say(*_shown(fitted, model))
+        session.say(*_describe(fitted, model))
 
 
 def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:
-    """Everything worth knowing, as plain JSON values; what several members have of their own is in a list of them."""
+    """Return a description of the model as JSON values; several members are described in a list."""
     members = [_member_facts(member) for member in fitted.members]
     weighted = [{"weight": weight} | values for weight, values in zip(fitted.weights, members, strict=True)]
     return {
@@ -72,7 +72,7 @@ def _member_facts(member: "Member") -> dict[str, Any]:
     }
 
 
-def _shown(fitted: "Fitted", path: Path) -> list[Any]:
+def _describe(fitted: "Fitted", path: Path) -> list[Any]:
     known = facts(fitted, path)
     members = list(zip(fitted.members, fitted.weights, known.get("members", [known]), strict=True))
     source = f"{fitted.num_inputs} numbers without names"
@@ -89,7 +89,7 @@ def _shown(fitted: "Fitted", path: Path) -> list[Any]:
         f"  versions  {', '.join(f'{name} {version}' for name, version in fitted.versions.items())}",
     ]
     if known["conformal_rows"]:
-        lines.append(f"  intervals recalibrated on {known['conformal_rows']:,} rows held out for it")
+        lines.append(f"  intervals recalibrated on {known['conformal_rows']:,} held-out rows")
     lines += [f"note: {note}" for note in fitted.notes]
     if known["columns"]:
         rows = [(column["column"], column["kind"], column["how"]) for column in known["columns"]]
@@ -98,10 +98,10 @@ def _shown(fitted: "Fitted", path: Path) -> list[Any]:
         lines += show.score_table("Scores on validation rows", fitted.metrics, "evaluate")
     for k, (_, _, values) in enumerate(members, start=1):
         title = "Settings" if len(members) == 1 else f"Settings of member {k}"
-        settings = [(name, _short(part)) for name, part in values["settings"].items()]
+        settings = [(name, _format_values(part)) for name, part in values["settings"].items()]
         lines += show.table(title, ("of", "values"), settings)
     return lines
 
 
-def _short(values: dict[str, Any]) -> str:
+def _format_values(values: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())

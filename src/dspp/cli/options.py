@@ -1,4 +1,4 @@
-"""Options as people type them: durations, lists, names; and commands made of dataclasses of options."""
+"""Parsing of options (durations, lists, names), and commands built from dataclasses of options."""
 
 import inspect
 import math
@@ -21,26 +21,26 @@ Options = TypeVar("Options")
 def option(
     what: str, metavar: str, panel: str | None = None, *names: str, choices: Sequence[str] = (), **more: Any
 ) -> Any:
-    """An option with its help, what stands for its value, its part of the page, and words to complete it with."""
+    """Return an option with help text, metavar, help panel and completions."""
     if choices:
         more["autocompletion"] = lambda incomplete: [word for word in choices if word.startswith(incomplete)]
     return typer.Option(*names, help=escape(what), metavar=metavar, rich_help_panel=panel, **more)
 
 
 def flag(name: str, what: str, panel: str | None = None) -> Any:
-    """An option without a value."""
+    """Return an option without a value."""
     return typer.Option(name, help=escape(what), metavar="", show_default=False, rich_help_panel=panel)
 
 
-def command_of(kind: type[Options], run: Callable[[Options, Any], None], **fixed: Any) -> Callable[..., None]:
-    """A command whose options are the fields of a dataclass, but for those that are `fixed`."""
+def make_command(kind: type[Options], run: Callable[[Options, Any], None], **fixed: Any) -> Callable[..., None]:
+    """Return a command whose options are the fields of a dataclass, except those that are `fixed`."""
 
     def command(ctx: typer.Context, **given: Any) -> None:
         run(kind(**given, **fixed), ctx.obj)
 
     hints = get_type_hints(kind, include_extras=True)
     parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    for field in fields(kind):  # type: ignore[arg-type]  # a dataclass, which a TypeVar cannot say
+    for field in fields(kind):  # type: ignore[arg-type]  # a TypeVar cannot require a dataclass
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         if field.name not in fixed:
             parameter = inspect.Parameter(
@@ -53,7 +53,7 @@ def command_of(kind: type[Options], run: Callable[[Options, Any], None], **fixed
 
 
 def duration(text: str | None, name: str) -> float | None:
-    """Seconds from 90, 90s, 5m, 2h or 1h30m."""
+    """Parse a duration such as 90, 90s, 5m, 2h or 1h30m, in seconds."""
     if text is None:
         return None
     match = _DURATION.fullmatch(text.strip().lower())
@@ -63,26 +63,26 @@ def duration(text: str | None, name: str) -> float | None:
     except ValueError:
         seconds = 0.0
     if not (math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"{name}: got {text!r}, expected a length of time such as 90s, 5m or 1h30m")
+        raise InputError(f"{name}: expected a duration such as 90s, 5m or 1h30m, got {text!r}")
     return seconds
 
 
 def probabilities(text: str, name: str) -> tuple[float, ...]:
-    """Numbers inside (0, 1), each once, in the order given; nothing for an empty text."""
+    """Parse a list of numbers inside (0, 1), without duplicates; empty text gives an empty tuple."""
     try:
         values = tuple(dict.fromkeys(float(part) for part in text.split(",") if part.strip()))
     except ValueError:
         values = (math.nan,)
     if not all(0 < value < 1 for value in values):
-        raise InputError(f"{name}: got {text!r}, expected numbers between 0 and 1 such as 0.05,0.5,0.95")
+        raise InputError(f"{name}: expected numbers between 0 and 1 such as 0.05,0.5,0.95, got {text!r}")
     return values
 
 
 def sizes(text: str | None, name: str) -> tuple[int, ...] | None:
-    """Positive whole numbers."""
+    """Parse a list of positive integers."""
     if text is None:
         return None
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise InputError(f"{name}: got {text!r}, expected the sizes of layers such as 100,50")
+        raise InputError(f"{name}: expected layer sizes such as 100,50, got {text!r}")
     return tuple(int(part) for part in parts)

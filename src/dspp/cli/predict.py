@@ -1,4 +1,4 @@
-"""`dspp predict`: a stream of rows in, a stream of distributions out."""
+"""`dspp predict`: predictions for a table that may be larger than memory, batch by batch."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dspp.cli.files import Unseen, check_columns, check_output, file_size
+from dspp.cli.files import UnseenLevels, check_columns, check_output, file_size
 from dspp.cli.options import flag, option, probabilities
 from dspp.cli.session import Session
 
@@ -36,27 +36,25 @@ Columns: TARGET_mean, TARGET_std, TARGET_q0.05 and so on for each quantile; TARG
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """What `predict` can be told."""
+    """The options of `dspp predict`."""
 
-    model: Annotated[Path, typer.Argument(help="The model that `dspp fit` wrote.", metavar="MODEL")]
-    new: Annotated[Path, typer.Argument(help="The rows to predict; it may be larger than memory.", metavar="TABLE")]
-    out: Annotated[Path, option("Where predictions go: .csv, .parquet, .feather or .arrow; - prints CSV.", "FILE")]
-    quantiles: Annotated[str, option("Probabilities to give quantiles for, such as 0.05,0.5,0.95.", "LIST")] = ""
-    interval: Annotated[
-        float | None, option("Give the central interval that holds this share, such as 0.9.", "SHARE")
-    ] = None
-    mixture: Annotated[bool, flag("--mixture", "Give weight, mean and spread of each component.")] = False
-    samples: Annotated[int, option("Give so many draws for each row.", "N", min=0)] = 0
+    model: Annotated[Path, typer.Argument(help="The model file.", metavar="MODEL")]
+    new: Annotated[Path, typer.Argument(help="The rows to predict; may be larger than memory.", metavar="TABLE")]
+    out: Annotated[Path, option("Output file: .csv, .parquet, .feather or .arrow; - prints CSV.", "FILE")]
+    quantiles: Annotated[str, option("Probabilities of quantiles to write, such as 0.05,0.5,0.95.", "LIST")] = ""
+    interval: Annotated[float | None, option("Coverage of a central interval to write, such as 0.9.", "SHARE")] = None
+    mixture: Annotated[bool, flag("--mixture", "Write weight, mean and std of each component.")] = False
+    samples: Annotated[int, option("Number of samples to write per row.", "N", min=0)] = 0
     seed: Annotated[
-        int, option("Of the draws; the same seed and --batch-rows give the same.", "N", min=-(2**63), max=2**64 - 1)
+        int, option("Seed of the samples, reproducible for equal --batch-rows.", "N", min=-(2**63), max=2**64 - 1)
     ] = 0
-    keep: Annotated[list[str] | None, option("A column of the input to copy; repeatable.", "COLUMN")] = None
-    batch_rows: Annotated[int, option("Rows in memory at a time.", "N", min=1)] = 65_536
-    overwrite: Annotated[bool, flag("--overwrite", "Replace the file that is there already.")] = False
+    keep: Annotated[list[str] | None, option("An input column to copy; repeatable.", "COLUMN")] = None
+    batch_rows: Annotated[int, option("Rows per batch.", "N", min=1)] = 65_536
+    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
 
 
 def run(options: PredictOptions, session: Session) -> None:
-    """Predict batch by batch; the file takes its name when it is complete."""
+    """Predict batch by batch; the output file is renamed into place when complete."""
     levels = probabilities(options.quantiles, "--quantiles")
     if options.interval is not None:
         probabilities(str(options.interval), "--interval")
@@ -70,18 +68,18 @@ def run(options: PredictOptions, session: Session) -> None:
     fitted = modelfile.load(options.model)
     file = open_table(options.new)
     check_columns(options.new, file.names, options.keep or (), "--keep")
-    if isinstance(file, CsvFile):  # which has no types to keep: what is copied stays as it was typed
-        file = file.as_typed(options.keep or ())
-    unseen = Unseen(fitted.encoder)
-    nobody_looks = session.quiet or (options.out == STDOUT and sys.stdout.isatty())
-    with ProgressBar(file.num_rows, False if nobody_looks else None) as bar:
-        batches = _predictions(fitted, file, options, levels, unseen, bar)
+    if isinstance(file, CsvFile):  # without types: copied columns stay exactly as typed
+        file = file.keep_verbatim(options.keep or ())
+    unseen = UnseenLevels(fitted.encoder)
+    hide_bar = session.quiet or (options.out == STDOUT and sys.stdout.isatty())
+    with ProgressBar(file.num_rows, False if hide_bar else None) as bar:
+        batches = _predict_batches(fitted, file, options, levels, unseen, bar)
         rows = _write(options.out, batches)
     for warning in (*map(str, file.notes), *unseen.warnings(), fitted.why_infinite(options.interval)):
         if warning:
             session.warn(warning)
     if options.out != STDOUT:
-        session.say(f"{rows:,} rows predicted: {options.out} ({file_size(options.out)})")
+        session.say(f"Predicted {rows:,} rows: {options.out} ({file_size(options.out)})")
 
 
 def _write(out: Path, batches: Iterator["pa.RecordBatch"]) -> int:
@@ -102,28 +100,28 @@ def _write(out: Path, batches: Iterator["pa.RecordBatch"]) -> int:
     return rows
 
 
-def _predictions(
+def _predict_batches(
     fitted: "Fitted",
     file: "FileTable",
     options: PredictOptions,
     levels: tuple[float, ...],
-    unseen: Unseen,
+    unseen: UnseenLevels,
     bar: "ProgressBar",
 ) -> Iterator["pa.RecordBatch"]:
     """Yield kept columns and predictions, batch by batch."""
     import pyarrow as pa
     import torch
 
-    from dspp.table.arrays import decoded
+    from dspp.table.arrays import decode
 
     generator = torch.Generator().manual_seed(options.seed)
     done = 0
     types = {} if fitted.encoder is None else fitted.encoder.arrow_types()
     for rows in file.batches(options.batch_rows, types):
         new = fitted.predictions(rows, levels, options.interval, options.mixture, options.samples, generator)
-        unseen.look(rows)
+        unseen.count(rows)
         assert rows.arrow is not None
-        columns = {name: decoded(rows.arrow.column(name).combine_chunks()) for name in options.keep or []}
+        columns = {name: decode(rows.arrow.column(name).combine_chunks()) for name in options.keep or []}
         names, arrays = [*columns, *new], [*columns.values(), *(pa.array(values) for values in new.values())]
         yield pa.RecordBatch.from_arrays(arrays, names)
         done += len(rows)

@@ -1,4 +1,4 @@
-"""What all commands share: how they were called, where they may write, and how they end."""
+"""State and output shared by all commands."""
 
 import importlib
 import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Stopped(BaseException):
-    """The command ends here because it was told to, with this exit code; no error, so nothing else catches it."""
+    """Raised to end a command with an exit code; not an `Exception`, so that no handler catches it."""
 
     def __init__(self, code: int, what: str = "stopped") -> None:
         super().__init__(code, what)
@@ -25,74 +25,78 @@ class Stopped(BaseException):
 
 @dataclass
 class Session:
-    """One call of `dspp`. Results go to standard output; bars, warnings and errors to standard error."""
+    """One invocation of `dspp`. Results go to stdout; progress bars, warnings and errors to stderr."""
 
     program: str = "dspp"
-    argv: tuple[str, ...] = ()  # what was typed after it
+    argv: tuple[str, ...] = ()  # the arguments
     quiet: bool = False
     debug: bool = False
 
     @property
     def bars(self) -> bool | None:
-        """Whether to show progress; None: only on a terminal."""
+        """Whether to show progress bars; None: only on a terminal."""
         return False if self.quiet else None
 
     def say(self, *what: Any) -> None:
-        """Print a result: text as it is, however long its lines, or a table of rich."""
+        """Print results: text, whose lines are not wrapped, or rich tables."""
         if not self.quiet:
             console = _console()
             for part in what:
                 console.print(part, soft_wrap=isinstance(part, str))
 
     def warn(self, text: str) -> None:
-        """Print one line that is no result."""
+        """Print a warning."""
         if not self.quiet:
-            complain(f"warning: {text}")
+            print_error(f"warning: {text}")
 
     def working(self, what: str) -> AbstractContextManager[Any]:
-        """Show on a terminal that something takes a while."""
+        """Show a spinner on a terminal while a block runs."""
         if self.quiet or not sys.stderr.isatty():
             return nullcontext()
         return _console(stderr=True).status(what)
 
     def command(self, *more: str) -> str:
-        """What was typed, with some more, ready to be pasted into a shell."""
+        """Return the command line with further arguments, quoted for a shell."""
         added = [word for word in more if word not in self.argv]
         return f"{self.program} {shlex.join([*self.argv, *added])}"
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import modules of the user, from the current folder or wherever Python finds them.
+    """Import modules of the user, from the current folder or from sys.path.
 
     Raises:
-        InputError: A name is no name of a module, there is no such module, or it fails.
+        InputError: A name is not a module name, the module does not exist, or importing it fails.
     """
     for name in names:
         if not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):
-            raise InputError(f"--import: got {name!r}, expected the name of a module such as mymodule, without .py")
+            raise InputError(f"--import: expected the name of a module such as mymodule, without .py, got {name!r}")
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as problem:
             if problem.name is None or not f"{name}.".startswith(f"{problem.name}."):
-                raise InputError(f"--import {name}: it imports {problem.name!r}, which is not installed") from problem
+                raise InputError(
+                    f"--import {name}: the module imports {problem.name!r}, which is not installed"
+                ) from problem
             raise InputError(
-                f"--import {name}: there is no module {problem.name!r} in {os.getcwd()} or among those installed; "
+                f"--import {name}: the module {problem.name!r} is neither in {os.getcwd()} nor installed; "
                 "check the name, or run dspp in the folder of the module"
             ) from None
         except (Exception, SystemExit) as problem:
             reason = f"{type(problem).__name__}: {problem}"
-            raise InputError(f"--import {name}: it failed with {reason}; run it with --debug to see where") from problem
+            raise InputError(
+                f"--import {name}: the import failed with {reason}; rerun with --debug for the traceback"
+            ) from problem
 
 
-def complain(text: str) -> None:
-    """Print one line to standard error, whatever is in `text`."""
+def print_error(text: str) -> None:
+    """Print text as one line on stderr."""
     print(f"dspp: {' '.join(text.split())}", file=sys.stderr)
 
 
 def _console(stderr: bool = False) -> "Console":
-    """A console that shows names and values as they are: brackets in them are no markup."""
+    """Return a console that prints brackets in names and values literally."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)

@@ -1,4 +1,4 @@
-"""What a person sees: scores with what they mean, settings, columns."""
+"""Formatting of scores, settings and columns for the terminal."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> list[Any]:
-    """A title, on one line however long, and a table of text; the columns `right` hold numbers."""
+    """Return a title and a table of text; the columns `right` are right-aligned."""
     from rich import box
     from rich.table import Table
 
@@ -22,17 +22,17 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], righ
 
 
 def score_table(title: str, scores: Mapping[str, float], place: "Place") -> list[Any]:
-    """The scores that are shown in this place, each with one plain sentence."""
+    """Return a table of the scores shown in this place, each with an explanation."""
     from dspp.metrics import METRICS, have_several_outputs
     from dspp.report.tables import score_cards
 
     shown = {name: value for name, value in scores.items() if name not in METRICS or place in METRICS[name].shown}
     rows = ((card.name, card.value, card.meaning) for card in score_cards(shown, have_several_outputs(scores)))
-    return table(title, ("score", "value", "what it says"), rows, right=(1,))
+    return table(title, ("score", "value", "meaning"), rows, right=(1,))
 
 
 def settings_line(spec: Any, epochs: int | None = None) -> str:
-    """A model in a few words."""
+    """Return a one-line description of a model."""
     model = spec.model
     deep = f"{model.layers} layers, width {model.width}, " if model.layers > 1 else "1 layer, "
     network = f"a network {'-'.join(map(str, model.features))} in front, " if model.features else ""
@@ -41,13 +41,13 @@ def settings_line(spec: Any, epochs: int | None = None) -> str:
 
 
 def training_line(member: Any) -> str:
-    """How long a member was trained."""
-    best = "" if member.best_epoch is None else f"; the state of epoch {member.best_epoch} was kept"
+    """Return epochs, time and best epoch of the training of a member."""
+    best = "" if member.best_epoch is None else f"; epoch {member.best_epoch} was the best and is kept"
     return f"{len(member.history)} epochs in {seconds(member.seconds)}{best}"
 
 
 def kinds_line(columns: Sequence[Mapping[str, str]]) -> str:
-    """How many columns there are of each kind."""
+    """Return the number of columns of each kind as text."""
     counts: dict[str, int] = {}
     for column in columns:
         counts[column["kind"]] = counts.get(column["kind"], 0) + 1
@@ -58,7 +58,7 @@ def kinds_line(columns: Sequence[Mapping[str, str]]) -> str:
 
 
 def seconds(value: float) -> str:
-    """A length of time as people say it."""
+    """Return a duration as text."""
     if value < 60:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
@@ -66,5 +66,5 @@ def seconds(value: float) -> str:
 
 
 def plain(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Scores for JSON, which has neither NaN nor inf."""
+    """Return scores for JSON, with None for NaN and inf."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""The rows that `dspp fit` learns from: which file or files, in memory or on disk, and those to validate with."""
+"""The training and validation rows of `dspp fit`, in memory or on disk."""
 
 import os
 from collections.abc import Callable
@@ -14,40 +14,40 @@ if TYPE_CHECKING:
     from dspp.settings import Settings
     from dspp.table.table import MemoryTable, Table
 
-MEMORY_SHARE = 6  # a table whose numbers (8 bytes) fill more than a sixth of memory is read from disk
-CGROUP = Path("/sys/fs/cgroup/memory.max")  # the memory a container may use
+MEMORY_SHARE = 6  # a table that would fill more than a sixth of memory, at 8 bytes per cell, is read from disk
+CGROUP = Path("/sys/fs/cgroup/memory.max")  # memory limit of a container
 
 
 def is_on_disk(options: FitOptions) -> bool:
-    """Whether the table is to be read from disk: asked for, in several files, or too large for memory.
+    """Return whether to read the table from disk: on request, if it has several files, or if it is too large.
 
     Raises:
-        InputError: It is, and something else was asked for that needs it in memory; or the other way round.
+        InputError: Another option requires the table in memory, or on disk.
     """
-    from dspp.table.files import TYPED, open_table
-    from dspp.table.joined import is_many
+    from dspp.table.files import TYPED_SUFFIXES, open_table
+    from dspp.table.joined import is_folder_or_pattern
 
     path = options.train
-    wanted = options.on_disk or is_many(path)
-    if not wanted and path.suffix.lower() in TYPED and path.is_file():
+    wanted = options.on_disk or is_folder_or_pattern(path)
+    if not wanted and path.suffix.lower() in TYPED_SUFFIXES and path.is_file():
         file = open_table(path)
         wanted = 8 * (file.num_rows or 0) * len(file.names) > memory_bytes() / MEMORY_SHARE
     if not wanted:
         if options.cache is not None or options.keep_cache:
-            raise InputError("--cache and --keep-cache are for tables read from the disk; add --on-disk")
+            raise InputError("--cache and --keep-cache apply to tables read from disk; add --on-disk")
         return False
     if options.tune:
         raise InputError(
-            f"{path} is read from the disk, where settings cannot be searched; search on a part of it that fits in "
-            "memory, then give the settings found to dspp fit"
+            f"{path}: --tune needs a table in memory, got one on disk; tune on a subset that fits in memory, then pass "
+            "the settings found to dspp fit"
         )
     if options.report is not None and options.validation is None and options.validation_fraction == 0:
-        raise InputError("--report shows rows held out of a table on the disk: leave out --validation-fraction 0")
+        raise InputError("--report needs held-out rows of a table on disk; leave out --validation-fraction 0")
     return True
 
 
 def memory_bytes() -> float:
-    """The memory that this process may use."""
+    """Return the memory available to this process, in bytes."""
     limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
     if CGROUP.is_file() and (text := CGROUP.read_text().strip()).isdecimal():
         limits.append(float(text))
@@ -57,7 +57,7 @@ def memory_bytes() -> float:
 def prepare_rows(
     options: FitOptions, settings: "Settings", on_disk: bool, should_stop: Callable[[], bool] | None = None
 ) -> tuple["Table", "Prepared"]:
-    """The table, and its rows made ready to be trained on."""
+    """Return the table, and its rows prepared for training."""
     from dspp.prepare import OnDisk, prepare
     from dspp.table.files import open_table
     from dspp.table.joined import JoinedTable, open_tables
@@ -83,7 +83,7 @@ def prepare_rows(
 
 
 def _validation(options: FitOptions, table: "Table") -> "MemoryTable | None":
-    """The rows of --validation that have a target, in the types of the training rows."""
+    """Return the rows of --validation that have a target, in the types of the training rows."""
     import pyarrow as pa
 
     from dspp.encoding.encoder import reading_types
@@ -96,12 +96,12 @@ def _validation(options: FitOptions, table: "Table") -> "MemoryTable | None":
     file = open_table(options.validation)
     check_targets(options.validation, file, options.target)
     rows = file.read(reading_types(pa.schema([table.schema.field(name) for name in inputs])))
-    check_columns(options.validation, rows.names, inputs, "which training has")
+    check_columns(options.validation, rows.names, inputs, "as in the training table")
     return split_targets(rows.select([*inputs, *options.target]), options.target)
 
 
 def check_targets(path: Path, table: "Table", targets: list[str]) -> None:
-    """Raise `InputError` unless the table has these columns, each asked for once."""
+    """Raise `InputError` unless the table has these columns and none is repeated."""
     check_columns(path, table.names, targets, "--target")
     if len(set(targets)) < len(targets):
-        raise InputError(f"{path}: got the same --target twice, expected each once")
+        raise InputError(f"{path}: expected each --target once, got {targets}")

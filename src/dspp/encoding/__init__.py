@@ -1,1 +1,1 @@
-"""From columns of any kind to numbers, and from numbers to standardised ones; learned on training rows."""
+"""Encoding of columns of any kind as numbers, and standardisation; both are learned on the training rows."""

@@ -1,4 +1,4 @@
-"""How one column becomes numbers: the kinds that `encoding` describes, but dates, which are in `datetimes`."""
+"""Encodings of one column: numbers, Booleans and categories; dates are in `datetimes`."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -16,16 +16,16 @@ from dspp.errors import InputError
 from dspp.table import arrays
 from dspp.table.messages import Place
 
-MAX_LEVELS: Final = 20  # of a category; rarer ones share a column
-MOST_LEVELS: Final = 64  # that a stored encoder may have, should MAX_LEVELS ever grow
+MAX_LEVELS: Final = 20  # per category; rarer ones share a column
+MOST_LEVELS: Final = 64  # accepted from a file, in case MAX_LEVELS ever grows
 LONGEST_TEXT: Final = 10_000  # characters of a name or level
 
 
-# ---------------------------------------------------------------- what a stored column may hold
+# ---------------------------------------------------------------- checks of the fields
 
 
 def is_short_text(value: object, longest: int = LONGEST_TEXT) -> bool:
-    """Whether this is a string that a table can hold: one with half of a surrogate pair is not."""
+    """Return whether value is a string that can be encoded as UTF-8 (no lone surrogates) and is not too long."""
     try:
         return isinstance(value, str) and len(value) <= longest and bool(value.encode() or True)
     except UnicodeEncodeError:
@@ -37,7 +37,7 @@ def _is_finite(value: object) -> bool:
 
 
 def is_tuple_of_texts(value: object, longest: int, shortest: int = 0) -> bool:
-    """Whether this is a tuple of different strings."""
+    """Return whether value is a tuple of unique strings."""
     return (
         isinstance(value, tuple)
         and shortest <= len(value) <= longest
@@ -61,17 +61,17 @@ CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
 
 @dataclass(frozen=True)
 class Column(ABC):
-    """How one input column is encoded. Making one checks every field, wherever it comes from."""
+    """The encoding of one input column. Every field is checked, as it may come from a file."""
 
     kind: ClassVar[str]
-    checks: ClassVar[Mapping[str, Callable[[Any], bool]]] = CHECKS  # of each field
+    checks: ClassVar[Mapping[str, Callable[[Any], bool]]] = CHECKS  # by field
     name: str
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if not self.checks[field.name](getattr(self, field.name)):
                 got = f"{getattr(self, field.name)!r:.60}"
-                raise InputError(f"column {self.name!r:.60}: {field.name} cannot be {got}; the encoding is damaged")
+                raise InputError(f"column {self.name!r:.60}: got {field.name}={got}; the encoding is damaged")
 
     @property
     @abstractmethod
@@ -81,30 +81,30 @@ class Column(ABC):
     @property
     @abstractmethod
     def how(self) -> str:
-        """What is done to the column, in words."""
+        """A description of the encoding."""
 
     @abstractmethod
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
-        """Write the encoded rows to `out`, which has a column for each feature."""
+        """Write the encoded rows to `out`, which has one column per feature."""
 
-    def has_gaps(self, array: pa.Array, place: Place) -> bool:
-        """Whether a value is missing."""
+    def has_missing(self, array: pa.Array, place: Place) -> bool:
+        """Return whether a value is missing."""
         return False
 
-    def with_gaps(self) -> "Column":
-        """Return the same column with a mark for missing values as its last feature."""
+    def allow_missing(self) -> "Column":
+        """Return the same column with an indicator of missing values as its last feature."""
         change: dict[str, Any] = {"missing": True}
         return replace(self, **change) if hasattr(self, "missing") else self
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """The Arrow type that fits the column best."""
+        """The Arrow type to read the column with."""
         return pa.string()
 
 
 @dataclass(frozen=True)
 class Dropped(Column):
-    """A column that nothing can be learned from."""
+    """A column that is left out."""
 
     kind = "left out"
     reason: str
@@ -121,7 +121,7 @@ class Dropped(Column):
 
 @dataclass(frozen=True)
 class Number(Column):
-    """A column of numbers; a missing one is replaced by `fill`, the training median, and marked."""
+    """A column of numbers; a missing one is replaced by `fill`, the training median, and indicated."""
 
     kind = "number"
     missing: bool
@@ -129,12 +129,12 @@ class Number(Column):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The name itself, and the mark."""
-        return marked(self.name, self.missing)
+        """The name and, if values may be missing, the indicator."""
+        return with_mark(self.name, self.missing)
 
     @property
     def how(self) -> str:
-        """What is done to the numbers."""
+        """A description of the encoding."""
         return "as it is" + (f"; {self.fill:.6g} where missing, and a column that marks it" if self.missing else "")
 
     @property
@@ -142,8 +142,8 @@ class Number(Column):
         """Floating point."""
         return pa.float64()
 
-    def has_gaps(self, array: pa.Array, place: Place) -> bool:
-        """Whether a number is missing."""
+    def has_missing(self, array: pa.Array, place: Place) -> bool:
+        """Return whether a value is missing."""
         return bool(np.isnan(arrays.numbers(array, place)).any())
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
@@ -153,19 +153,19 @@ class Number(Column):
 
 @dataclass(frozen=True)
 class Boolean(Column):
-    """A column of true (1) and false (0); a missing value is 0, and marked."""
+    """A column of true (1) and false (0); missing values become 0 and are indicated."""
 
     kind = "boolean"
     missing: bool
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The name itself, and the mark."""
-        return marked(self.name, self.missing)
+        """The name and, if values may be missing, the indicator."""
+        return with_mark(self.name, self.missing)
 
     @property
     def how(self) -> str:
-        """What is done to true and false."""
+        """A description of the encoding."""
         return "true is 1, false is 0" + ("; 0 where missing, and a column that marks it" if self.missing else "")
 
     @property
@@ -173,8 +173,8 @@ class Boolean(Column):
         """Boolean."""
         return pa.bool_()
 
-    def has_gaps(self, array: pa.Array, place: Place) -> bool:
-        """Whether true or false is missing."""
+    def has_missing(self, array: pa.Array, place: Place) -> bool:
+        """Return whether a value is missing."""
         return bool(np.isnan(arrays.booleans(array, place)).any())
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
@@ -184,13 +184,13 @@ class Boolean(Column):
 
 @dataclass(frozen=True)
 class Category(Column):
-    """A column of levels, compared by their text: a 0/1 column for each, the most frequent level first.
+    """A column of levels, compared as text: one 0/1 column per level, the most frequent first.
 
-    Levels beyond `MAX_LEVELS` share the column "(other)". Missing values, and text that says so (`arrays.MISSING`), are
-    the level "(missing)" if training had any. Two levels alone need one column, 0 for the first and 1 for the second.
+    Levels beyond `MAX_LEVELS` share the column "(other)". Missing values, including those in `arrays.MISSING`, are the
+    level "(missing)" if the training rows had any. Two levels alone need one column: 0 for the first, 1 for the second.
 
-    A level that training did not have counts as "(other)" where that exists. Otherwise it is none of the known ones:
-    zeros everywhere or, where two levels share a column, 0.5, as near to the one as to the other.
+    A level not seen in training counts as "(other)" if that column exists. Otherwise it becomes zeros or, where two
+    levels share a column, 0.5, halfway between them.
     """
 
     kind = "category"
@@ -200,7 +200,7 @@ class Category(Column):
 
     @classmethod
     def fit(cls, name: str, counts: Counter[str], missing: int) -> Column:
-        """Learn from how often each level is in the training rows, and how many rows have none."""
+        """Return the encoding for these counts of levels and of missing values in the training rows."""
         levels = sorted(counts, key=lambda level: (-counts[level], level))
         if len(levels) < 2 and not (levels and missing):
             return Dropped(name, "has the same value in all rows" if levels else "has no values")
@@ -212,13 +212,13 @@ class Category(Column):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The name with each level."""
+        """The name combined with each level."""
         special = ["(other)"] * self.other + ["(missing)"] * self.missing
         return tuple(f"{self.name}={level}" for level in [*self.levels[self._is_pair :], *special])
 
     @property
     def how(self) -> str:
-        """Which levels go where."""
+        """A description of the encoding."""
         if self._is_pair:
             return f"{self.levels[0]!r} is 0, {self.levels[1]!r} is 1"
         special = " and one for rarer ones" * self.other + " and one for missing ones" * self.missing
@@ -228,12 +228,12 @@ class Category(Column):
     def _is_pair(self) -> bool:
         return len(self.levels) == 2 and not self.other and not self.missing
 
-    def has_gaps(self, array: pa.Array, place: Place) -> bool:
-        """Whether a level is missing."""
+    def has_missing(self, array: pa.Array, place: Place) -> bool:
+        """Return whether a value is missing."""
         return bool(arrays.texts(array, place, self.levels).null_count)
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
-        """Write the column of each row's level."""
+        """Write a one in the column of each row's level."""
         text = arrays.texts(array, place, self.levels)
         absent = text.is_null().to_numpy(zero_copy_only=False)
         check_missing(absent, self.missing, place)
@@ -247,18 +247,18 @@ class Category(Column):
         out[:] = found[:, None] == np.arange(out.shape[1])
 
 
-# ---------------------------------------------------------------- what they share
+# ---------------------------------------------------------------- shared by the kinds
 
 
-def marked(name: str, missing: bool) -> tuple[str, ...]:
-    """Return the name of a column and, if values may be `missing`, that of its mark."""
+def with_mark(name: str, missing: bool) -> tuple[str, ...]:
+    """Return the name of a column and, if values may be missing, the name of its indicator."""
     return (name, f"{name} is missing") if missing else (name,)
 
 
 def write(
     values: Float[np.ndarray, " n"], fill: float, missing: bool, out: Float[np.ndarray, "n F"], place: Place
 ) -> None:
-    """Write values to the first column with `fill` for NaN and, if `missing` ones are expected, a mark to the last."""
+    """Write values to the first column, with `fill` for NaN, and the indicator of missing values to the last."""
     known = np.isfinite(values)
     if not known.all():
         arrays.check_finite(values, place)
@@ -270,9 +270,9 @@ def write(
 
 
 def check_missing(absent: Bool[np.ndarray, " n"], expected: bool, place: Place) -> None:
-    """Raise `InputError` for the first absent value, unless such were `expected`."""
+    """Raise `InputError` for the first missing value, unless missing values are `expected`."""
     if not expected and absent.any():
         raise place.error(
-            "a value is missing, but training had none in this column; fill it in or train with missing values",
+            "expected a value, as in all training rows, got none; fill it in, or train on rows with missing values",
             int(np.argmax(absent)),
         )

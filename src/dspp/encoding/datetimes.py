@@ -1,4 +1,4 @@
-"""Columns of dates and times: days since the first training row, and the cycles of day, week and year."""
+"""Encoding of dates and times: days since the first training row, and daily, weekly and yearly cycles."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float, Int
 
-from dspp.encoding.columns import CHECKS, Column, is_tuple_of_texts, marked, write
+from dspp.encoding.columns import CHECKS, Column, is_tuple_of_texts, with_mark, write
 from dspp.table import arrays
 from dspp.table.messages import Place
 
@@ -20,7 +20,7 @@ def _season(micros: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     return np.asarray((date - date.astype("datetime64[Y]")).astype(np.float64) / 365.25)
 
 
-# The share of its round, from 0 to 1, that a moment has done. 1970-01-01 was a Thursday: +3 starts weeks on Mondays.
+# The phase of each cycle, from 0 to 1. 1970-01-01 was a Thursday: +3 starts weeks on Mondays.
 _CYCLES: Final = {
     "hour": lambda micros: micros % DAY / DAY,
     "weekday": lambda micros: (micros // DAY + 3) % 7 / 7,
@@ -36,7 +36,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
 
 @dataclass(frozen=True)
 class Datetime(Column):
-    """A column of dates or times: days since `origin`, and the cycles in which the training rows vary."""
+    """A column of dates or times: days since `origin`, and the cycles along which the training rows vary."""
 
     kind = "datetime"
     checks = _CHECKS
@@ -49,33 +49,33 @@ class Datetime(Column):
     def since(
         cls, name: str, missing: bool, origin: int, micros: Int[np.ndarray, " N"], cycles: tuple[str, ...]
     ) -> Column:
-        """Count days from `origin`; the median of `micros` stands for missing moments."""
+        """Count days from `origin`; missing values are replaced by the median of `micros`."""
         return cls(name, missing, float(np.median(_days(micros, origin))), origin, cycles)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The days, each cycle's pair, and the mark."""
+        """The days, sine and cosine of each cycle, and the indicator of missing values."""
         waves = [f"{self.name}: {cycle}, {wave}" for cycle in self.cycles for wave in ("sin", "cos")]
-        return (f"{self.name} (days)", *waves, *marked(self.name, self.missing)[1:])
+        return (f"{self.name} (days)", *waves, *with_mark(self.name, self.missing)[1:])
 
     @property
     def how(self) -> str:
-        """Which moment is zero, and which cycles there are."""
+        """A description of the encoding."""
         cycles = f", and the cycles of {', '.join(self.cycles)}" if self.cycles else ""
         filled = f"; {self.fill:.6g} days where missing, and a column that marks it" if self.missing else ""
         return f"days since {np.datetime64(self.origin, 'us').astype('datetime64[s]')} UTC{cycles}{filled}"
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Microseconds without a zone, which are UTC here."""
+        """Microseconds without a zone, taken as UTC."""
         return pa.timestamp("us")
 
-    def has_gaps(self, array: pa.Array, place: Place) -> bool:
-        """Whether a moment is missing."""
+    def has_missing(self, array: pa.Array, place: Place) -> bool:
+        """Return whether a value is missing."""
         return bool(arrays.datetimes(array, place)[1].any())
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
-        """Write the days, the waves and the mark."""
+        """Write the days, the cycles and the indicator."""
         micros, absent = arrays.datetimes(array, place)
         write(np.where(absent, np.nan, _days(micros, self.origin)), self.fill, self.missing, out, place)
         for i, cycle in enumerate(self.cycles):

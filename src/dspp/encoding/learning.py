@@ -1,8 +1,8 @@
-"""Learning how to encode a column from its values, which may come piece by piece: what is kept does not grow.
+"""Learning the encoding of a column from its values, which may arrive in batches.
 
-A whole table and a stream of the same rows teach the same, but for two things of a stream longer than the bounds here:
-the value that stands for missing ones is the median of a random sample, and of a category with very many levels the
-rare ones are forgotten on the way.
+A whole table and a stream of the same rows give the same encoding, with two exceptions for streams that exceed the
+bounds below: missing values are replaced by the median of a random sample, and rare levels of a category with very many
+levels are forgotten on the way.
 """
 
 from abc import ABC, abstractmethod
@@ -19,18 +19,18 @@ from pyarrow import types
 from dspp.encoding.columns import MAX_LEVELS, Boolean, Category, Column, Dropped, Number
 from dspp.encoding.datetimes import DAY, Datetime
 from dspp.table import arrays
-from dspp.table.messages import Place, listed
+from dspp.table.messages import Place, join_names
 
-MOST_VALUES: Final = 100_000  # of a stream, to take the median of
-MOST_COUNTED: Final = 100_000  # levels of a category in a stream
+MOST_VALUES: Final = 100_000  # sampled from a stream for the median
+MOST_COUNTED: Final = 100_000  # levels of a category in a stream that are counted that are counted
 
 
 class Learner(ABC):
-    """What has been seen of one column.
+    """The statistics of one column.
 
     Args:
-        name: of the column.
-        bounded: whether what is kept must not grow with the rows.
+        name: The name of the column.
+        bounded: Whether memory must not grow with the number of rows.
     """
 
     def __init__(self, name: str, bounded: bool) -> None:
@@ -38,34 +38,34 @@ class Learner(ABC):
 
     @abstractmethod
     def add(self, array: pa.Array, place: Place) -> None:
-        """See more rows.
+        """Update the statistics with more rows.
 
         Raises:
-            InputError: A value cannot be used; the error names it.
+            InputError: A value is not valid; the error names it.
         """
 
     @abstractmethod
     def column(self) -> Column:
-        """How to encode what was seen."""
+        """Return the encoding of the rows seen so far."""
 
     def hint(self) -> str:
-        """What the user should know of the values, or nothing."""
+        """Return advice to the user about the values, or an empty string."""
         return ""
 
 
-def learner_of(name: str, arrow: pa.DataType, bounded: bool = False) -> Learner:
-    """What learns a column of this Arrow type."""
+def make_learner(name: str, arrow: pa.DataType, bounded: bool = False) -> Learner:
+    """Return the learner for a column of this Arrow type."""
     if types.is_dictionary(arrow) and arrays.kind_of(arrow):
         return CategoryLearner(name, bounded, is_text=False)
     return LEARNERS.get(arrays.kind_of(arrow), UnknownLearner)(name, bounded)
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- statistics
 
 
 @dataclass
 class Range:
-    """How many rows there were, how many of them had a value, and the least and the greatest of these."""
+    """The number of rows, the number of known values, and their minimum and maximum."""
 
     rows: int = 0
     known: int = 0
@@ -73,7 +73,7 @@ class Range:
     high: Any = -np.inf
 
     def add(self, known: Shaped[np.ndarray, " n"], rows: int) -> None:
-        """See the values that so many rows had."""
+        """Add the known values of `rows` rows."""
         self.rows += rows
         self.known += len(known)
         if len(known):
@@ -81,12 +81,12 @@ class Range:
 
     @property
     def missing(self) -> bool:
-        """Whether a row had no value."""
+        """Whether a value is missing."""
         return self.known < self.rows
 
     @property
-    def nothing_to_learn(self) -> str:
-        """Why a column has nothing to teach, or nothing if it has; one row alone does not show that it has not."""
+    def reason_to_drop(self) -> str:
+        """Why the column is not informative, or an empty string; a single row is not enough to tell."""
         if not self.known:
             return "has no values"
         same = 1 < self.known == self.rows and self.low == self.high
@@ -94,38 +94,38 @@ class Range:
 
 
 class Sample:
-    """Values of which `most` are kept, each with the same chance: those that draw the smallest numbers."""
+    """A uniform random sample of at most `most` values: those with the smallest random numbers."""
 
     def __init__(self, most: int | None) -> None:
         self._most, self._limit = most, np.inf
         self._random = None if most is None else np.random.default_rng(0)
         self._values: list[Shaped[np.ndarray, " _"]] = []
         self._draws: list[Shaped[np.ndarray, " _"]] = []
-        self._held = 0
+        self._size = 0
 
     def add(self, values: Shaped[np.ndarray, " n"]) -> None:
-        """See more values."""
-        self._held += len(values)
+        """Add more values."""
+        self._size += len(values)
         if self._random is not None:
             draws = self._random.random(len(values))
             kept = draws < self._limit
-            self._held += int(kept.sum()) - len(values)
+            self._size += int(kept.sum()) - len(values)
             values = values[kept]
             self._draws.append(draws[kept])
         self._values.append(values)
-        if self._most is not None and self._held > 2 * self._most:
+        if self._most is not None and self._size > 2 * self._most:
             self._thin(self._most)
 
     def values(self) -> Shaped[np.ndarray, " _"]:
-        """Those kept."""
-        if self._most is not None and self._held > self._most:
+        """Return the sample."""
+        if self._most is not None and self._size > self._most:
             self._thin(self._most)
         return np.concatenate(self._values)
 
     def _thin(self, most: int) -> None:
         values, draws = np.concatenate(self._values), np.concatenate(self._draws)
         kept = np.sort(np.argpartition(draws, most)[:most])
-        self._values, self._draws, self._held = [values[kept]], [draws[kept]], most
+        self._values, self._draws, self._size = [values[kept]], [draws[kept]], most
         self._limit = self._draws[0].max()
 
 
@@ -133,14 +133,14 @@ class Sample:
 
 
 class NumberLearner(Learner):
-    """Numbers: whether some are missing, and the median."""
+    """Learns whether numbers are missing, and their median."""
 
     def __init__(self, name: str, bounded: bool) -> None:
         super().__init__(name, bounded)
         self.range, self.sample = Range(), Sample(MOST_VALUES if bounded else None)
 
     def add(self, array: pa.Array, place: Place) -> None:
-        """See more numbers."""
+        """Update the statistics with more numbers."""
         values = arrays.numbers(array, place)
         arrays.check_finite(values, place)
         known = values[~np.isnan(values)]
@@ -148,33 +148,33 @@ class NumberLearner(Learner):
         self.sample.add(known)
 
     def column(self) -> Column:
-        """A number, or nothing to learn from."""
-        if reason := self.range.nothing_to_learn:
+        """Return the encoding."""
+        if reason := self.range.reason_to_drop:
             return Dropped(self.name, reason)
-        median = float(2 * np.median(self.sample.values() / 2))  # halved: 1e308 + 1e308 is no inf
+        median = float(2 * np.median(self.sample.values() / 2))  # halved, as 1e308 + 1e308 is inf
         return Number(self.name, self.range.missing, median)
 
 
 class BooleanLearner(Learner):
-    """True and false: whether some are missing."""
+    """Learns whether Booleans are missing."""
 
     def __init__(self, name: str, bounded: bool) -> None:
         super().__init__(name, bounded)
         self.range = Range()
 
     def add(self, array: pa.Array, place: Place) -> None:
-        """See more of them."""
+        """Update the statistics with more Booleans."""
         values = arrays.numbers(array, place)
         self.range.add(values[~np.isnan(values)], len(values))
 
     def column(self) -> Column:
-        """A boolean, or nothing to learn from."""
-        reason = self.range.nothing_to_learn
+        """Return the encoding."""
+        reason = self.range.reason_to_drop
         return Dropped(self.name, reason) if reason else Boolean(self.name, self.range.missing)
 
 
 class DatetimeLearner(Learner):
-    """Dates and times: their range, their median, and the cycles in which they vary."""
+    """Learns the range and the median of dates and times, and the cycles along which they vary."""
 
     def __init__(self, name: str, bounded: bool) -> None:
         super().__init__(name, bounded)
@@ -183,7 +183,7 @@ class DatetimeLearner(Learner):
         self.sample = Sample(MOST_VALUES if bounded else None)
 
     def add(self, array: pa.Array, place: Place) -> None:
-        """See more moments."""
+        """Update the statistics with more dates."""
         micros, missing = arrays.datetimes(array, place)
         known: Int[np.ndarray, " n"] = micros[~missing]
         self.range.add(known, len(micros))
@@ -192,8 +192,8 @@ class DatetimeLearner(Learner):
         self.sample.add(known)
 
     def column(self) -> Column:
-        """A datetime, or nothing to learn from."""
-        if reason := self.range.nothing_to_learn:
+        """Return the encoding."""
+        if reason := self.range.reason_to_drop:
             return Dropped(self.name, reason)
         varies = {
             "hour": bool(self.time_of_day.low < self.time_of_day.high),
@@ -205,10 +205,10 @@ class DatetimeLearner(Learner):
 
 
 class CategoryLearner(Learner):
-    """Levels: how often each is there.
+    """Counts the levels of a category.
 
-    In a stream, once `MOST_COUNTED` levels have been seen, a column in which most values were new until then is text
-    to be left out; of another, the rarer half of the levels is forgotten.
+    In a stream with more than `MOST_COUNTED` levels, a column in which most values so far were new is left out as text;
+    otherwise the rarer half of the levels is forgotten.
     """
 
     def __init__(self, name: str, bounded: bool, is_text: bool = True) -> None:
@@ -217,7 +217,7 @@ class CategoryLearner(Learner):
         self.too_many: Dropped | None = None
 
     def add(self, array: pa.Array, place: Place) -> None:
-        """Count more rows."""
+        """Count the levels of more rows."""
         if self.too_many is None:
             counts = count_levels(array, place)
             self.missing += counts.pop(None, 0)
@@ -226,11 +226,11 @@ class CategoryLearner(Learner):
                 self._forget()
 
     def column(self) -> Column:
-        """A category, or nothing to learn from."""
+        """Return the encoding."""
         return self.too_many or Category.fit(self.name, self.counts, self.missing)
 
     def hint(self) -> str:
-        """Whether the text looks like numbers or dates."""
+        """Return advice if the text looks like numbers or dates."""
         return _text_hint(list(self.counts)) if self.is_text else ""
 
     def _forget(self) -> None:
@@ -244,17 +244,17 @@ class CategoryLearner(Learner):
 
 
 class UnknownLearner(Learner):
-    """A type that has no encoding, which does not matter as long as there are no values."""
+    """A column of a type without an encoding, which is accepted only if it has no values."""
 
     def add(self, array: pa.Array, place: Place) -> None:
-        """See that there are none."""
+        """Raise `InputError` unless all values are missing."""
         if array.null_count < len(array):
             raise place.error(
-                f"got {array.type}, which cannot be encoded. Turn it into numbers, text or dates, or leave it out."
+                f"expected numbers, text, dates or Booleans, got {array.type}; convert or drop the column"
             )
 
     def column(self) -> Column:
-        """Nothing to learn from."""
+        """Return a dropped column."""
         return Dropped(self.name, "has no values")
 
 
@@ -267,22 +267,22 @@ LEARNERS: Final[dict[str, type[Learner]]] = {
 
 
 def count_levels(array: pa.Array, place: Place) -> Counter[Any]:
-    """How often each level is there; None is a missing one."""
+    """Return the count of each level; None stands for missing values."""
     pairs = pc.value_counts(arrays.texts(array, place)).to_pylist()
     return Counter({pair["values"]: pair["counts"] for pair in pairs})
 
 
 def _text_hint(levels: list[str]) -> str:
-    """Return what to do about text that is really numbers or dates, or nothing."""
+    """Return advice about text that looks like numbers or dates, or an empty string."""
     text, sample = pa.array(levels, pa.string()), levels[:1000]
-    if not levels or arrays.casts(text, pa.float64()):
+    if not levels or arrays.can_cast(text, pa.float64()):
         return "its values are numbers as text; convert them if they are amounts" if levels else ""
-    odd = [level for level in sample if not arrays.casts(pa.array([level]), pa.float64())]
+    odd = [level for level in sample if not arrays.can_cast(pa.array([level]), pa.float64())]
     if len(odd) <= len(sample) / 10:
         odd = odd or [levels[arrays.first_failure(text, pa.float64())]]
-        return f"most of its values are numbers, but not {listed(odd, 3):.200}; correct these or clear them"
-    if arrays.casts(pc.replace_substring(text, ",", ""), pa.float64()):
+        return f"most of its values are numbers, but not {join_names(odd, 3):.200}; correct these or clear them"
+    if arrays.can_cast(pc.replace_substring(text, ",", ""), pa.float64()):
         return "its values are numbers with commas; write 1.5 for 1,5 and 1500 for 1,500"
-    if any(arrays.casts(reading, kind) for reading, kind in arrays.datetime_readings(text)):
+    if any(arrays.can_cast(reading, kind) for reading, kind in arrays.datetime_readings(text)):
         return "its values are dates as text; convert them to dates"
     return ""

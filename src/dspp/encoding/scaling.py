@@ -1,4 +1,4 @@
-"""Scaling to zero mean and unit spread, column by column."""
+"""Standardisation of columns to zero mean and unit variance."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from dspp.table.messages import Place
 
-# A column whose spread is below this share of its magnitude differs by rounding only.
+# A column whose spread is below this share of its magnitude varies by rounding only.
 ROUNDING = 16 * np.finfo(np.float64).eps
 
 
@@ -18,10 +18,10 @@ ROUNDING = 16 * np.finfo(np.float64).eps
 class Standardizer:
     """The map x ↦ (x - mean) / scale.
 
-    A constant column has no spread to divide by; its scale is 1, so it becomes a column of zeros.
+    The scale of a constant column is 1, so that it becomes a column of zeros.
 
     Attributes:
-        mean: The mean of each column, or of the one column of a 1-D array.
+        mean: The mean of each column, or of a 1-D array.
         scale: The standard deviation (divisor N) of the same.
     """
 
@@ -30,12 +30,12 @@ class Standardizer:
 
     @classmethod
     def fit(cls, array: Float[np.ndarray, " N *D"]) -> Self:
-        """Take the statistics of these rows. Give training rows only: others would leak into the model."""
+        """Compute the statistics of these rows. Pass training rows only: others would leak into the model."""
         magnitude = np.abs(array).max(axis=0)
         unit = _unit(magnitude)
         scaled = array / unit
         mean = scaled.mean(axis=0)
-        mean = mean + (scaled - mean).mean(axis=0)  # what the first pass lost beside an offset of 1e8
+        mean = mean + (scaled - mean).mean(axis=0)  # corrects the rounding of the first pass beside an offset of 1e8
         std = np.sqrt(np.square(scaled - mean).mean(axis=0))
         return cls._of(mean * unit, std * unit, magnitude)
 
@@ -57,49 +57,49 @@ def standardise(
     names: Sequence[str] | None,
     place: Place,
 ) -> Float[np.ndarray, "N ..."]:
-    """Inputs or targets on the scale of the training rows.
+    """Return inputs or targets in standardised units.
 
     Args:
         rows: The inputs (N, D), or the targets (N,) or (N, T), NaN where not observed.
-        scale: Of the training rows.
-        dtype: Of the model, whose numbers must stay finite.
-        names: Of the columns.
-        place: Where the rows stand, for errors.
+        scale: The standardizer of the training rows.
+        dtype: The dtype of the model.
+        names: The names of the columns.
+        place: The place of the rows, for errors.
 
     Raises:
-        InputError: One lies farther out than a thousandth of where its square leaves the model's dtype.
+        InputError: A value exceeds a thousandth of the number whose square overflows the dtype.
     """
     farthest = math.sqrt(np.finfo(dtype).max) / 1000
-    with np.errstate(over="ignore"):  # what leaves float64 is reported
+    with np.errstate(over="ignore"):  # overflow is reported below
         scaled: Float[np.ndarray, "N ..."] = scale.transform(rows)
     far = np.argwhere(np.abs(scaled) > farthest)
     if len(far):
         at = tuple(far[0].tolist())
         d = at[1] if len(at) > 1 else 0
         raise place.of(str(d) if names is None else names[d]).error(
-            f"got {rows[at]:g}, {scaled[at]:.2g} standard deviations from the mean of the training rows, expected less "
-            "for numbers to stay finite; if it marks a missing value, clear it",
+            f"expected a value within {farthest:.2g} standard deviations of the training mean, got {rows[at]:g}, which "
+            f"is {abs(scaled[at]):.2g} away; if it stands for a missing value, clear it",
             at[0],
         )
     return scaled
 
 
 class RunningScale:
-    """The `Standardizer` of rows that come piece by piece; NaN is no value.
+    """Computes the `Standardizer` of rows that arrive in batches; NaN is ignored.
 
-    Equal to that of all rows at once but for rounding: means and sums of squares are merged as in Chan, Golub & LeVeque
-    (1979). They are of differences to the mean of the first piece, so that an offset of 1e8 costs no digits, in units
-    of a power of two near the largest number so far, so that 1e200² is no inf.
+    The result equals that of all rows at once up to rounding: means and sums of squares are merged as in Chan, Golub &
+    LeVeque (1979). They are taken relative to the mean of the first batch, so that an offset of 1e8 costs no digits,
+    and in units of a power of two near the largest number so far, so that 1e200² does not overflow.
 
     Args:
-        num_columns: Of each piece.
+        num_columns: The number of columns of each batch.
     """
 
     def __init__(self, num_columns: int) -> None:
         self._count, self._origin, self._mean, self._squares, self._magnitude = np.zeros((5, num_columns))
 
     def add(self, array: Float[np.ndarray, "n D"]) -> None:
-        """See more rows."""
+        """Update the statistics with more rows."""
         known = ~np.isnan(array)
         count, before = known.sum(axis=0), self._count
         self._grow(np.max(np.abs(array), axis=0, initial=0, where=known))
@@ -116,18 +116,18 @@ class RunningScale:
         self._mean += (mean - self._mean) * share
 
     def _grow(self, magnitude: Float[np.ndarray, " D"]) -> None:
-        """Take the unit of a larger number."""
+        """Rescale the statistics to the unit of a larger magnitude."""
         magnitude = np.maximum(self._magnitude, magnitude)
         shrink = np.where(self._count > 0, _unit(self._magnitude) / _unit(magnitude), 1.0)
         self._mean, self._squares, self._magnitude = self._mean * shrink, self._squares * shrink**2, magnitude
 
     def result(self) -> Standardizer:
-        """The scale of what was seen."""
+        """Return the standardizer of the rows seen so far."""
         unit = _unit(self._magnitude)
         std = np.sqrt(self._squares / np.maximum(self._count, 1))
         return Standardizer._of(self._origin + self._mean * unit, std * unit, self._magnitude)
 
 
 def _unit(magnitude: Float[np.ndarray, "*D"]) -> Float[np.ndarray, "*D"]:
-    """A power of two near it: dividing by that rounds nothing, and then 1e200² is no inf."""
+    """Return a power of two near the magnitude: dividing by it is exact, and 1e200² then does not overflow."""
     return np.asarray(np.ldexp(1.0, np.frexp(magnitude)[1] - 1))

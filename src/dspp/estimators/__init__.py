@@ -1,8 +1,8 @@
-"""The front door: scikit-learn estimators that take a table and give distributions in its own units.
+"""Scikit-learn estimators that predict distributions in the units of the target.
 
-One class does the work (`regressor.py`); each model of the paper is a subclass that names its preset, and
-`PresetRegressor` takes the name of any preset, such as one of your own. Data frames (pandas, polars, Arrow) may hold
-numbers, booleans, strings, dates and missing values; arrays hold numbers.
+`Regressor` implements them all; each model of the paper is a subclass that names its preset, and `PresetRegressor`
+takes the name of any preset, such as your own. Data frames (pandas, polars, Arrow) may contain numbers, Booleans,
+strings, dates and missing values; arrays contain numbers.
 """
 
 from dataclasses import asdict, dataclass
@@ -63,7 +63,7 @@ class BPDGPRegressor(Regressor):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PresetRegressor(Regressor):
-    """The model of any preset by its name: `PresetRegressor(preset="mine")`, once "mine" is registered in `PRESETS`."""
+    """The estimator of any preset: `PresetRegressor(preset="mine")` if "mine" is registered in `PRESETS`."""
 
     preset: str = "dspp"
 
@@ -83,11 +83,11 @@ ESTIMATORS: dict[str, type[Regressor]] = {
 
 
 def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
-    """The estimator that `save` wrote. Nothing in the file is executed.
+    """Load an estimator written by `save`. Nothing in the file is executed.
 
     Args:
-        path: the file.
-        features: the module that stood in front, if it was one of your own: a file holds numbers, not code.
+        path: The file.
+        features: Your own feature module, if the model has one: the file contains its weights, not its code.
 
     Raises:
         ModelFileError: there is no such file, or it is not one of ours, or it is damaged, or a part or preset that it
@@ -101,9 +101,9 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
 
 
 def from_fitted(fitted: Fitted) -> Regressor:
-    """The estimator of the class of the first member, with the parameters that it was fitted with."""
+    """Return the estimator of a fitted model, of the class of its first member, with its parameters."""
     name, params = fitted.members[0].spec.name, fitted.params
-    PRESETS[name.removeprefix("nn+")]  # or an error: without it the estimator could not be fitted again
+    PRESETS[name.removeprefix("nn+")]  # raises if unknown: the estimator could not be refitted
     if params is None:  # these hold the sizes of the network that nn+ stands for
         name, params = name.removeprefix("nn+"), _reconstruct(fitted)
     known = Regressor._get_param_names()
@@ -111,12 +111,12 @@ def from_fitted(fitted: Fitted) -> Regressor:
 
 
 def from_preset(name: str, **params: Any) -> Regressor:
-    """The estimator of a preset, not fitted: of the class that is named after it, if there is one."""
+    """Return the unfitted estimator of a preset, of its own class if there is one."""
     return ESTIMATORS[name](**params) if name in ESTIMATORS else PresetRegressor(preset=name, **params)
 
 
 def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
-    """The estimator as if it had been fitted to this model."""
+    """Return the estimator with the attributes that fitting this model would have set."""
     estimator.fitted_ = fitted
     estimator.n_features_in_ = fitted.num_inputs
     if fitted.encoder is not None:
@@ -126,19 +126,21 @@ def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
 
 
 def _from_json(value: Any) -> Any:
-    """A parameter from JSON, where tuples are lists."""
+    """Convert a list, as JSON stores tuples, back to a tuple."""
     if isinstance(value, dict):
         return {name: _from_json(part) for name, part in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 
 def _reconstruct(fitted: Fitted) -> dict[str, Any]:
-    """The parameters behind a model file that does not hold them: what differs from the preset."""
+    """Return the parameters for a model file that does not store them: those that differ from the preset."""
     spec, train = fitted.members[0].spec, fitted.members[0].train
     usual = preset(spec.name)
-    model = _changed(spec.model, usual.model) | _changed(spec.objective, usual.objective)
+    model = _differences(spec.model, usual.model) | _differences(spec.objective, usual.objective)
     known = Regressor._get_param_names()
-    further = {name: value for name, value in _changed(train, TrainConfig()).items() if name not in (*known, "seed")}
+    further = {
+        name: value for name, value in _differences(train, TrainConfig()).items() if name not in (*known, "seed")
+    }
     return {name: value for name, value in model.items() if name in known} | {
         "model_settings": {name: value for name, value in model.items() if name not in known} or None,
         "features": spec.model.features or None,
@@ -153,7 +155,7 @@ def _reconstruct(fitted: Fitted) -> dict[str, Any]:
     }
 
 
-def _changed(settings: Any, usual: Any) -> dict[str, Any]:
-    """The fields that differ from the usual ones, but for a network's sizes, which are a parameter of their own."""
+def _differences(settings: Any, usual: Any) -> dict[str, Any]:
+    """Return the fields that differ, except the network sizes, which are a parameter of their own."""
     pairs = zip(asdict(settings).items(), asdict(usual).values(), strict=True)
     return {name: value for (name, value), other in pairs if value != other and name != "features"}

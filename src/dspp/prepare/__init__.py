@@ -1,7 +1,7 @@
-"""From a table to rows that a model can be trained on: checks, split, encoding, scales, notes; once for everybody.
+"""Preparation of a table for training: checks, split, encoding, standardisation and notes.
 
-A table in memory is split at random (`memory`). One that may be larger than memory is read in three passes and its rows
-are written to a cache (`disk`); it chooses the rows to hold out in its own way, which needs no second reading.
+A table in memory is split at random (`memory`). A table that may be larger than memory is read in three passes and its
+rows are written to a cache (`disk`); held-out rows are drawn by number, so that no extra pass is needed.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,21 +28,21 @@ def prepare(
     disk: OnDisk | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Prepared:
-    """Make a table ready to be trained on. Only training rows teach the encoding and the scales.
+    """Prepare a table for training. Encoding and scales are learned on the training rows only.
 
     Args:
-        table: The rows; without `targets`, they come with theirs.
-        settings: What is held out, the seed, the dtype, whether progress is shown, and the checkpoint.
+        table: The rows, with targets unless `targets` names them.
+        settings: The fractions to hold out, the seed, the dtype, the checkpoint, and whether to show progress.
         targets: The columns to predict.
-        drop: Columns not to learn from.
-        validation: Rows with targets that choose the best epoch; None: some are held out.
-        disk: How to keep the rows of a table that may be larger than memory; None: it is read into memory.
-        should_stop: Asked after each batch read from disk.
+        drop: Columns to leave out.
+        validation: Rows with targets for choosing the best epoch; None: some rows are held out.
+        disk: Options for a table that may be larger than memory; None: read it into memory.
+        should_stop: Called after each batch read from disk.
 
     Raises:
-        InputError: A file is damaged, has changed, or does not fit the others; a column or value cannot be used; or the
-            disk is full. Nothing half-written is left.
-        TrainingInterrupted: `should_stop` said so.
+        InputError: A file is damaged, has changed or does not match the others; a column or value is not valid; or the
+            disk is full. No partial file is left.
+        TrainingInterrupted: `should_stop` returned True.
     """
     if disk is not None:
         assert isinstance(table, JoinedTable)
@@ -50,5 +50,5 @@ def prepare(
     rows = table.read()
     labelled = split_targets(rows, targets, drop) if targets else rows
     if targets and not labelled.names:
-        raise InputError(f"{table.where}: no column is left to learn from")
+        raise InputError(f"{table.where}: expected at least one input column, got none; drop fewer columns")
     return prepare_in_memory(labelled, settings, validation, len(rows))

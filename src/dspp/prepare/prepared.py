@@ -1,4 +1,4 @@
-"""What preparing a table leaves: rows as training reads them, and everything learned on the way."""
+"""A prepared table: rows in the form that training reads, and everything learned from them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,15 +24,15 @@ from dspp.training.cache import RowCache
 from dspp.training.disk import DiskRows
 from dspp.training.rows import Rows
 
-LARGEST_SCALE = 1e150  # of a target: float64 ends at the square of a little more
-OWN_NAMES = {"X": "y", "X_val": "y_val"}  # what errors call targets that came apart from their rows
+LARGEST_SCALE = 1e150  # of a target: the square of a larger one overflows float64
+OWN_NAMES = {"X": "y", "X_val": "y_val"}  # the names of targets passed separately, for errors
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A table that is ready to be trained on, once for all models that learn from it.
+    """A table prepared for training, which several models can share.
 
-    Use it as a context manager where its rows are on disk: they are removed at the end.
+    Use it as a context manager: at the end, rows on disk are removed.
 
     Attributes:
         train: Training rows, encoded and standardised: in memory in float64, or in a cache.
@@ -77,52 +77,52 @@ class Prepared:
 
     @property
     def num_rows(self) -> int:
-        """How many rows are trained on."""
+        """The number of training rows."""
         return len(self.train) if isinstance(self.train, Rows) else self.train.num_rows
 
     def source(
         self, spec: Spec, config: TrainConfig, reading: Mapping[str, int]
     ) -> AbstractContextManager[Rows | DiskRows]:
-        """The training rows as training reads them, open as long as the block lasts; see `DiskRows` for `reading`."""
+        """Open the training rows for the duration of a block; see `DiskRows` for `reading`."""
         if isinstance(self.train, Rows):
             return nullcontext(self.train)
         return DiskRows(self.train, spec, config, **reading)
 
 
-def held_out_rows(
+def standardise_rows(
     table: MemoryTable, encoder: TableEncoder | None, scale_X: Standardizer, codec: Codec, dtype: str
 ) -> Rows:
-    """Rows held out as the model sees them.
+    """Return held-out rows, encoded and standardised.
 
     Raises:
-        InputError: A number lies too far out for the model's dtype.
+        InputError: A number is too large for the model's dtype.
     """
     if not len(table):
-        return rows_of(np.empty((0, len(scale_X.mean))), np.empty((0, len(codec.scale.mean))))
+        return to_rows(np.empty((0, len(scale_X.mean))), np.empty((0, len(codec.scale.mean))))
     names = None if encoder is None else encoder.feature_names
     X = encode(table, encoder)
     check_width(X, len(scale_X.mean))
     X = standardise(X, scale_X, dtype, names, table.place)
     y = codec.real(table.targets, table.target_names, target_place(table))
-    return rows_of(X, standardise(y, codec.scale, dtype, table.target_names, target_place(table)))
+    return to_rows(X, standardise(y, codec.scale, dtype, table.target_names, target_place(table)))
 
 
 def target_place(table: MemoryTable) -> Place:
-    """Where the targets of a table stand, for errors."""
+    """Return the place of the targets of a table, for errors."""
     return table.place.at(OWN_NAMES.get(table.where, table.where))
 
 
-def rows_of(X: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N T"]) -> Rows:
-    """Rows in float64, in memory."""
+def to_rows(X: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N T"]) -> Rows:
+    """Return float64 rows in memory."""
     return Rows(torch.from_numpy(np.ascontiguousarray(X)), torch.from_numpy(np.ascontiguousarray(y)))
 
 
 def check_scale(codec: Codec, names: Sequence[str], where: str) -> None:
-    """Raise `InputError` for a target whose variance leaves float64."""
+    """Raise `InputError` for a target whose mean or variance overflows float64."""
     for name, mean, scale in zip(names, codec.scale.mean, codec.scale.scale, strict=True):
         if not (abs(mean) <= LARGEST_SCALE and 1 / LARGEST_SCALE <= scale <= LARGEST_SCALE):
             raise InputError(
-                f"{OWN_NAMES.get(where, where)}: column {name!r} has the mean {mean:.3g} and the spread {scale:.3g}, "
-                f"expected both below {LARGEST_SCALE:g} and a spread above {1 / LARGEST_SCALE:g}; remove stray values, "
-                "or use other units"
+                f"{OWN_NAMES.get(where, where)}: column {name!r}: expected a mean below {LARGEST_SCALE:g} and a "
+                f"standard deviation from {1 / LARGEST_SCALE:g} to {LARGEST_SCALE:g}, got {mean:.3g} and {scale:.3g}; "
+                "remove outliers, or use other units"
             )

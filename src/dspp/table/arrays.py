@@ -1,4 +1,4 @@
-"""The columns of an Arrow table as numpy arrays: numbers, booleans, dates; and text read as any of them."""
+"""Conversion of Arrow columns to NumPy arrays: numbers, booleans, dates, and text parsed as any of these."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,38 +11,38 @@ from pyarrow import types
 
 from dspp.table.messages import Place, first_line
 
-# What people write for a value they do not have, and what it is here wherever it comes from: a cell of a CSV file, or
-# text in a data frame, a Parquet or an Arrow file. A column of text keeps "none", which may mean "no garage".
+# Text that stands for a missing value, in CSV files as well as in text columns of data frames, Parquet and Arrow files.
+# The word "none" is kept, as it may mean "no garage".
 MISSING: Final = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None")
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-# With and without a time zone; nanoseconds only where microseconds fail, as they end in the year 2262.
+# With and without a time zone. Nanoseconds come second because their range ends in the year 2262.
 _TIMESTAMPS = [pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC")]
-_CALLED = {"double": "a number", "bool": "true or false", "int64": "a whole number"}
+_NAMES = {"double": "a number", "bool": "true or false", "int64": "a whole number"}
 
 
-def decoded(array: pa.Array) -> pa.Array:
-    """Return the values of a column of categories, any other as it is."""
+def decode(array: pa.Array) -> pa.Array:
+    """Return the values of a dictionary-encoded column; return any other column unchanged."""
     return array.dictionary_decode() if types.is_dictionary(array.type) else array
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds strings."""
+    """Return whether a column of this type holds strings."""
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds numbers, lengths of time included."""
+    """Return whether a column of this type holds numbers or durations."""
     return any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_duration))
 
 
 def is_datetime(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds dates, timestamps or times of day."""
+    """Return whether a column of this type holds dates, timestamps or times of day."""
     return bool(types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind))
 
 
 def kind_of(arrow: pa.DataType) -> str:
-    """The kind of encoding for an Arrow type, or nothing if there is none."""
+    """Return the kind of encoding for an Arrow type, or an empty string if the type is not supported."""
     if types.is_dictionary(arrow):
         return "category" if kind_of(arrow.value_type) else ""
     tests = {"category": is_text, "number": is_number, "datetime": is_datetime}
@@ -51,43 +51,42 @@ def kind_of(arrow: pa.DataType) -> str:
 
 
 def check_finite(values: Float[np.ndarray, " n"], place: Place) -> None:
-    """Raise `InputError` for the first infinite number; NaN is a missing one, and fine."""
+    """Raise `InputError` for the first infinite number; NaN, a missing value, is allowed."""
     infinite = np.flatnonzero(np.isinf(values))
     if len(infinite):
-        raise place.error(
-            f"got {values[infinite[0]]}, expected a finite number; correct it or clear it", int(infinite[0])
-        )
+        problem = f"expected a finite number, got {values[infinite[0]]}; correct it or clear it"
+        raise place.error(problem, int(infinite[0]))
 
 
-def plain(table: Any) -> Any:
-    """Return a table or batch with the same values in types whose rows can be picked and joined."""
-    schema = plain_schema(table.schema)
+def simplify_types(table: Any) -> Any:
+    """Return a table or batch with the same values in types that Arrow can select rows from and concatenate."""
+    schema = simplify_schema(table.schema)
     return table if schema.types == table.schema.types else table.cast(schema)
 
 
-def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of `plain`."""
-    return pa.schema([(field.name, _plain_type(field.type)) for field in schema])
+def simplify_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema that `simplify_types` can_cast to."""
+    return pa.schema([(field.name, _simple_type(field.type)) for field in schema])
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type without views, from which Arrow picks no rows, and with categories that join without end."""
+def _simple_type(kind: pa.DataType) -> pa.DataType:
+    """Replace views, from which Arrow cannot select rows, and widen the indices of categories for joins."""
     if types.is_string_view(kind):
         return pa.large_string()
     if types.is_binary_view(kind):
         return pa.large_binary()
-    if types.is_dictionary(kind):  # int8 has no room for the categories of two files together
-        return pa.dictionary(pa.int32(), _plain_type(kind.value_type), kind.ordered)
+    if types.is_dictionary(kind):  # int8 is too small for the categories of two files together
+        return pa.dictionary(pa.int32(), _simple_type(kind.value_type), kind.ordered)
     if types.is_struct(kind):
-        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+        return pa.struct([field.with_type(_simple_type(field.type)) for field in kind])
     if types.is_list(kind) or types.is_large_list(kind):
         list_of = pa.list_ if types.is_list(kind) else pa.large_list
-        return list_of(kind.value_field.with_type(_plain_type(kind.value_type)))
+        return list_of(kind.value_field.with_type(_simple_type(kind.value_type)))
     return kind
 
 
 def numbers(array: pa.Array, place: Place) -> Float[np.ndarray, " n"]:
-    """Return a column as float64, NaN where missing; text is parsed, true is 1, a length of time is in seconds."""
+    """Return a column as float64, NaN where missing; text is parsed, true becomes 1, durations are in seconds."""
     kind = array.type
     if types.is_dictionary(kind):
         return numbers(array.dictionary_decode(), place)
@@ -96,37 +95,37 @@ def numbers(array: pa.Array, place: Place) -> Float[np.ndarray, " n"]:
     if is_text(kind):
         array = parse(array, pa.float64(), place)
     elif not (is_number(kind) or types.is_boolean(kind) or types.is_null(kind)):
-        raise place.error(f"got {kind}, expected numbers")
+        raise place.error(f"expected numbers, got {kind}")
     if array.type != pa.float64():
         array = array.cast(pa.float64(), safe=False)  # integers above 2⁵³ are rounded
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
 def booleans(array: pa.Array, place: Place) -> Float[np.ndarray, " n"]:
-    """Return a column of true and false as 1 and 0, NaN where missing."""
+    """Return a Boolean column as 1 and 0, NaN where missing."""
     values = numbers(parse(array, pa.bool_(), place) if is_text(array.type) else array, place)
     odd = np.flatnonzero((values != 0) & (values != 1) & ~np.isnan(values))
     if len(odd):
-        raise place.error(f"got {values[odd[0]]:g}, expected true or false", int(odd[0]))
+        raise place.error(f"expected true or false, got {values[odd[0]]:g}", int(odd[0]))
     return values
 
 
 def datetimes(array: pa.Array, place: Place) -> tuple[Int[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
-    """Return a column as microseconds since 1970 in UTC (a time of day: since midnight), and which are missing."""
+    """Return microseconds since 1970 in UTC (since midnight for times of day) and a mask of the missing values."""
     kind = array.type
     if types.is_dictionary(kind):
         return datetimes(array.dictionary_decode(), place)
     if is_text(kind):
         array = parse_datetimes(array, place)
     elif not (is_datetime(kind) or types.is_null(kind)):
-        raise place.error(f"got {kind}, expected dates or times")
-    return _micros(array, place), np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+        raise place.error(f"expected dates or times, got {kind}")
+    return _to_microseconds(array, place), np.asarray(array.is_null().to_numpy(zero_copy_only=False))
 
 
 def texts(array: pa.Array, place: Place, levels: Sequence[str] = ()) -> pa.Array:
-    """Return a column as strings without space around them; null where missing, or a mark of it (`MISSING`).
+    """Return a column as stripped strings, null where missing or where the text stands for a missing value (`MISSING`).
 
-    A mark among the `levels` stays: models made before marks in text counted as missing have learned it.
+    Texts in `levels` are kept: older models did not treat them as missing and have learned them as levels.
     """
     kind = array.type
     if types.is_dictionary(kind):
@@ -134,37 +133,37 @@ def texts(array: pa.Array, place: Place, levels: Sequence[str] = ()) -> pa.Array
             return texts(array.dictionary_decode(), place, levels)
         return texts(array.dictionary, place, levels).take(array.indices)
     if types.is_floating(kind):
-        array = pc.if_else(pc.is_nan(array), None, array)  # NaN is missing; 1.0 becomes "1", as the integer does
+        array = pc.if_else(pc.is_nan(array), None, array)  # NaN is missing; 1.0 becomes "1", like the integer
     elif not (is_text(kind) or is_number(kind) or is_datetime(kind) or types.is_boolean(kind) or types.is_null(kind)):
-        raise place.error(f"got {kind}, expected text or another category")
+        raise place.error(f"expected text or other categories, got {kind}")
     return clean(array, levels)
 
 
 def clean(text: pa.Array, kept: Sequence[str] = ()) -> pa.Array:
-    """Return strings without space around them, and null for every mark of a missing value but those `kept`."""
+    """Strip strings and replace those that stand for a missing value by null, except those in `kept`."""
     text = pc.utf8_trim_whitespace(text.cast(pa.string()))
     marks = [mark for mark in MISSING if mark not in kept]
     return pc.if_else(pc.is_in(text, pa.array(marks, pa.string())), None, text)
 
 
 def parse(text: pa.Array, kind: pa.DataType, place: Place) -> pa.Array:
-    """Return strings as values of another type.
+    """Parse strings as values of another type.
 
     Raises:
-        InputError: One of them does not read as such; the error names its row.
+        InputError: A string cannot be parsed; the error names its row.
     """
     try:
         return text.cast(kind)
     except pa.ArrowInvalid:
         text = clean(text)
-    if casts(text, kind):
+    if can_cast(text, kind):
         return text.cast(kind)
     row = first_failure(text, kind)
-    raise place.error(f"got {text[row].as_py()!r:.60}, expected {_CALLED.get(str(kind), str(kind))}", row)
+    raise place.error(f"expected {_NAMES.get(str(kind), str(kind))}, got {text[row].as_py()!r:.60}", row)
 
 
-def casts(text: pa.Array, kind: pa.DataType) -> bool:
-    """Whether every one of these strings reads as this type."""
+def can_cast(text: pa.Array, kind: pa.DataType) -> bool:
+    """Return whether all these strings can be parsed as this type."""
     try:
         text.cast(kind)
     except pa.ArrowInvalid:
@@ -173,41 +172,41 @@ def casts(text: pa.Array, kind: pa.DataType) -> bool:
 
 
 def first_failure(text: pa.Array, kind: pa.DataType) -> int:
-    """Return the first of these strings that does not read as this type; there must be one."""
-    good, bad = 0, len(text)  # all before `good` read, one before `bad` does not
+    """Return the index of the first string that cannot be parsed as this type; there must be one."""
+    good, bad = 0, len(text)  # all before `good` parse, one before `bad` does not
     while bad - good > 1:
         middle = (good + bad) // 2
-        good, bad = (middle, bad) if casts(text[good:middle], kind) else (good, middle)
+        good, bad = (middle, bad) if can_cast(text[good:middle], kind) else (good, middle)
     return good
 
 
 def datetime_readings(text: pa.Array) -> list[tuple[pa.Array, pa.DataType]]:
-    """Return the ways to read strings as dates and times: ISO 8601 with or without a zone, or a time of day."""
+    """Return the ways to parse strings as dates and times: ISO 8601 with or without a zone, or a time of day."""
     on_the_first_day = pc.binary_join_element_wise("1970-01-01", text, " ")
     return [(text, kind) for kind in _TIMESTAMPS] + [(on_the_first_day, kind) for kind in _TIMESTAMPS[::2]]
 
 
 def parse_datetimes(text: pa.Array, place: Place) -> pa.Array:
-    """Return strings as timestamps, all read in the same way; see `datetime_readings`.
+    """Parse strings as timestamps, all in the same format; see `datetime_readings`.
 
     Raises:
-        InputError: No way reads them all; the error names the row where the best one ends.
+        InputError: No format fits all strings; the error names the row at which the best one fails.
     """
     readings = datetime_readings(clean(text))
     for attempt, kind in readings:
-        if casts(attempt, kind):
+        if can_cast(attempt, kind):
             return attempt.cast(kind)
     row = max(first_failure(attempt, kind) for attempt, kind in readings)
-    raise place.error(f"got {text[row].as_py()!r:.60}, expected a date or time such as 2024-01-31 18:30:00", row)
+    raise place.error(f"expected a date or time such as 2024-01-31 18:30:00, got {text[row].as_py()!r:.60}", row)
 
 
-def _micros(array: pa.Array, place: Place) -> Int[np.ndarray, " n"]:
+def _to_microseconds(array: pa.Array, place: Place) -> Int[np.ndarray, " n"]:
     if types.is_time(array.type):
         array = array.cast(pa.time64("us"), safe=False)
     else:
-        nanoseconds = types.is_timestamp(array.type) and array.type.unit == "ns"  # cut, not rejected
+        nanoseconds = types.is_timestamp(array.type) and array.type.unit == "ns"  # truncated, not rejected
         try:
             array = array.cast(pa.timestamp("us"), safe=not nanoseconds)
         except pa.ArrowInvalid as problem:
-            raise place.error(f"a date is out of range ({first_line(problem)})") from None
+            raise place.error(f"expected dates within the range of timestamps ({first_line(problem)})") from None
     return np.asarray(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))

@@ -1,9 +1,9 @@
 """Tables in CSV files, which have no types.
 
-Cells are read as text; `read` then finds the type that every cell of a column has, and `batches`, which cannot know
-what is to come, leaves them as text; both can be told the types. Either way the encoder of the model
-(`dspp.encoding.encoder`) makes the same numbers of them. Rows for a model that already exists are read in the types of
-its training rows: guessed anew, the text "01" is the number 1 where no other cell happens to be text.
+Cells are read as text. `read` then infers the type that fits every cell of a column; `batches` cannot see later rows
+and leaves columns as text; both accept explicit types. Either way the encoder of the model (`dspp.encoding.encoder`)
+turns them into the same numbers. Rows for an existing model are read with the types of its training rows: inferred
+anew, the text "01" would become the number 1 if no other cell happened to be text.
 """
 
 import contextlib
@@ -24,27 +24,27 @@ from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table import arrays
 from dspp.table.messages import Place, check_names
-from dspp.table.table import FileTable, Types, problems_with
+from dspp.table.table import FileTable, Types, name_file_in_errors
 
-_BLOCK_BYTES: Final = 4 << 20  # of a file at once; a longer line is refused
+_BLOCK_BYTES: Final = 4 << 20  # read at once; longer lines are rejected
 _ZIP, _UTF16 = b"PK\x03\x04", (b"\xff\xfe", b"\xfe\xff")
 
-# In this order a column of text is tried; what reads as none of them stays text. A whole number is also a number: to
-# Arrow, 0xd8 is only the one, and the encoder would refuse it.
+# Types to try, in this order; a column that fits none stays text. Integers must also parse as floats: Arrow reads 0xd8
+# as an integer only, and the encoder would reject it.
 _GUESSES: Final = [(pa.int64(), pa.float64()), (pa.float64(),), (pa.bool_(),), (pa.date32(),)]
 
 
 @dataclass(frozen=True)
 class CsvFile(FileTable):
-    """A table as text. Cells that say that they are missing (`arrays.MISSING`) are, and space around cells is cut off.
+    """A CSV or TSV file. Cells are stripped, and those in `arrays.MISSING` are missing.
 
-    Columns without a name are left out: they are row numbers, or the traces of deleted columns.
+    Columns without a name are left out: they are row numbers, or remnants of deleted columns.
 
     Attributes:
-        header: All names in the header, also the empty ones.
-        header_lines: How many lines come before the first row.
-        separator: What stands between cells.
-        verbatim: Columns that `batches` gives as they were typed: text, with the space and the marks of missing values.
+        header: All names in the header, including empty ones.
+        header_lines: The number of lines before the first row.
+        separator: The character between cells.
+        verbatim: Columns that `batches` yields exactly as typed: neither stripped nor with missing values replaced.
     """
 
     header: tuple[str, ...] = ()
@@ -54,11 +54,11 @@ class CsvFile(FileTable):
 
     @classmethod
     def open(cls, path: Path) -> "CsvFile":
-        """Read the header, and make sure that something follows it."""
+        """Read the header and check that rows follow."""
         _check_is_text(path)
         separator = "\t" if path.name.lower().endswith((".tsv", ".tsv.gz")) else ","
         try:
-            with _text(path) as stream:
+            with _open_text(path) as stream:
                 reader = csv.reader(stream, delimiter=separator)
                 header = tuple(name.strip() for name in next((record for record in reader if record), []))
                 has_rows = any(line.strip() for line in stream)
@@ -69,46 +69,46 @@ class CsvFile(FileTable):
         schema = pa.schema([(name, pa.string()) for name in names])
         return cls(path, schema, None, _header_notes(header), header, reader.line_num, separator)
 
-    def as_typed(self, names: Iterable[str]) -> "CsvFile":
-        """Return the same file with these columns `verbatim`."""
+    def keep_verbatim(self, names: Iterable[str]) -> "CsvFile":
+        """Return the same file with these columns verbatim."""
         return replace(self, verbatim=frozenset(names))
 
     def _read(self, column_types: Types) -> pa.Table:
-        with self._parsing():
+        with self._diagnose_failure():
             text = pa.csv.read_csv(self._input(), **self._options()).rename_columns(self.names)
         return pa.table({name: self._column(name, text.column(name), column_types.get(name)) for name in self.names})
 
     def _column(self, name: str, text: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
         chunks = [arrays.clean(chunk) for chunk in text.chunks]
         if kind is None:
-            return _guessed(chunks)
+            return _guess_type(chunks)
         starts = accumulate(map(len, chunks[:-1]), initial=0)
-        typed = [self._typed(name, chunk, kind, row) for chunk, row in zip(chunks, starts, strict=True)]
+        typed = [self._parse_cells(name, chunk, kind, row) for chunk, row in zip(chunks, starts, strict=True)]
         return pa.chunked_array(typed)
 
     @property
     def line_of(self) -> Callable[[int], int]:
-        """The line of the file on which a row (the first is 0) ends."""
+        """A function from a row number, starting at 0, to the line on which the row ends."""
         return self._line_of
 
     def _line_of(self, row: int) -> int:
-        with _text(self.path) as stream:
+        with _open_text(self.path) as stream:
             return next(islice(self._records(stream), row + 1, None))[0]
 
     def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
         row = 0
-        with self._parsing():
+        with self._diagnose_failure():
             for batch in pa.csv.open_csv(self._input(), **self._options()):
                 columns = [
                     text
                     if name in self.verbatim
-                    else self._typed(name, arrays.clean(text), column_types.get(name), row)
+                    else self._parse_cells(name, arrays.clean(text), column_types.get(name), row)
                     for name, text in zip(self.names, batch.columns, strict=True)
                 ]
                 yield pa.RecordBatch.from_arrays(columns, self.names)
                 row += len(batch)
 
-    def _typed(self, name: str, text: pa.Array, kind: pa.DataType | None, row: int) -> pa.Array:
+    def _parse_cells(self, name: str, text: pa.Array, kind: pa.DataType | None, row: int) -> pa.Array:
         if kind is None or arrays.is_text(kind):
             return text
         place = Place(self.where, name, row, self.line_of)
@@ -120,7 +120,7 @@ class CsvFile(FileTable):
         return pa.input_stream(str(self.path), compression="gzip" if _is_gzip(self.path) else None)
 
     def _options(self) -> dict[str, Any]:
-        """Return the options of the reader: columns are numbered, so that two may lack a name, and are all text."""
+        """Return the reader options. Columns are numbered, as several may lack a name, and read as text."""
         numbers = [str(i) for i in range(len(self.header))]
         return {
             "read_options": pa.csv.ReadOptions(
@@ -138,30 +138,30 @@ class CsvFile(FileTable):
         }
 
     @contextlib.contextmanager
-    def _parsing(self) -> Iterator[None]:
-        """Look for the cause of a failure line by line: the reader does not know the line."""
+    def _diagnose_failure(self) -> Iterator[None]:
+        """Find the line at which the reader failed, which it does not report."""
         try:
             yield
         except (pa.ArrowException, OSError, EOFError) as problem:
-            with problems_with(self.path):
+            with name_file_in_errors(self.path):
                 self._diagnose()
                 raise problem
 
     def _diagnose(self) -> None:
-        """Raise `InputError` for the first line that is not UTF-8 or has too few or too many cells, if there is one."""
+        """Raise `InputError` for the first line that is not UTF-8 or has the wrong number of cells, if any."""
         try:
-            with _text(self.path) as stream:
+            with _open_text(self.path) as stream:
                 for line, cells in self._records(stream):
                     if len(cells) != len(self.header) and cells:
                         raise InputError(
-                            f"{self.path}, line {line}: got {len(cells)} columns, expected {len(self.header)} as in "
-                            'the header; put cells that contain the separator in "quotes"'
+                            f"{self.path}, line {line}: expected {len(self.header)} columns as in the header, got "
+                            f'{len(cells)}; put cells that contain the separator in "quotes"'
                         )
         except UnicodeDecodeError:
             raise _not_utf8(self.path) from None
 
     def _records(self, stream: TextIO) -> Iterator[tuple[int, list[str]]]:
-        """Yield each record, the header included, and the line it ends on."""
+        """Yield each record, including the header, with the line on which it ends."""
         reader = csv.reader(stream, delimiter=self.separator)
         for cells in reader:
             if cells or (len(self.header) == 1 and reader.line_num > self.header_lines):
@@ -172,80 +172,82 @@ def _is_gzip(path: Path) -> bool:
     return path.name.lower().endswith(".gz")
 
 
-def _bytes(path: Path) -> IO[bytes] | gzip.GzipFile:
+def _open_bytes(path: Path) -> IO[bytes] | gzip.GzipFile:
     return gzip.open(path) if _is_gzip(path) else path.open("rb")
 
 
 @contextlib.contextmanager
-def _text(path: Path) -> Iterator[TextIO]:
+def _open_text(path: Path) -> Iterator[TextIO]:
     opener: Any = gzip.open if _is_gzip(path) else open
     with opener(path, "rt", encoding="utf-8-sig", newline="") as stream:
         yield stream
 
 
 def _check_is_text(path: Path) -> None:
-    with _bytes(path) as stream:
+    with _open_bytes(path) as stream:
         start = stream.read(65_536)
     if start.startswith(_UTF16):
-        raise InputError(f"{path} is encoded as UTF-16, expected UTF-8; save it as UTF-8")
+        raise InputError(f"{path}: expected UTF-8, got UTF-16; save it as UTF-8")
     if b"\0" in start:
         kind = "an Excel or zip file" if start.startswith(_ZIP) else "binary data"
-        raise InputError(f"{path} is {kind}, expected text; save the table as CSV, or correct the suffix")
+        raise InputError(f"{path}: expected text, got {kind}; save the table as CSV, or correct the suffix")
     if not start.strip(b"\xef\xbb\xbf\r\n\t ,"):
-        raise InputError(f"{path} is empty, expected a table")
+        raise InputError(f"{path}: expected a table, got an empty file")
 
 
 def _not_utf8(path: Path) -> InputError:
     """Return the error for the first line that is not UTF-8."""
-    with _bytes(path) as stream:
+    with _open_bytes(path) as stream:
         for number, line in enumerate(stream, 1):
             try:
                 line.decode()
             except UnicodeDecodeError as problem:
                 byte = line[problem.start]
-                return InputError(f"{path}, line {number}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8")
-    return InputError(f"{path} is not UTF-8; save the file as UTF-8")
+                return InputError(
+                    f"{path}, line {number}: expected UTF-8, got byte 0x{byte:02x}; save the file as UTF-8"
+                )
+    return InputError(f"{path}: expected UTF-8; save the file as UTF-8")
 
 
 def _check_header(path: Path, names: list[str], has_rows: bool, separator: str) -> None:
     others = [mark for mark in ";\t|," if mark != separator and len(names) == 1 and mark in names[0]]
     if not names:
-        raise InputError(f"{path}: no column has a name; put the names on the first line")
+        raise InputError(f"{path}: expected column names on the first line, got none; add a header")
     if others:
         raise InputError(
-            f"{path}: the cells seem to be separated by {others[0]!r}, expected {separator!r}; "
+            f"{path}: expected cells separated by {separator!r}, got {others[0]!r}; "
             "save it with commas as .csv, or with tabs as .tsv"
         )
     check_names(names, str(path))
     if not has_rows:
-        raise InputError(f"{path} has a header but no rows, expected at least one")
+        raise InputError(f"{path}: expected at least one row, got only a header")
 
 
 def _header_notes(header: tuple[str, ...]) -> tuple[Note, ...]:
     notes = []
     if unnamed := header.count(""):
         notes.append(Note("", f"{unnamed} column{'s' * (unnamed > 1)} without a name left out"))
-    if arrays.casts(pa.array([name for name in header if name]), pa.float64()):
-        hint = "if the first line is data, put a line of names above it"
+    if arrays.can_cast(pa.array([name for name in header if name]), pa.float64()):
+        hint = "if the first line is data, insert a line of names above it"
         notes.append(Note("all column names are numbers", hint))
     return tuple(notes)
 
 
-def _guessed(chunks: list[pa.Array]) -> pa.ChunkedArray:
-    """Return a column of text in the first type that every cell has."""
+def _guess_type(chunks: list[pa.Array]) -> pa.ChunkedArray:
+    """Return a text column in the first type that fits every cell."""
     if all(chunk.null_count == len(chunk) for chunk in chunks):
         return pa.chunked_array([pa.nulls(len(chunk)) for chunk in chunks], pa.null())
     for kinds in _GUESSES:
-        if all(arrays.casts(chunk, kind) for kind in kinds for chunk in chunks):
+        if all(arrays.can_cast(chunk, kind) for kind in kinds for chunk in chunks):
             return pa.chunked_array([chunk.cast(kinds[0]) for chunk in chunks])
-    if any(arrays.casts(reading, kind) for reading, kind in arrays.datetime_readings(chunks[0])):
-        with contextlib.suppress(InputError, pa.ArrowInvalid):  # a later cell is no date, or there are 2 GB of text
-            return pa.chunked_array([_moments(pa.concat_arrays(chunks))])
+    if any(arrays.can_cast(reading, kind) for reading, kind in arrays.datetime_readings(chunks[0])):
+        with contextlib.suppress(InputError, pa.ArrowInvalid):  # a later cell is not a date, or the text exceeds 2 GB
+            return pa.chunked_array([_parse_times(pa.concat_arrays(chunks))])
     return pa.chunked_array(chunks)
 
 
-def _moments(text: pa.Array) -> pa.Array:
-    """Return text as timestamps or, where no cell has a date, as times of day."""
+def _parse_times(text: pa.Array) -> pa.Array:
+    """Parse text as timestamps or, if no cell has a date, as times of day."""
     moments = arrays.parse_datetimes(text, Place("", ""))
     is_clock = pc.all(pc.match_substring_regex(text, "^[0-9:.]+$")).as_py()
     return moments.cast(pa.time64("us"), safe=False) if is_clock else moments

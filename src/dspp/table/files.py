@@ -1,4 +1,4 @@
-"""Tables in files: CSV, Parquet and Arrow, read whole or as a stream of batches, written whole or not at all."""
+"""Tables in CSV, Parquet and Arrow files: read whole or in batches, written atomically."""
 
 import contextlib
 import gzip
@@ -13,34 +13,35 @@ import pyarrow.csv
 
 from dspp.errors import InputError
 from dspp.storage import open_atomic
-from dspp.table.arrays import plain, plain_schema
+from dspp.table.arrays import simplify_schema, simplify_types
 from dspp.table.csvfile import CsvFile
 from dspp.table.messages import check_names, first_line
-from dspp.table.table import FileTable, Types, problems_with
+from dspp.table.table import FileTable, Types, name_file_in_errors
 
-TYPED: Final = (".parquet", ".feather", ".arrow")  # files whose columns have types
+TYPED_SUFFIXES: Final = (".parquet", ".feather", ".arrow")  # files whose columns have types
 
 
 def open_table(path: str | os.PathLike[str]) -> FileTable:
-    """Open a table in a file; its suffix says how: .csv, .tsv (also with .gz), .parquet, .feather, .arrow.
+    """Open a table file in the format of its suffix: .csv, .tsv (also with .gz), .parquet, .feather or .arrow.
 
     Raises:
-        InputError: There is no such file, its suffix is unknown, or it holds no table or no rows.
+        InputError: The file does not exist, its suffix is unknown, or it has no table or no rows.
     """
     table = open_file(Path(path))
     if table.num_rows == 0:
-        raise InputError(f"{path} has no rows, expected at least one")
+        raise InputError(f"{path}: expected at least one row, got none")
     return table
 
 
 def open_file(path: Path) -> FileTable:
-    """Open a table in a file that may have no rows."""
+    """Open a table file that may have no rows."""
     open_it = _OPENERS[_suffix(path)]
     if not path.is_file():
-        raise InputError(f"{path} {'is a folder, not a file' if path.is_dir() else 'does not exist'}; check the path")
-    with problems_with(path):
+        problem = "expected a file, got a folder" if path.is_dir() else "the file does not exist"
+        raise InputError(f"{path}: {problem}; check the path")
+    with name_file_in_errors(path):
         if path.stat().st_size == 0:
-            raise InputError(f"{path} is empty, expected a table")
+            raise InputError(f"{path}: expected a table, got an empty file")
         return open_it(path)
 
 
@@ -48,7 +49,7 @@ def _suffix(path: Path) -> str:
     for suffix in _OPENERS:
         if path.name.lower().endswith(suffix):
             return suffix
-    raise InputError(f"{path}: unknown kind of file; expected a name that ends in one of {', '.join(_OPENERS)}")
+    raise InputError(f"{path}: expected a file name ending in one of {', '.join(_OPENERS)}; rename or convert it")
 
 
 # ---------------------------------------------------------------- Parquet and Arrow
@@ -63,52 +64,52 @@ class ParquetFile(FileTable):
         """Read the footer."""
         with _parquet().ParquetFile(path) as file:
             check_names(file.schema_arrow.names, str(path))
-            return cls(path, plain_schema(file.schema_arrow), file.metadata.num_rows)
+            return cls(path, simplify_schema(file.schema_arrow), file.metadata.num_rows)
 
     def _read(self, column_types: Types) -> pa.Table:
-        with problems_with(self.path), _parquet().ParquetFile(self.path) as file:
-            return _sound(file.read())
+        with name_file_in_errors(self.path), _parquet().ParquetFile(self.path) as file:
+            return _validate(file.read())
 
     def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
-        with problems_with(self.path), _parquet().ParquetFile(self.path, pre_buffer=False) as file:
-            for group in range(file.num_row_groups):  # all groups at once would keep what has been read of each
-                yield from map(_sound, file.iter_batches(batch_size=rows, row_groups=[group]))
+        with name_file_in_errors(self.path), _parquet().ParquetFile(self.path, pre_buffer=False) as file:
+            for group in range(file.num_row_groups):  # iterating over all groups at once would keep them all in memory
+                yield from map(_validate, file.iter_batches(batch_size=rows, row_groups=[group]))
 
 
 @dataclass(frozen=True)
 class ArrowFile(FileTable):
-    """An Arrow file, which is also what Feather is."""
+    """An Arrow or Feather file, which have the same format."""
 
     @classmethod
     def open(cls, path: Path) -> "ArrowFile":
         """Read the footer."""
-        from pyarrow import dataset  # here: it takes long to import, and most processes need none
+        from pyarrow import dataset  # imported here, as it is slow and rarely needed
 
         file = dataset.dataset(path, format="ipc")
         check_names(file.schema.names, str(path))
-        return cls(path, plain_schema(file.schema), file.count_rows())
+        return cls(path, simplify_schema(file.schema), file.count_rows())
 
     def _read(self, column_types: Types) -> pa.Table:
-        with problems_with(self.path), pa.OSFile(str(self.path)) as source:
-            return _sound(pa.ipc.open_file(source).read_all())
+        with name_file_in_errors(self.path), pa.OSFile(str(self.path)) as source:
+            return _validate(pa.ipc.open_file(source).read_all())
 
     def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
-        with problems_with(self.path), pa.OSFile(str(self.path)) as source:
+        with name_file_in_errors(self.path), pa.OSFile(str(self.path)) as source:
             file = pa.ipc.open_file(source)
             for i in range(file.num_record_batches):
-                yield _sound(file.get_batch(i))
+                yield _validate(file.get_batch(i))
 
 
 def _parquet() -> Any:
-    from pyarrow import parquet  # here: it takes long to import, and estimators on arrays need none
+    from pyarrow import parquet  # imported here, as it is slow and arrays do not need it
 
     return parquet
 
 
-def _sound(table: Any) -> Any:
-    """Return a table or batch made `plain`, its inner pointers and text in order: readers trust what the file says."""
+def _validate(table: Any) -> Any:
+    """Validate offsets and text, which Arrow's readers take on trust, and simplify the types."""
     table.validate(full=True)
-    return plain(table)
+    return simplify_types(table)
 
 
 _OPENERS: Final[dict[str, Callable[[Path], FileTable]]] = {
@@ -126,29 +127,29 @@ _OPENERS: Final[dict[str, Callable[[Path], FileTable]]] = {
 
 
 def write_table(path: str | os.PathLike[str], batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
-    """Write batches of rows as they come, in the format of the suffix, and return the number of rows.
+    """Write batches of rows in the format of the suffix, and return the number of rows.
 
-    The file takes its name when it is complete: on any error what was there before is still there.
+    The file is renamed into place when complete: after an error, the previous file is unchanged.
 
     Raises:
-        InputError: The suffix is unknown, the file cannot be written, or a column has no place in the format.
+        InputError: The suffix is unknown, the file cannot be written, or the format does not support a column.
     """
     path = Path(path)
     suffix = _suffix(path)
     try:
         with open_atomic(path) as file:
-            return _write(file, suffix, _matching(batches, schema, path), schema)
+            return _write(file, suffix, _check_schema(batches, schema, path), schema)
     except OSError as problem:
-        raise InputError(f"cannot write {path}: {problem.strerror or first_line(problem)}") from None
+        raise InputError(f"{path}: cannot write the file: {problem.strerror or first_line(problem)}") from None
     except pa.ArrowException as problem:
-        raise InputError(f"cannot write this table to {path}: {first_line(problem)}") from None
+        raise InputError(f"{path}: cannot write the table in this format: {first_line(problem)}") from None
 
 
-def _matching(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> Iterator[pa.RecordBatch]:
+def _check_schema(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if not batch.schema.equals(schema):
             got, expected = (", ".join(f"{field.name}: {field.type}" for field in s) for s in (batch.schema, schema))
-            raise InputError(f"cannot write {path}: got a batch with the columns {got}; expected {expected}")
+            raise InputError(f"{path}: expected batches with the columns {expected}, got {got}")
         yield batch
 
 

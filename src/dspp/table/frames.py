@@ -1,6 +1,6 @@
-"""Data frames of any library as Arrow tables and back.
+"""Conversion between data frames of any library and Arrow tables.
 
-Neither pandas nor polars is ever imported here: a frame of theirs exists only where its owner has imported them.
+This module imports neither pandas nor polars: whoever passes such a frame has already imported them.
 """
 
 import sys
@@ -14,14 +14,14 @@ from jaxtyping import Shaped
 from pyarrow import types
 
 from dspp.errors import InputError
-from dspp.table.arrays import plain
-from dspp.table.messages import Place, check_names, first_line, listed
+from dspp.table.arrays import simplify_types
+from dspp.table.messages import Place, check_names, first_line, join_names
 
 
 def is_frame(X: object) -> bool:
-    """Whether X is a table whose columns have names: of pandas, polars, Arrow, or anything that exports itself so.
+    """Return whether X is a table with named columns: pandas, polars, Arrow, or anything that exports Arrow streams.
 
-    A series counts as a frame of one column; arrays, tensors and lists do not.
+    A series counts as a frame of one column; arrays, tensors and lists are not frames.
     """
     if _is_series(X) or _is_a(X, "pandas", "DataFrame") or _is_a(X, "polars", "DataFrame"):
         return True
@@ -29,50 +29,54 @@ def is_frame(X: object) -> bool:
 
 
 def has_string_names(X: Any, name: str = "X") -> bool:
-    """Whether the columns of a frame are named by strings; where none is, it is best read as a plain array.
+    """Return whether the column names of a frame are strings; if none is, treat the frame as an array.
 
     Raises:
-        InputError: Some names are strings and others are not, so that neither reading is safe.
+        InputError: Some names are strings and others are not, so that both interpretations are unsafe.
     """
     labels = _names(X) or ()
     odd = [label for label in labels if not isinstance(label, str)]
     if odd and len(odd) < len(labels):
         raise InputError(
-            f"{name}: expected all column names to be strings, got {listed(odd)} among strings. "
-            f"Rename them: {name}.columns = {name}.columns.astype(str)."
+            f"{name}: expected all column names to be strings, got {join_names(odd)} among strings; "
+            f"rename them with {name}.columns = {name}.columns.astype(str)"
         )
     return not odd
 
 
 def to_arrow(X: Any, name: str = "X") -> pa.Table:
-    """Return a frame as an Arrow table of one column a feature; the index of pandas is left out.
+    """Return a frame as an Arrow table without the index of pandas.
 
     Args:
-        X: Anything `is_frame` accepts. It is not changed, but the table may share its memory.
-        name: What to call it in an error, and the column of a series without a name.
+        X: Anything `is_frame` accepts. It is not modified, but the table may share its memory.
+        name: The name used in errors, and for the column of a series without a name.
 
     Raises:
-        InputError: It is no frame, a column's name is no string or is there twice, or a column holds values of
-            different kinds.
+        InputError: X is not a frame, a column name is not a string or not unique, or a column has values of different
+            types.
     """
     if not is_frame(X):
-        raise InputError(f"{name}: expected a data frame, got {type(X).__name__}. Use pandas, polars or Arrow.")
+        raise InputError(f"{name}: expected a data frame, got {type(X).__name__}; use pandas, polars or Arrow")
     if _is_series(X):
         named = isinstance(X.name, str) and X.name != ""
         X = X.to_frame(X.name if named else name)
     check_names(list(_names(X) or ()), name)
     if _is_a(X, "pandas", "DataFrame"):
-        return plain(pa.table({label: _from_pandas(X.iloc[:, i], label, name) for i, label in enumerate(X.columns)}))
+        return simplify_types(
+            pa.table({label: _from_pandas(X.iloc[:, i], label, name) for i, label in enumerate(X.columns)})
+        )
     try:
-        return plain(_from_polars(X, name) if _is_a(X, "polars", "DataFrame") else pa.table(X))
+        return simplify_types(_from_polars(X, name) if _is_a(X, "polars", "DataFrame") else pa.table(X))
     except InputError:
         raise
-    except Exception as problem:  # each library has its own, and none is of ours to import
-        raise InputError(f"{name}: cannot be turned into an Arrow table ({first_line(problem)})") from None
+    except Exception as problem:  # each library raises its own exceptions
+        raise InputError(
+            f"{name}: cannot convert {type(X).__name__} to an Arrow table ({first_line(problem)})"
+        ) from None
 
 
 def frame_like(X: Any, columns: Mapping[str, Shaped[np.ndarray, " N"]]) -> Any:
-    """Return a frame of these columns from the library that X is of; with the same index, if it is of pandas."""
+    """Return these columns as a frame of the same library as X, with the index of a pandas frame."""
     if _is_a(X, "pandas", "DataFrame", "Series"):
         return sys.modules["pandas"].DataFrame(dict(columns), index=X.index)
     if _is_a(X, "polars", "DataFrame", "Series"):
@@ -81,7 +85,7 @@ def frame_like(X: Any, columns: Mapping[str, Shaped[np.ndarray, " N"]]) -> Any:
 
 
 def series_like(X: Any, name: str, values: Shaped[np.ndarray, " N"]) -> Any:
-    """Return one column from the library that X is of; Arrow columns have no name."""
+    """Return one column as a series of the same library as X; Arrow columns have no name."""
     if _is_a(X, "pandas", "DataFrame", "Series"):
         return sys.modules["pandas"].Series(np.array(values), index=X.index, name=name)
     if _is_a(X, "polars", "DataFrame", "Series"):
@@ -99,7 +103,7 @@ def _is_series(X: object) -> bool:
 
 
 def _names(X: Any) -> Sequence[object] | None:
-    """Return the names of the columns, or None for what has none."""
+    """Return the names of the columns, or None if X has none."""
     if _is_series(X):
         return [X.name]
     names = getattr(X, "column_names", None) or getattr(X, "columns", None)
@@ -107,7 +111,7 @@ def _names(X: Any) -> Sequence[object] | None:
 
 
 def _from_polars(frame: Any, where: str) -> pa.Table:
-    """Return a frame of polars as Arrow; columns of Python objects, of which Arrow would get addresses, by value."""
+    """Return a polars frame as Arrow; columns of Python objects, which polars exports as addresses, by value."""
     objects = sys.modules["polars"].Object
     if objects not in frame.dtypes:
         return frame.to_arrow()
@@ -126,9 +130,9 @@ def _from_objects(values: Any, place: Place) -> pa.Array:
 
 
 def _from_pandas(series: Any, name: str, where: str) -> pa.Array | pa.ChunkedArray:
-    """Return a column of pandas as Arrow; categories that Arrow cannot hold (intervals, mixed) go by their text."""
+    """Return a pandas column as Arrow; categories that Arrow does not support (intervals, mixed) as text."""
     if series.dtype.kind == "c":
-        raise Place(where, name).error("got complex numbers, expected real ones. Give both parts as columns.")
+        raise Place(where, name).error("expected real numbers, got complex ones; pass both parts as columns")
     if hasattr(series, "sparse"):
         series = series.sparse.to_dense()
     try:
@@ -144,7 +148,7 @@ def _from_pandas(series: Any, name: str, where: str) -> pa.Array | pa.ChunkedArr
 
 
 def _is_mixed(series: Any) -> bool:
-    """Whether an object column holds values of different kinds, some of which Arrow would merge: 2.5 and True."""
+    """Return whether an object column mixes types, some of which Arrow would merge, such as 2.5 and True."""
     values = series.dropna()
     kind = sys.modules["pandas"].api.types.infer_dtype(values)
     return kind in ("mixed", "mixed-integer") and len({_family(value) for value in values}) > 1
@@ -159,28 +163,27 @@ def _is_plain(categories: Any) -> bool:
 
 
 def _odd_value(known: Sequence[tuple[int, object]], place: Place, problem: Exception) -> InputError:
-    """Return the error for a column that is no Arrow column: the first value, with its row, of a kind that is rarer."""
+    """Return the error for a column that Arrow rejects, naming the first value of an unusual type."""
     families = Counter(_family(value) for _, value in known)
     usual = families.most_common(1)[0][0] if known else None
     for row, got in known:
         if _family(got) is not usual:
             expected = next(type(value).__name__ for _, value in known if _family(value) is usual)
             return place.error(
-                f"got {got!r:.40} ({type(got).__name__}) in a column of {expected} values. "
-                "Make them all of one kind, or all text with .astype(str).",
+                f"expected {expected} as in most rows, got {got!r:.40} ({type(got).__name__}); "
+                "use one type throughout, or convert the column to text with .astype(str)",
                 row,
             )
     for row, got in known:
         if not _is_plain([got]):
-            return place.error(f"got {got!r:.40}, which cannot be used ({first_line(problem)}). Correct it.", row)
-    return place.error(f"its values cannot be used ({first_line(problem)}). Convert it, or leave it out.")
+            return place.error(f"cannot convert {got!r:.40} ({first_line(problem)}); correct it", row)
+    return place.error(f"cannot convert the values ({first_line(problem)}); convert or drop the column")
 
 
 def _family(value: object) -> type:
-    """Return the type of a value, one for all numbers."""
+    """Return the type of a value, float for all numbers."""
     if isinstance(value, bool | np.bool_):
         return bool
-    is_number = isinstance(value, int | float | np.integer | np.floating)
-    return (
-        float if is_number and not isinstance(value, np.timedelta64) else type(value)
-    )  # which numpy counts as integer
+    if isinstance(value, np.timedelta64):  # a subclass of np.integer
+        return type(value)
+    return float if isinstance(value, int | float | np.integer | np.floating) else type(value)

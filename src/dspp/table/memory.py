@@ -1,4 +1,4 @@
-"""What a user passes as X and y, whatever library it comes from, as a table in memory; targets among its columns."""
+"""Conversion of X and y, whatever library they come from, to a table in memory."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,37 +14,37 @@ from jaxtyping import Float
 from pyarrow import types
 
 from dspp.errors import InputError
-from dspp.notes import without_target
+from dspp.notes import note_missing_targets
 from dspp.table import arrays
 from dspp.table.checks import check_X, check_y
 from dspp.table.frames import has_string_names, is_frame, to_arrow
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 
-BLOCK: Final = 16_384  # rows turned into numbers at once: the piece of the matrix being filled stays in the cache
+BLOCK: Final = 16_384  # rows converted at once, so that the block stays in the CPU cache
 
 
-def table_of(X: Any, name: str = "X") -> MemoryTable:
-    """Take a data frame with string names as a table, anything else as numbers; X itself is never changed.
+def to_table(X: Any, name: str = "X") -> MemoryTable:
+    """Return a data frame with string names as a table of columns, anything else as an array; X is not modified.
 
     Raises:
-        InputError: It is neither.
+        InputError: X is neither.
     """
     if not is_frame(X) or not has_string_names(X, name):
-        return MemoryTable(name, array=check_X(_numbers(X), name))
+        return MemoryTable(name, array=check_X(_objects_to_numbers(X), name))
     arrow = to_arrow(X, name)
     if arrow.num_rows == 0 or arrow.num_columns == 0:
         raise InputError(
             f"{name}: got {arrow.num_rows} sample(s) and {arrow.num_columns} feature(s) "
-            f"(shape={arrow.shape}) while a minimum of 1 is required. Look at the filter this came from."
+            f"(shape={arrow.shape}) while a minimum of 1 is required; check the filter it came from"
         )
     table = MemoryTable(name, arrow=arrow)
     check_no_inf(table)  # here, before rows are split off
     return table
 
 
-def with_targets(table: MemoryTable, y: Any, name: str = "y", every_output: bool = True) -> MemoryTable:
-    """The table with targets that came apart from it; see `targets`."""
+def attach_targets(table: MemoryTable, y: Any, name: str = "y", every_output: bool = True) -> MemoryTable:
+    """Return the table with targets that were passed separately; see `targets`."""
     names = target_names(y)
     values = targets(y, len(table), name, every_output)
     values = values.reshape(len(values), -1)
@@ -55,73 +55,73 @@ def with_targets(table: MemoryTable, y: Any, name: str = "y", every_output: bool
 def split_targets(
     table: MemoryTable, names: Sequence[str], drop: Sequence[str] = (), every_target: bool = True
 ) -> MemoryTable:
-    """The rows that have a target, with the columns `names` as targets and without those to `drop`.
+    """Return the rows that have a target, with the columns `names` as targets and without the columns `drop`.
 
     Args:
         table: Rows with named columns.
         names: The columns to predict.
-        drop: Columns not to learn from.
-        every_target: Whether each of several targets must have values, as in rows to learn from.
+        drop: Columns to leave out.
+        every_target: Whether each of several targets must have values, as in training rows.
 
     Raises:
-        InputError: A target is no number, or no row has one.
+        InputError: A target is not a number, or no row has a target.
     """
     assert table.arrow is not None
     y = np.column_stack([target_column(table, name) for name in names])
     empty = [name for name, column in zip(names, y.T, strict=True) if np.isnan(column).all()]
     if empty and (every_target or len(empty) == len(names)):
-        raise InputError(f"{table.where}: column {empty[0]!r} has no values, expected numbers")
+        raise InputError(f"{table.where}: column {empty[0]!r}: expected numbers, got no values")
     observed = ~np.isnan(y).all(axis=1)
     inputs = table.select([name for name in table.names if name not in (*names, *drop)]).with_targets(y, names)
     if observed.all():
         return inputs
-    notes = (*table.notes, *without_target(int((~observed).sum())))
+    notes = (*table.notes, *note_missing_targets(int((~observed).sum())))
     return replace(inputs.take(np.flatnonzero(observed)), notes=notes)
 
 
 def target_column(table: MemoryTable, name: str) -> Float[np.ndarray, " N"]:
-    """A column to predict: numbers, NaN where missing.
+    """Return a target column as float64, NaN where missing.
 
     Raises:
-        InputError: It holds something else, or inf.
+        InputError: The column contains anything but finite numbers.
     """
     assert table.arrow is not None
     column, place = table.arrow.column(name).combine_chunks(), table.place.of(name)
     kind = column.type
     if not any(test(kind) for test in (arrays.is_number, arrays.is_text, types.is_boolean, types.is_null)):
-        raise place.error(f"got {kind}, expected numbers to predict")
+        raise place.error(f"expected numbers to predict, got {kind}")
     values = arrays.numbers(column, place)
     arrays.check_finite(values, place)
     return values
 
 
 def target_names(y: Any) -> tuple[str, ...] | None:
-    """The names of the targets, where they have any."""
+    """Return the names of the targets, or None if they have none."""
     if not is_frame(y) or not has_string_names(y, "y"):
         return None
     return tuple(to_arrow(y, "y").column_names)
 
 
 def targets(y: Any, num_rows: int, name: str = "y", every_output: bool = True) -> Float[np.ndarray, " N *T"]:
-    """The targets as float64: (N,), or (N, T) with NaN where an output was not observed.
+    """Return the targets as float64: (N,), or (N, T) with NaN where an output was not observed.
 
     Args:
         y: The targets.
-        num_rows: Of the inputs they belong to.
-        name: What to call them in an error.
-        every_output: Whether each output must be observed in some row, as in rows to learn from.
+        num_rows: The number of rows of X.
+        name: The name used in errors.
+        every_output: Whether each output must be observed in at least one row, as in training rows.
 
     Raises:
-        InputError: They are not numbers, not as many as rows, or hold inf, or NaN in the only output.
+        InputError: y has the wrong number of rows, or contains anything but finite numbers (with one output, NaN).
     """
     if is_frame(y) and has_string_names(y, name):
         columns = number_columns(to_arrow(y, name), Place(name))
         y = columns if hasattr(y, "columns") or hasattr(y, "column_names") else columns[:, 0]
-    return check_y(_numbers(y), num_rows, name, missing=True, every_output=every_output)
+    return check_y(_objects_to_numbers(y), num_rows, name, missing=True, every_output=every_output)
 
 
 def number_columns(table: pa.Table, place: Place) -> Float[np.ndarray, "N K"]:
-    """A table of numbers as an array, filled in pieces that stay in the cache; NaN where a value is missing."""
+    """Return a table of numbers as an array, NaN where missing, filled in blocks that stay in the CPU cache."""
     out = np.empty(table.shape)
     start = 0
     for batch in table.to_batches(max_chunksize=BLOCK):
@@ -132,23 +132,27 @@ def number_columns(table: pa.Table, place: Place) -> Float[np.ndarray, "N K"]:
 
 
 def check_no_inf(table: MemoryTable) -> None:
-    """Raise `InputError` for the first infinite number of a column."""
+    """Raise `InputError` for the first infinite number."""
     assert table.arrow is not None
     for label, column in zip(table.names, table.arrow.columns, strict=True):
         if types.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py():
             arrays.check_finite(np.asarray(column), table.place.of(label))
 
 
-def _numbers(data: Any) -> Any:
-    """An array of objects that are all numbers or None, as numbers; anything else as it is: the check names the odd."""
-    if not isinstance(data, np.ndarray) or data.dtype != object or not all(map(_counts, set(map(type, data.flat)))):
+def _objects_to_numbers(data: Any) -> Any:
+    """Convert an array of objects that are all numbers or None; return anything else unchanged, for the checks."""
+    if (
+        not isinstance(data, np.ndarray)
+        or data.dtype != object
+        or not all(map(_is_numeric_type, set(map(type, data.flat))))
+    ):
         return data
     try:
         return data.astype(np.float64)
-    except (OverflowError, ValueError):  # 10⁴⁰⁰, or a decimal that is a signal
+    except (OverflowError, ValueError):  # 10⁴⁰⁰, or a signalling decimal
         return data
 
 
-def _counts(kind: type) -> bool:
-    """Whether values of this type are numbers or missing; a length of time is numpy's integer, but has a unit."""
+def _is_numeric_type(kind: type) -> bool:
+    """Return whether values of this type are numbers or None; timedelta64 is an np.integer, but has a unit."""
     return issubclass(kind, Real | Decimal | np.bool_ | NoneType) and not issubclass(kind, np.timedelta64)

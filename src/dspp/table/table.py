@@ -1,4 +1,4 @@
-"""One type for a table, wherever its rows are: in memory, in a file, in several files, in an Arrow dataset."""
+"""Tables, wherever their rows are: in memory, in a file, in several files, or in an Arrow dataset."""
 
 import contextlib
 import csv
@@ -26,10 +26,10 @@ class Table(ABC):
     """Rows with columns.
 
     Attributes:
-        where: What errors call it.
-        schema: The names and types of its columns; in a text file, whose columns have no types, all are text.
-        num_rows: How many rows it has, where that is known without reading it.
-        notes: What a user should know, such as which columns are left out.
+        where: The name used in errors.
+        schema: The names and types of the columns; all are text in a text file.
+        num_rows: The number of rows, or None if unknown before reading.
+        notes: Notes to the user, such as which columns are left out.
     """
 
     where: str
@@ -47,33 +47,33 @@ class Table(ABC):
         """Return the whole table.
 
         Args:
-            column_types: As for `batches`; another column of a text file has the type that all its cells have.
+            column_types: As for `batches`; the types of other columns of a text file are inferred.
 
         Raises:
-            InputError: A file is damaged; the error says where, if it can.
+            InputError: A file is damaged.
         """
 
     @abstractmethod
     def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator["MemoryTable"]:
-        """Yield the rows in order, `rows` at a time, in memory that does not grow.
+        """Yield the rows in order, `rows` at a time, in bounded memory.
 
         Args:
-            rows: The number of rows of a batch; the last one of a file is shorter.
+            rows: The number of rows per batch; the last batch of a file may be smaller.
             column_types: For text files, the types of some columns (`TableEncoder.arrow_types`); the others are text.
-                Tables that have types keep their own.
+                Other tables keep their own types.
 
         Raises:
-            InputError: A file is damaged or has changed, or a cell does not read as the type of its column.
+            InputError: A file is damaged or has changed, or a cell cannot be parsed as the type of its column.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class MemoryTable(Table):
-    """Rows in memory: columns of any kind with names, or plain numbers; possibly with the targets of the rows.
+    """Rows in memory: named columns of any kind, or an array of numbers; optionally with targets.
 
     Attributes:
         arrow: The columns.
-        array: The numbers, where columns have no names.
+        array: The numbers, if the columns have no names.
         y: The targets, NaN where missing.
         target_names: Their names.
         first_row: The number of the first row in the table that this is a part of.
@@ -98,12 +98,12 @@ class MemoryTable(Table):
 
     @property
     def num_rows(self) -> int:  # type: ignore[override]
-        """How many rows there are."""
+        """The number of rows."""
         return len(self)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns; none, where they have no names."""
+        """The columns; empty if they have no names."""
         return pa.schema([]) if self.arrow is None else self.arrow.schema
 
     @property
@@ -114,23 +114,23 @@ class MemoryTable(Table):
 
     @property
     def place(self) -> Place:
-        """Where the first row stands, for errors."""
+        """The place of the first row, for errors."""
         return Place(self.where, "", self.first_row if self.labels is None else 0, self.line_of, self.labels)
 
     @property
     def row_labels(self) -> Sequence[object] | Shaped[np.ndarray, " N"]:
-        """What to call each row: its number, after the file's name where there are several."""
+        """The labels of the rows: by default the row number, prefixed by the file if there are several."""
         labels = range(self.first_row, self.first_row + len(self)) if self.labels is None else self.labels
         return [f"{self.source}, {label}" for label in labels] if self.source else labels
 
     @property
     def targets(self) -> Float[np.ndarray, "N T"]:
-        """The targets, which must be known."""
+        """The targets, which must not be None."""
         assert self.y is not None
         return self.y
 
     def read(self, column_types: Types | None = None) -> Self:
-        """The table itself."""
+        """Return the table itself."""
         return self
 
     def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator[Self]:
@@ -139,7 +139,7 @@ class MemoryTable(Table):
             yield self.take(np.arange(start, min(start + rows, len(self))))
 
     def take(self, index: Int[np.ndarray, " K"]) -> Self:
-        """Some of the rows, which keep their labels."""
+        """Return the rows at `index`, with their labels."""
         labels = np.arange(self.first_row, self.first_row + len(self)) if self.labels is None else self.labels
         return replace(
             self,
@@ -150,16 +150,16 @@ class MemoryTable(Table):
         )
 
     def select(self, names: Iterable[str]) -> Self:
-        """Some of the columns."""
+        """Return the columns `names`."""
         return replace(self, arrow=self._content.select(list(names)))
 
     def with_targets(self, y: Float[np.ndarray, "N T"], names: Sequence[str]) -> Self:
-        """The same rows with these targets."""
+        """Return the same rows with these targets."""
         return replace(self, y=y, target_names=tuple(names))
 
 
 def join(parts: Sequence[MemoryTable], where: str, schema: pa.Schema, target_names: Sequence[str]) -> MemoryTable:
-    """The rows of several tables, possibly of none, in the types of `schema`."""
+    """Concatenate tables (possibly none) in the types of `schema`."""
     tables = [
         pa.table({field.name: part._content.column(field.name).cast(field.type, safe=False) for field in schema})
         for part in parts
@@ -172,7 +172,7 @@ def join(parts: Sequence[MemoryTable], where: str, schema: pa.Schema, target_nam
 
 @dataclass(frozen=True)
 class FileTable(Table):
-    """A table in a file that was there, and looked sound, when it was opened; each reading opens it anew.
+    """A table in a file, which is opened anew for each reading.
 
     Attributes:
         path: The file.
@@ -185,12 +185,12 @@ class FileTable(Table):
 
     @property
     def where(self) -> str:  # type: ignore[override]
-        """The path."""
+        """The path as text."""
         return str(self.path)
 
     @property
     def line_of(self) -> Callable[[int], int] | None:
-        """The line of a row of a text file."""
+        """For text files, a function from row numbers to lines."""
         return None
 
     def read(self, column_types: Types | None = None) -> MemoryTable:
@@ -201,7 +201,7 @@ class FileTable(Table):
     def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator[MemoryTable]:
         """Yield `rows` rows at a time."""
         if rows < 1:
-            raise InputError(f"rows: expected at least 1, got {rows}. Try {BATCH_ROWS}.")
+            raise InputError(f"rows: expected at least 1, got {rows}; try {BATCH_ROWS}")
         return self._batches(rows, column_types or {})
 
     def _batches(self, rows: int, column_types: Types) -> Iterator[MemoryTable]:
@@ -213,45 +213,47 @@ class FileTable(Table):
 
     @abstractmethod
     def _read(self, column_types: Types) -> pa.Table:
-        """The whole table."""
+        """Return the whole table."""
 
     @abstractmethod
     def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
-        """Yield batches of any size, near `rows` where the file leaves a choice."""
+        """Yield batches of any size, close to `rows` if the file format allows it."""
 
     @property
     def is_file(self) -> bool:
-        """Whether another process would find the same rows: they are in a file, not in memory."""
+        """Whether the rows are in a file, which another process can read too."""
         return True
 
     def stamp(self) -> list[Any]:
-        """Path, size and time of change, as they are now."""
-        with problems_with(self.path):
+        """Return path, size and modification time."""
+        with name_file_in_errors(self.path):
             status = self.path.stat()
         return [str(self.path), status.st_size, status.st_mtime_ns]
 
 
 @contextlib.contextmanager
-def problems_with(path: Path) -> Iterator[None]:
-    """Turn what a damaged file makes the libraries raise into one line that names it."""
+def name_file_in_errors(path: Path) -> Iterator[None]:
+    """Convert the errors that libraries raise for a damaged file to an `InputError` that names the file."""
     try:
         yield
     except (pa.ArrowException, OSError, EOFError, csv.Error, zlib.error, UnicodeDecodeError) as problem:
         reason = first_line(problem)
-        raise InputError(f"{path} cannot be read, it may be damaged or of another kind ({reason})") from None
+        raise InputError(
+            f"{path}: cannot read the file, which may be damaged or in another format ({reason})"
+        ) from None
 
 
 def _regroup(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of `rows`."""
-    held: list[pa.RecordBatch] = []
+    """Yield the same rows, `rows` at a time."""
+    pending: list[pa.RecordBatch] = []
     for batch in batches:
-        held.append(batch)
-        while sum(map(len, held)) >= rows:
-            whole = _join_batches(held)
+        pending.append(batch)
+        while sum(map(len, pending)) >= rows:
+            whole = _join_batches(pending)
             yield whole[:rows]
-            held = [whole[rows:]]
-    if sum(map(len, held)):
-        yield _join_batches(held)
+            pending = [whole[rows:]]
+    if sum(map(len, pending)):
+        yield _join_batches(pending)
 
 
 def _join_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -1,7 +1,6 @@
-"""Hyper-parameter search: the settings with the best validation NLL, weak ones ended early, in the time there is.
+"""Hyper-parameter search for the best validation NLL, with early stopping of weak trials and a time budget.
 
-`space.py` says what may be searched and what applies to which model, `study.py` keeps a search so that it can go on,
-`search.py` runs the trials.
+`space.py` defines the search space, `study.py` stores a search so that it can be resumed, `search.py` runs the trials.
 """
 
 from dspp.tuning.result import TrialRecord, TuneResult

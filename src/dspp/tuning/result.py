@@ -1,4 +1,4 @@
-"""What a search leaves behind."""
+"""The result of a search."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -6,35 +6,35 @@ from typing import Any
 
 from dspp.estimators.regressor import Regressor
 
-STATES = ("finished", "pruned", "failed")  # in this order in a table
+STATES = ("finished", "pruned", "failed")  # their order in a table
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One setting that was tried."""
+    """One trial."""
 
-    number: int  # 0 is the first
-    params: dict[str, Any]  # what was searched, "model" included
-    val_nll: float | None  # best of its epochs, in the units of y; None: it failed
-    state: str  # finished; pruned: ended early, as others did better; failed: it could not be trained
-    epochs: int  # trained, trial starts left out
+    number: int  # starting at 0
+    params: dict[str, Any]  # the searched parameters, including "model"
+    val_nll: float | None  # of its best epoch, in the units of y; None if it failed
+    state: str  # finished, pruned (stopped early) or failed (could not be trained)
+    epochs: int  # trained, without those of restarts
     seconds: float
     reason: str = ""  # why it failed
 
 
 @dataclass(frozen=True, eq=False)
 class TuneResult:
-    """The best setting, fitted, and every trial."""
+    """The best estimator, and all trials."""
 
-    best_estimator: Regressor  # as its trial trained it; not fitted again
-    best_params: dict[str, Any]  # what was searched, "model" included
+    best_estimator: Regressor  # as trained by its trial, not refitted
+    best_params: dict[str, Any]  # the searched parameters, including "model"
     best_nll: float  # on the validation rows, in the units of y
-    trials: tuple[TrialRecord, ...]  # in the order in which they were begun
+    trials: tuple[TrialRecord, ...]  # in the order in which they started
 
     def to_table(self) -> list[dict[str, Any]]:
-        """A row for each trial, the best first: finished ones by NLL, then those that were ended early, then failures.
+        """Return one row per trial: finished ones by NLL, then pruned ones, then failures.
 
-        Parameters that a trial did not have (the width of a single layer) are None.
+        Parameters that do not apply to a trial (the width of a single layer) are None.
         """
         names = list(dict.fromkeys(name for trial in self.trials for name in trial.params))
         rows = []

@@ -1,4 +1,4 @@
-"""The call a user makes."""
+"""The public function `tune`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 from dspp.errors import InputError
 from dspp.prepare import Prepared, prepare
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
-from dspp.table.memory import table_of, with_targets
+from dspp.table.memory import attach_targets, to_table
 from dspp.tuning.result import TuneResult
 from dspp.tuning.search import Budget, Search, Workers
 from dspp.tuning.space import Space
-from dspp.tuning.study import best_file, digest, opened
+from dspp.tuning.study import best_file, digest, open_study
 
 TRIALS = 30
 
@@ -37,52 +37,51 @@ def tune(
 ) -> TuneResult:
     """Search for the settings with the lowest validation NLL, and return the model they gave.
 
-    Every trial trains on the same rows and is judged on the same validation rows. At a quarter and at a half of its
-    training it goes on only if it is among the better half so far (successive halving). A small space of choices and
-    whole numbers is tried in random order, each setting once; any other is left to Optuna's TPE sampler. The default
-    space is the paper's (beta, width, layers and, for 3 layers, topology), and begins with the first model's own
-    settings.
+    Every trial uses the same training and validation rows. At a quarter and at half of its training, a trial continues
+    only if it is among the better half so far (successive halving). A small finite space is tried in random order,
+    without repetition; any other space is sampled by Optuna's TPE sampler. The default space is the paper's (beta,
+    width, layers and, for 3 layers, topology), starting with the first model's own settings.
 
     Args:
-        X: a data frame, or a 2-D array of numbers.
-        y: one target a row, or (N, T) for T outputs.
-        models: presets to choose from, such as "dspp", "ppgpr", "svgp".
-        space: for each parameter [choice, choice, ...], (low, high) or (low, high, "log"); a range between whole
-            numbers gives whole numbers. Parameters of the estimators, and fields of `ModelConfig` and `TrainConfig`.
-            Those that mean nothing to a model (the width of a single layer) are left out of its trials.
-        trials: settings to try, those of an earlier call with the same `study` included; None: 30.
-        time_budget: seconds that this call may take. A trial gets at most a quarter of it, or more where there are
-            fewer than four to run; its schedule is shortened to fit, so that there is a model however short the time.
-        X_val: validation rows; None: the estimators' `validation_fraction` of the rows of X.
-        y_val: their targets.
-        study: a file to keep the search in. The same call goes on from it, also after a crash; the best model so far is
-            kept beside it, in `<study>.best.dspp`.
-        base: parameters of every estimator that stay as they are, such as {"inducing": 100, "epochs": 20}.
-        seed: the same seed gives the same trials, unless time cuts them short or several run at once.
-        progress: whether to show a line with the trial, the best NLL and the time left; None: only on a terminal.
-        should_stop: asked after every training step, or with workers a few times a second; True ends the search with
-            `TrainingInterrupted`, the study kept.
-        jobs: trials at once; None: as many as there are CPUs. One local trial runs in this process; more run in workers
-            of one thread each, which hold the rows too. What a trial tries, and which are ended early, then depends on
-            which others are done by then. A trial whose worker dies is run again, up to three times.
-        engine: where workers run: "local", or "ray" (`pip install 'dspp[ray]'`).
-        address: of a Ray cluster, HOST:PORT or "auto"; None: a Ray of its own on this machine.
+        X: A data frame, or a 2-D array of numbers.
+        y: One target per row, or (N, T) for T outputs.
+        models: Presets to choose from, such as "dspp", "ppgpr", "svgp".
+        space: For each parameter [choice, choice, ...], (low, high) or (low, high, "log"); a range between integers
+            gives integers. The names are parameters of the estimators and fields of `ModelConfig` and `TrainConfig`.
+            Parameters that do not apply to a model (the width of a single layer) are left out of its trials.
+        trials: Number of trials, including those of an earlier call with the same `study`; None: 30.
+        time_budget: Time limit of this call in seconds. A trial gets at most a quarter of it, or more if fewer than
+            four remain; its schedule is shortened to fit, so that even a short search returns a model.
+        X_val: Validation rows; None: the estimators' `validation_fraction` of the rows of X.
+        y_val: The targets of the validation rows.
+        study: A file that stores the search, so that the same call resumes it, even after a crash. The best model so
+            far is stored beside it, in `<study>.best.dspp`.
+        base: Fixed parameters of all estimators, such as {"inducing": 100, "epochs": 20}.
+        seed: The same seed gives the same trials, unless the time limit or parallel trials interfere.
+        progress: Whether to show a line with the trial, the best NLL and the time left; None: only on a terminal.
+        should_stop: Called after every training step or, with workers, a few times per second; returning True ends the
+            search with `TrainingInterrupted`, keeping the study.
+        jobs: Number of parallel trials; None: the number of CPUs. A single local trial runs in this process; several
+            run in workers of one thread each, which hold copies of the rows. The choice of settings and the pruning of
+            trials then depend on which trials finish first. If its worker dies, a trial is retried up to three times.
+        engine: Where workers run: "local", or "ray" (`pip install 'dspp[ray]'`).
+        address: Address of a Ray cluster, HOST:PORT or "auto"; None: start Ray on this machine.
 
     Raises:
-        InputError: data or names cannot be used, the study was made with others, no setting could be trained, or there
-            is no such engine or cluster.
-        CheckpointError: the study cannot be read or written, or another process is using it.
+        InputError: An argument is not valid, the study was created with other data or settings, no setting could be
+            trained, or the engine or cluster is not available.
+        CheckpointError: The study cannot be read or written, or is in use by another process.
 
     Example:
         >>> tune(X, y, time_budget=600).best_estimator.predict_interval(X_new)  # doctest: +SKIP
     """
     choices = Space(models, space, base or {})
     any_model = choices.estimator({"model": choices.models[0]}, random_state=seed)
-    table = with_targets(table_of(X), y)
+    table = attach_targets(to_table(X), y)
     given = X_val is not None or y_val is not None
     if given and (X_val is None or y_val is None):
-        raise InputError("got only one of X_val and y_val, expected both or neither")
-    validation = with_targets(table_of(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
+        raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
+    validation = attach_targets(to_table(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
     return search(
         prepare(table, any_model.settings(), validation=validation),
         models=models,
@@ -116,26 +115,26 @@ def search(
     engine: str = "local",
     address: str | None = None,
 ) -> TuneResult:
-    """Search on a table that is prepared, once for all trials; arguments as in `tune`."""
+    """Search on a prepared table; for the arguments, see `tune`."""
     budget, workers = Budget(time_budget), Workers(jobs, engine, address)
     count = TRIALS if trials is None else trials
     if not isinstance(count, int) or count < 1:
-        raise InputError(f"trials: got {trials!r}, expected a whole number of at least 1")
+        raise InputError(f"trials: expected an integer ≥ 1, got {trials!r}")
     choices = Space(models, space, base or {})
     if not len(prepared.validation):
         raise InputError(
-            "tune needs validation rows: pass X_val and y_val, or a validation_fraction above 0 and at least "
-            f"{FEWEST_ROWS_TO_HOLD_OUT} rows (got {prepared.num_rows + len(prepared.calibration)})"
+            f"expected validation rows, got none of {prepared.num_rows + len(prepared.calibration)} rows; pass X_val "
+            f"and y_val, or a validation_fraction above 0 and at least {FEWEST_ROWS_TO_HOLD_OUT} rows"
         )
     path = None if study is None else Path(study)
     identity = {} if path is None else _identity(prepared, choices, seed)
-    with opened(path, identity) as kept:
+    with open_study(path, identity) as kept:
         file = None if path is None else best_file(path)
         return Search(prepared, choices, seed, kept, count, budget, file, should_stop, workers).run(progress)
 
 
 def _identity(prepared: Prepared, space: Space, seed: int) -> dict[str, str]:
-    """What makes a search this one, in words that finish "was made with another"."""
+    """Return what identifies a search, by names for the error message."""
     return {
         "table": digest(prepared),
         "space or list of models": repr(space.dimensions),

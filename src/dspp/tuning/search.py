@@ -1,7 +1,7 @@
-"""The trials of a search, one after the other or several at once.
+"""The trials of a search, sequential or in parallel.
 
-What a trial tries is a function of the seed, its number and the results before it, so that a search that was stopped
-goes on as if it had not been. With several at once, which results are there before it depends on which trial is faster.
+The setting of a trial depends on the seed, its number and the earlier results only, so that a resumed search equals an
+uninterrupted one. In parallel, the earlier results depend on which trials finish first.
 """
 
 import math
@@ -26,51 +26,51 @@ from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
 from dspp.tuning.result import TrialRecord, TuneResult
 from dspp.tuning.space import Space
-from dspp.tuning.study import mark
+from dspp.tuning.study import record_done
 from dspp.tuning.trial import (
     LEAST_SECONDS,
-    Order,
+    EpochMonitor,
     Outcome,
-    Watch,
-    carry_out,
+    TrialOrder,
     evaluate,
+    failed_outcome,
     report,
-    untrained,
+    run_trial,
 )
 
-TRIAL_SHARE = 0.25  # of a time budget: the most that one trial may take, while there are others to come
-LEAST_SHARE = 0.05  # of a time budget: with less than this left, no trial is begun
+TRIAL_SHARE = 0.25  # largest share of a time budget for one trial, while others remain
+LEAST_SHARE = 0.05  # no trial starts with a smaller share of the time budget left
 STATES = {"finished": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
 
 
 class Budget:
-    """The seconds that a search may take; None: no limit."""
+    """The time limit of a search in seconds; None: no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
-            raise InputError(f"time_budget: got {seconds!r}, expected seconds > 0, or None for no limit")
+            raise InputError(f"time_budget: expected seconds > 0, or None for no limit, got {seconds!r}")
         self._seconds, self._begin = seconds, time.perf_counter()
-        self.overhead = 0.0  # of a trial: what it spends outside of training, as far as has been seen
+        self.overhead = 0.0  # largest time that a trial spent outside of training so far
 
     @property
     def left(self) -> float | None:
-        """Seconds left."""
+        """Seconds left, or None without a limit."""
         return None if self._seconds is None else self._seconds - (time.perf_counter() - self._begin)
 
     @property
     def deadline(self) -> float:
-        """When training must end, by `time.time`, which workers have too: on another machine it may differ a little."""
+        """When training must end, in `time.time`, which workers on other machines share approximately."""
         left = self.left
         return math.inf if left is None else time.time() + left - self.overhead
 
     @property
     def over(self) -> bool:
-        """Whether there is no time for another trial."""
+        """Whether there is no time left for another trial."""
         left = self.left
         return self._seconds is not None and left is not None and left - self.overhead < LEAST_SHARE * self._seconds
 
-    def of_next(self, trials_left: int) -> float | None:
-        """Seconds that the next trial may train; a last one gets all that is left."""
+    def seconds_for_next(self, trials_left: int) -> float | None:
+        """Return the training time of the next trial in seconds; the last trial gets all that is left."""
         left = self.left
         if self._seconds is None or left is None:
             return None
@@ -80,9 +80,9 @@ class Budget:
 
 @dataclass(frozen=True)
 class Workers:
-    """Where trials run, and how many at once."""
+    """Where trials run, and how many in parallel."""
 
-    jobs: int | None = 1  # None: as many as there are CPUs
+    jobs: int | None = 1  # None: the number of CPUs
     engine: str = "local"
     address: str | None = None
 
@@ -91,24 +91,24 @@ class Workers:
 
     @property
     def width(self) -> int:
-        """Trials at once, as far as is known before they are begun."""
+        """The number of parallel trials, as far as known in advance."""
         return self.jobs or (cores() if self.engine == "local" else 1)
 
     @property
     def here(self) -> bool:
-        """Whether trials run in this process, one after the other."""
+        """Whether trials run in this process, sequentially."""
         return self.engine == "local" and self.width == 1
 
     def run(
-        self, orders: Iterator[Order], shared: tuple[Prepared, Space, int], while_waiting: Callable[[], None]
+        self, orders: Iterator[TrialOrder], shared: tuple[Prepared, Space, int], while_waiting: Callable[[], None]
     ) -> Iterator[tuple[int, Outcome]]:
-        """Carry out orders, and yield what comes of them as it comes; the rows are sent once."""
+        """Run trials in workers and yield outcomes as they arrive; the rows are sent once."""
         where = {"engine": self.engine, "jobs": self.jobs, "address": self.address}
-        return run_all(carry_out, orders, shared=shared, while_waiting=while_waiting, **where)  # type: ignore[arg-type]
+        return run_all(run_trial, orders, shared=shared, while_waiting=while_waiting, **where)  # type: ignore[arg-type]
 
 
 class Search:
-    """One call of `tune`; see there for the arguments."""
+    """One call of `tune`."""
 
     def __init__(
         self,
@@ -126,31 +126,31 @@ class Search:
         self.best_file, self.should_stop, self.workers = best_file, should_stop, workers
         self.grid = space.grid(seed)
         self.trials = trials if self.grid is None else min(trials, len(self.grid))
-        self.best: Fitted | None = None  # fitted in this call; the only one kept
+        self.best: Fitted | None = None  # fitted in this call
         self.best_rank = min(map(_rank, self._done(TrialState.COMPLETE)), default=(math.inf, 0))
 
     @property
     def best_nll(self) -> float:
-        """So far."""
+        """The best validation NLL so far."""
         return self.best_rank[0]
 
     def run(self, progress: bool | None) -> TuneResult:
-        """Run the trials that are missing."""
+        """Run the remaining trials."""
         with ProgressBar(self.trials, progress, done=len(self._done()), score="best NLL") as self.bar:
             if self.workers.here:
-                for trial, params in self._to_do():
-                    self._take(trial, self._evaluate(trial, params))
+                for trial, params in self._pending_trials():
+                    self._record_outcome(trial, self._evaluate(trial, params))
             else:
-                self._run_elsewhere()
+                self._run_in_workers()
         return self._result()
 
     def _done(self, *states: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=states or STATES.values())
 
-    def _to_do(self) -> Iterator[tuple[optuna.Trial, dict[str, Any]]]:
-        """The trials, begun one by one while there is time: first those that workers of an ended search left.
+    def _pending_trials(self) -> Iterator[tuple[optuna.Trial, dict[str, Any]]]:
+        """Start trials one by one while there is time, first those that workers of an earlier search left unfinished.
 
-        One of them that lies beyond the number of trials is left for a longer search.
+        Unfinished trials beyond the number of trials are left for a longer search.
         """
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         left = [trial for trial in running if trial.number < self.trials]
@@ -159,14 +159,14 @@ class Search:
             if count and self.budget.over:
                 return
             if count < len(left):
-                yield optuna.Trial(self.study, left[count]._trial_id), self.space.read(left[count].params)
+                yield optuna.Trial(self.study, left[count]._trial_id), self.space.decode(left[count].params)
             else:
                 self.study.sampler = self._sampler(number)
                 trial = self.study.ask()
                 yield trial, self.space.suggest(trial)
 
     def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
-        """What chooses the setting of a trial: the next of a small grid, our own to begin with, or Optuna's TPE."""
+        """Return the sampler for a trial: the next point of a small grid, the defaults first, or Optuna's TPE."""
         tpe = optuna.samplers.TPESampler(seed=derive_seed(self.seed, number) % 2**32)
         own = self.space.start(len(self.prepared.target_names)) if number == 0 else {}
         fixed = own if self.grid is None else self.grid[number]
@@ -176,29 +176,31 @@ class Search:
 
     @property
     def _may_prune(self) -> bool:
-        """Until a trial has finished, what others reached may have come to nothing."""
+        """Whether trials may be pruned: not before one has finished, as the others may fail."""
         return math.isfinite(self.best_nll)
 
-    def _allowed(self, trial: optuna.Trial) -> float | None:
-        return self.budget.of_next(max(1, math.ceil((self.trials - trial.number) / self.workers.width)))
+    def _trial_seconds(self, trial: optuna.Trial) -> float | None:
+        return self.budget.seconds_for_next(max(1, math.ceil((self.trials - trial.number) / self.workers.width)))
 
     def _evaluate(self, trial: optuna.Trial, params: dict[str, Any]) -> Outcome:
-        """Run a trial here."""
+        """Run a trial in this process."""
         done = len(self._done())
-        watch = Watch(trial, self._allowed(trial), self._may_prune, lambda share: self._show(done, share))
+        monitor = EpochMonitor(
+            trial, self._trial_seconds(trial), self._may_prune, lambda share: self._show(done, share)
+        )
         try:
-            return evaluate(params, self.prepared, self.space, self.seed, watch, self.should_stop)
+            return evaluate(params, self.prepared, self.space, self.seed, monitor, self.should_stop)
         except TrainingInterrupted:
-            raise self._interrupted() from None
+            raise self._interruption() from None
 
-    def _interrupted(self) -> TrainingInterrupted:
-        how = "there is no study, so the work is lost: pass study=<path>"
+    def _interruption(self) -> TrainingInterrupted:
+        how = "there is no study, so the trials are lost; pass study=<path>"
         if self.best_file is not None:
-            how = "go on with the same call: the trials that were done are kept"
+            how = "repeat the same call to resume: completed trials are stored"
         return TrainingInterrupted(f"the search was stopped in trial {len(self._done()) + 1}; {how}")
 
-    def _take(self, trial: optuna.Trial, outcome: Outcome) -> None:
-        """Note in the study what came of a trial, and keep its model if it is the best so far."""
+    def _record_outcome(self, trial: optuna.Trial, outcome: Outcome) -> None:
+        """Record the outcome of a trial in the study, and keep its model if it is the best so far."""
         self.budget.overhead = max(self.budget.overhead, outcome.overhead)
         rank = (outcome.value, trial.number) if outcome.value is not None else (math.inf, 0)
         if rank < self.best_rank and outcome.fitted is not None:
@@ -208,11 +210,11 @@ class Search:
             trial.set_user_attr(name, note)
         self.study.tell(trial, outcome.value, STATES[outcome.state])
         done = len(self._done())
-        mark(self.study, done)
+        record_done(self.study, done)
         self._show(done - 1, 1.0)
 
     def _keep(self, fitted: Fitted) -> None:
-        """Keep the best model so far; on disk before the study calls it the best, so that it is never missing."""
+        """Keep the best model so far; it is saved before the study records it, so that it is never missing."""
         self.best = fitted
         if self.best_file is not None:
             modelfile.save(fitted, self.best_file)
@@ -222,45 +224,47 @@ class Search:
         label = f"trial {min(number + 1, self.trials)} of {self.trials}"
         self.bar.update(number + share, label, score=best, seconds_left=self.budget.left)
 
-    # ------------------------------------------------------------ several at once
+    # ------------------------------------------------------------ parallel trials
 
-    def _run_elsewhere(self) -> None:
+    def _run_in_workers(self) -> None:
         begun: list[optuna.Trial] = []
 
-        def orders() -> Iterator[Order]:
-            for trial, params in self._to_do():
+        def orders() -> Iterator[TrialOrder]:
+            for trial, params in self._pending_trials():
                 begun.append(trial)
-                seconds, deadline = self._allowed(trial), self.budget.deadline
-                yield Order(params, seconds, deadline, self._may_prune, self.best_nll, self._done())
+                seconds, deadline = self._trial_seconds(trial), self.budget.deadline
+                yield TrialOrder(params, seconds, deadline, self._may_prune, self.best_nll, self._done())
 
         try:
-            shared = replace(self.prepared, table=None), self.space, self.seed  # no worker needs the rows as given
-            for number, outcome in self.workers.run(orders(), shared, self._heed_stop):
+            shared = replace(self.prepared, table=None), self.space, self.seed  # workers do not need the original rows
+            for number, outcome in self.workers.run(orders(), shared, self._check_stop):
                 for step, value in outcome.reports.items():
                     report(begun[number], step, value)
-                self._take(begun[number], outcome)
-        except TasksLost as problem:  # like a setting that cannot be trained: it took more memory than there is
+                self._record_outcome(begun[number], outcome)
+        except TasksLost as problem:  # treated like a failed setting: it probably ran out of memory
             for number in problem.numbers:
-                self._take(begun[number], untrained(str(problem)))
+                self._record_outcome(begun[number], failed_outcome(str(problem)))
 
-    def _heed_stop(self) -> None:
+    def _check_stop(self) -> None:
         if self.should_stop is not None and self.should_stop():
-            raise self._interrupted()
+            raise self._interruption()
 
-    # ------------------------------------------------------------ the end
+    # ------------------------------------------------------------ result
 
     def _result(self) -> TuneResult:
         done, finished = self._done(), self._done(TrialState.COMPLETE)
-        if not finished:  # then all have failed
+        if not finished:  # all have failed
             reason = done[-1].user_attrs["reason"]
-            raise InputError(f"none of {len(done)} settings could be trained; change space or base. The last: {reason}")
+            raise InputError(
+                f"expected a successful trial, got {len(done)} failures; change space or base. The last: {reason}"
+            )
         best = min(finished, key=_rank)
         assert best.value is not None
-        first = finished[0]  # always the same one, so that a longer search does not change a digit
+        first = finished[0]  # always the same trial, so that a longer search does not change the results
         shift = cast(float, first.value) - first.user_attrs["standardised"]  # from standardised units to those of y
         return TuneResult(
             best_estimator=self._estimator(best),
-            best_params=self.space.read(best.params),
+            best_params=self.space.decode(best.params),
             best_nll=best.value,
             trials=tuple(self._record(trial, shift) for trial in done),
         )
@@ -272,7 +276,7 @@ class Search:
             value = notes["standardised"] + shift
         return TrialRecord(
             number=trial.number,
-            params=self.space.read(trial.params),
+            params=self.space.decode(trial.params),
             val_nll=value,
             state=notes["outcome"],
             epochs=notes["epochs"],
@@ -281,13 +285,13 @@ class Search:
         )
 
     def _estimator(self, best: FrozenTrial) -> Regressor:
-        """The winner, with the parameters it was tried with."""
-        estimator = self.space.estimator(self.space.read(best.params), random_state=self.seed)
-        return attach(estimator, self.best or self._kept(best))
+        """Return the best estimator, with the parameters of its trial."""
+        estimator = self.space.estimator(self.space.decode(best.params), random_state=self.seed)
+        return attach(estimator, self.best or self._load_or_retrain(best))
 
-    def _kept(self, best: FrozenTrial) -> Fitted:
-        """The winner of an earlier process: from its file or, if that was lost, trained again."""
-        params = self.space.read(best.params)
+    def _load_or_retrain(self, best: FrozenTrial) -> Fitted:
+        """Load the best model of an earlier process or, if its file is lost, train it again."""
+        params = self.space.decode(best.params)
         try:
             assert self.best_file is not None
             loaded = modelfile.load(self.best_file, self.space.settings(params, self.seed).module)
@@ -301,6 +305,6 @@ class Search:
 
 
 def _rank(trial: FrozenTrial) -> tuple[float, int]:
-    """Finished trials in this order: the best first, of equals the earlier."""
+    """Return the sort key of finished trials: the best first, ties by number."""
     assert trial.value is not None
     return trial.value, trial.number

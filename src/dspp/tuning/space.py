@@ -1,4 +1,4 @@
-"""What a search may choose: ranges and choices by name, and which of them mean something to which model."""
+"""The search space: ranges and choices by name, and which of them apply to which model."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ import optuna
 from dspp.batches import derive_seed
 from dspp.config import ModelConfig, TrainConfig
 from dspp.errors import InputError
-from dspp.estimators import from_preset
+from dspp.estimators import ESTIMATORS, from_preset
 from dspp.estimators.regressor import Regressor
 from dspp.model import TOPOLOGIES
 from dspp.presets import PRESETS, preset
@@ -20,38 +20,38 @@ from dspp.quadrature import RULES
 from dspp.registry import extension_modules
 from dspp.settings import Settings
 
-OWN = ("random_state", "seed", "time_budget", "checkpoint", "progress")  # set by the search itself
-FURTHER = ("model_settings", "train_settings")  # hold further settings by name
+OWN = ("random_state", "seed", "time_budget", "checkpoint", "progress")  # set by the search
+FURTHER = ("model_settings", "train_settings")  # contain further settings by name
 FIXED = ("validation_fraction", "calibration_fraction", "conformal", "likelihood", *FURTHER, "device")
-HIDDEN_LAYER = ("width", "rule", "sites", "test_sites", "hidden_mean")  # mean nothing to a single layer
-LARGEST_GRID = 1000  # settings; a finite space up to this size is tried without repetition
+HIDDEN_LAYER = ("width", "rule", "sites", "test_sites", "hidden_mean")  # do not apply to a single layer
+LARGEST_GRID = 1000  # a finite space up to this size is tried without repetition
 
 
 @dataclass(frozen=True)
 class Range:
-    """From low to high, both included; whole numbers if both are."""
+    """Numbers from low to high, inclusive; integers if both are."""
 
     low: float
     high: float
     log: bool = False
 
     def values(self) -> Sequence[Any] | None:
-        """All values, where there are few enough to write down."""
+        """Return all values, or None if there are too many."""
         if isinstance(self.low, int) and isinstance(self.high, int) and self.high - self.low < LARGEST_GRID:
             return range(self.low, self.high + 1)
         return None
 
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
-        """Let the sampler choose."""
+        """Return a value suggested by Optuna's sampler."""
         if isinstance(self.low, int) and isinstance(self.high, int):
             return trial.suggest_int(name, self.low, self.high, log=self.log)
         return trial.suggest_float(name, self.low, self.high, log=self.log)
 
-    def stored(self, value: Any) -> Any:
-        """What a study keeps of a value."""
+    def encode(self, value: Any) -> Any:
+        """Return the value as stored in a study."""
         return value
 
-    read = stored
+    decode = encode
 
 
 @dataclass(frozen=True)
@@ -61,20 +61,20 @@ class Choices:
     options: tuple[Any, ...]
 
     def values(self) -> Sequence[Any]:
-        """All of them."""
+        """Return all values."""
         return self.options
 
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
-        """Let the sampler choose."""
-        return self.read(trial.suggest_categorical(name, [self.stored(option) for option in self.options]))
+        """Return a value suggested by Optuna's sampler."""
+        return self.decode(trial.suggest_categorical(name, [self.encode(option) for option in self.options]))
 
-    def stored(self, value: Any) -> Any:
-        """What a study keeps of a value: itself, or its text where JSON would not give it back."""
+    def encode(self, value: Any) -> Any:
+        """Return the value as stored in a study: its repr if JSON cannot represent it."""
         return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
-    def read(self, stored: Any) -> Any:
-        """The value of which a study has kept `stored`."""
-        return next(option for option in self.options if self.stored(option) == stored)
+    def decode(self, stored: Any) -> Any:
+        """Return the value for what is stored in a study."""
+        return next(option for option in self.options if self.encode(option) == stored)
 
 
 Dimension = Range | Choices
@@ -84,26 +84,26 @@ DEFAULT: dict[str, Dimension] = {
     "topology": Choices(tuple(TOPOLOGIES)),
     "beta": Range(0.01, 1.0, log=True),
 }
-GRID_WIDTH = Range(2, 5)  # instead, for a rule with S^W sites
+GRID_WIDTH = Range(2, 5)  # for rules with S^W sites
 
 
 class Space:
-    """The settings that a search may try.
+    """The space of settings to search.
 
     Args:
-        models: names of presets.
-        given: for each parameter its choices or its range; None: those of the paper.
-        base: parameters that stay as they are.
+        models: Names of presets.
+        given: The choices or the range of each parameter; None: those of the paper.
+        base: Fixed parameters.
 
     Raises:
-        InputError: a name or a range cannot be used.
+        InputError: A name or a range is not valid.
     """
 
     def __init__(self, models: Sequence[str], given: Mapping[str, Any] | None, base: Mapping[str, Any]) -> None:
         _check_names(base, OWN, "base")
-        self.modules = extension_modules()  # which hold the user's own parts, for workers
-        self.base = {name: value for name, value in base.items() if value is not None}  # None: not given
-        self._fixed = dict(self.base)  # by the names of the settings themselves
+        self.modules = extension_modules()  # with the user's own parts, for workers
+        self.base = {name: value for name, value in base.items() if value is not None}  # None means not given
+        self._fixed = dict(self.base)  # including the contents of FURTHER
         for where in FURTHER:
             self._fixed |= self.base.get(where, {})
         self._is_default = given is None
@@ -118,14 +118,14 @@ class Space:
         ordered |= {name: dimensions[name] for name in sorted(dimensions, key=lambda name: name != "layers")}
         self.dimensions = {name: dimension for name, dimension in ordered.items() if name not in self._fixed}
         likelihoods = {self._fixed.get("likelihood") or preset(name).model.likelihood for name in self.models}
-        if len(likelihoods) > 1:  # each has its own way to encode targets, which are encoded once for all trials
+        if len(likelihoods) > 1:  # targets are encoded once for all trials
             names = ", ".join(sorted(likelihoods))
-            raise InputError(f"models: got the likelihoods {names}, expected one; set 'likelihood' in base")
+            raise InputError(f"models: expected models with the same likelihood, got {names}; set 'likelihood' in base")
 
     def choose(self, choose: Callable[[str, Dimension], Any]) -> dict[str, Any]:
-        """One setting: what `choose` says for each parameter that applies, given those before it.
+        """Return a setting: the result of `choose` for each parameter that applies.
 
-        The model comes first and its layers next: the others depend on them.
+        The model comes first and its layers next, as the others depend on them.
         """
         chosen: dict[str, Any] = {}
         for name, dimension in self.dimensions.items():
@@ -134,15 +134,15 @@ class Space:
         return chosen
 
     def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
-        """The setting that the sampler chooses."""
+        """Return the setting that Optuna's sampler suggests."""
         return self.choose(lambda name, dimension: dimension.suggest(trial, name))
 
-    def read(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """The setting of which a study has kept `stored`."""
-        return {name: self.dimensions[name].read(value) for name, value in stored.items()}
+    def decode(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the setting for what is stored in a study."""
+        return {name: self.dimensions[name].decode(value) for name, value in stored.items()}
 
     def start(self, num_outputs: int) -> dict[str, Any]:
-        """The setting to begin with, as a study keeps it: the first model as it comes, in the default space."""
+        """Return the first setting to try in the default space, the defaults of the first model; else an empty dict."""
         if not self._is_default:
             return {}
         spec = self.estimator({"model": self.models[0]}).spec(num_outputs)
@@ -150,24 +150,24 @@ class Space:
         return self.choose(lambda name, _: own.get(name) or getattr(spec.model, name))
 
     def grid(self, seed: int) -> list[dict[str, Any]] | None:
-        """Every setting, as a study keeps it, in an order of the seed's; None if there are too many."""
+        """Return all settings, as stored in a study, in random order; None if there are too many."""
         values = {name: dimension.values() for name, dimension in self.dimensions.items()}
         finite = [v for v in values.values() if v is not None]
         if len(finite) < len(values) or math.prod(map(len, finite)) > LARGEST_GRID:
             return None
         settings: list[dict[str, Any]] = []
         for combination in itertools.product(*finite):
-            setting = self._stored(dict(zip(values, combination, strict=True)))
-            if setting not in settings:  # those that differ in what does not apply are the same
+            setting = self._encode(dict(zip(values, combination, strict=True)))
+            if setting not in settings:  # settings that differ only in parameters that do not apply are equal
                 settings.append(setting)
         return [settings[i] for i in np.random.default_rng(derive_seed(seed)).permutation(len(settings))]
 
-    def _stored(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The setting that has these values where they apply, as a study keeps it."""
-        return self.choose(lambda name, dimension: dimension.stored(values[name]))
+    def _encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the setting with these values where they apply, as stored in a study."""
+        return self.choose(lambda name, dimension: dimension.encode(values[name]))
 
     def estimator(self, params: Mapping[str, Any], **more: Any) -> Regressor:
-        """The estimator of a setting, not fitted."""
+        """Return the unfitted estimator for a setting."""
         given = {name: value for name, value in self.base.items() if self._applies(name, params)}
         given |= {name: value for name, value in params.items() if name != "model"}
         routed: dict[str, dict[str, Any]] = {where: dict(given.pop(where, {})) for where in FURTHER}
@@ -178,11 +178,11 @@ class Space:
         return from_preset(params["model"], **given, **more)
 
     def settings(self, params: Mapping[str, Any], seed: int, time_budget: float | None = None) -> Settings:
-        """What a setting means."""
+        """Return the `Settings` for a setting."""
         return self.estimator(params, time_budget=time_budget, progress=False, random_state=seed).settings()
 
     def _applies(self, name: str, chosen: Mapping[str, Any]) -> bool:
-        """Whether a parameter means something to the model chosen."""
+        """Return whether a parameter applies to the chosen model."""
         if name == "model":
             return True
         spec = preset(chosen["model"])
@@ -202,11 +202,12 @@ def _model_settings() -> set[str]:
 
 def _known_models(models: Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys([models] if isinstance(models, str) else models))
+    known = ", ".join(dict.fromkeys([*ESTIMATORS, *PRESETS]))
     for name in names:
         if name not in PRESETS:
-            raise InputError(f"models: got {name!r}; choose from: {', '.join(PRESETS)}")
+            raise InputError(f"models: unknown model {name!r}; choose from: {known}")
     if not names:
-        raise InputError(f"models: got none; choose from: {', '.join(PRESETS)}")
+        raise InputError(f"models: expected at least one model, got none; choose from: {known}")
     return names
 
 
@@ -214,28 +215,28 @@ def _check_names(names: Mapping[str, Any], excluded: Sequence[str], where: str) 
     known = {*Regressor._get_param_names(), *_model_settings(), *(f.name for f in fields(TrainConfig))}
     for name in names:
         if name == "model":
-            raise InputError(f"{where}: models are chosen by models=[...], not by {name!r}")
+            raise InputError(f"{where}: got {name!r}; pass models=[...] instead")
         if name not in known - set(excluded):
-            listed = ", ".join(sorted(known - set(excluded)))
-            what = "is not for it to set" if name in excluded else "is no parameter"
-            raise InputError(f"{where}: {name!r} {what}; choose from: {listed}")
+            names_text = ", ".join(sorted(known - set(excluded)))
+            what = "cannot be set here" if name in excluded else "is not a parameter"
+            raise InputError(f"{where}: {name!r} {what}; choose from: {names_text}")
 
 
 def _dimension(name: str, values: Any) -> Dimension:
-    """A tuple of two numbers, or of two numbers and "log", is a range; anything else in a sequence is a choice."""
+    """Return a range for (low, high) or (low, high, "log"), and choices for any other sequence."""
     if isinstance(values, np.ndarray):
         values = values.tolist()
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
         raise InputError(
-            f"space: {name} is {values!r}, expected a list of choices, (low, high) or (low, high, 'log'); a value that "
-            "stays as it is belongs in base"
+            f"space: {name}: expected a list of choices, (low, high) or (low, high, 'log'), got {values!r}; put fixed "
+            "values in base"
         )
     plain = [v.item() if isinstance(v, np.generic) else v for v in values]
     if not isinstance(values, tuple) or not _is_range(plain):
         return Choices(tuple(plain))
     low, high, *log = plain
     if not (math.isfinite(low) and math.isfinite(high) and low < high) or (log and low <= 0):
-        raise InputError(f"space: {name} is {values!r}, expected low < high, and 0 < low with 'log'")
+        raise InputError(f"space: {name}: expected low < high, and 0 < low with 'log', got {values!r}")
     return Range(low, high, bool(log))
 
 

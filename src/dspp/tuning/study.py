@@ -1,6 +1,6 @@
-"""A search on disk: Optuna's journal, the best model so far beside it, and what the search was made with.
+"""Storage of a search: Optuna's journal, which also identifies data and settings, and the best model so far.
 
-The journal is text, a JSON object a line; its file backend keeps no snapshots, so that nothing is ever unpickled.
+The journal is text, one JSON object per line; its file backend writes no snapshots, so that nothing is unpickled.
 """
 
 import hashlib
@@ -19,65 +19,65 @@ from optuna.storages.journal import JournalFileBackend
 from dspp.errors import CheckpointError, InputError
 from dspp.prepare import Prepared
 from dspp.storage import lock
-from dspp.table.arrays import decoded
+from dspp.table.arrays import decode
 
-NAME = "dspp"  # of the study in its journal
-HEAD = b'{"op_code":'  # how every journal begins
-IDENTITY = "made with"  # the attribute that says what a study was made with
-DONE = "trials done"  # the attribute that is written after each trial, when all of it has been
-# Halving: at a quarter and at a half of its training a trial goes on if it is among the better half. On 16 settings of
-# the default space, NLL after 1/8 of the epochs told little of the final one (rank correlation 0.21), after 1/4 0.77,
-# after 1/2 0.96.
-QUARTERS = 4  # of a trial's training: the steps that the pruner counts in
+NAME = "dspp"  # name of the study in its journal
+HEAD = b'{"op_code":'  # the first bytes of a journal
+IDENTITY = "made with"  # attribute that identifies data and settings
+DONE = "trials done"  # attribute that is written last after each trial
+# Successive halving: at a quarter and at half of its training, a trial continues if it is among the better half. On 16
+# settings of the default space, the rank correlation of the NLL with the final one was 0.21 after 1/8 of the epochs,
+# 0.77 after 1/4 and 0.96 after 1/2.
+QUARTERS = 4  # steps of the pruner per trial
 FACTOR = 2
 
 
 @contextmanager
-def opened(path: Path | None, identity: Mapping[str, str]) -> Iterator[optuna.Study]:
-    """The study at `path`, begun or gone on with; in memory without a path.
+def open_study(path: Path | None, identity: Mapping[str, str]) -> Iterator[optuna.Study]:
+    """Create or resume the study at `path`; without a path, create one in memory.
 
     Args:
-        path: the journal.
-        identity: what the search is made with, each under a name that reads well in an error.
+        path: The journal.
+        identity: Fingerprints of data and settings, by names for the error message.
 
     Raises:
-        InputError: the study was made with something else.
-        CheckpointError: the journal cannot be read or written, or another process is using it.
+        InputError: The study was created with other data or settings.
+        CheckpointError: The journal cannot be read or written, or is in use by another process.
     """
-    with quiet():
+    with silence_optuna():
         if path is None:
-            yield optuna.create_study(pruner=halving())
+            yield optuna.create_study(pruner=make_pruner())
             return
-        with lock(best_file(path)):  # the journal's own ".lock" is Optuna's
-            _cut(path)
-            study = _journal(path, halving())
-            _refuse_another(study, path, identity)
+        with lock(best_file(path)):  # the suffix ".lock" of the journal itself is Optuna's
+            _drop_unfinished_trial(path)
+            study = _open_journal(path, make_pruner())
+            _check_identity(study, path, identity)
             yield study
 
 
-def halving() -> optuna.pruners.BasePruner:
-    """What ends weak trials."""
+def make_pruner() -> optuna.pruners.BasePruner:
+    """Return the pruner, which stops weak trials early."""
     return optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
 
 
-def mark(study: optuna.Study, done: int) -> None:
-    """Note that so many trials are done; what comes after this line is cut off should the process die."""
+def record_done(study: optuna.Study, done: int) -> None:
+    """Record the number of completed trials; after a crash, later lines are discarded."""
     study.set_user_attr(DONE, done)
 
 
 def best_file(path: Path) -> Path:
-    """Where the best model so far is kept."""
+    """Return the path of the best model so far."""
     return path.with_name(f"{path.name}.best.dspp")
 
 
 def digest(prepared: Prepared) -> str:
-    """SHA-256 of the rows as they were given."""
+    """Return the SHA-256 digest of the rows as given."""
     hasher = hashlib.sha256()
     for table in (prepared.table, prepared.validation_table):
         assert table is not None
         hasher.update(str(table.schema.remove_metadata()).encode())
         if table.arrow is not None:
-            columns = {name: decoded(table.arrow.column(name).combine_chunks()) for name in table.names}
+            columns = {name: decode(table.arrow.column(name).combine_chunks()) for name in table.names}
             for batch in pa.table(columns).to_batches():
                 hasher.update(batch.serialize())
         for array in (table.array, table.targets):
@@ -88,8 +88,8 @@ def digest(prepared: Prepared) -> str:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Silence Optuna's log and its notes on what is experimental, and leave its settings as they were."""
+def silence_optuna() -> Iterator[None]:
+    """Silence Optuna's log and its experimental warnings while a block runs."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -100,63 +100,65 @@ def quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-class _HeldElsewhere:
-    """A lock for the journal that does nothing: `opened` holds one for the whole search.
+class _NoLock:
+    """A lock for the journal that does nothing, as `open_study` holds a lock for the whole search.
 
-    Optuna's own would be left behind by a process that was killed, and hold up the next one for half a minute.
+    A killed process would leave Optuna's own lock behind, which delays the next process by half a minute.
     """
 
     def acquire(self) -> bool:
-        """Nothing to wait for."""
+        """Return True."""
         return True
 
     def release(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
 
-def _journal(path: Path, pruner: optuna.pruners.BasePruner) -> optuna.Study:
+def _open_journal(path: Path, pruner: optuna.pruners.BasePruner) -> optuna.Study:
     try:
-        storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_HeldElsewhere()))  # type: ignore[arg-type]
+        storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock()))  # type: ignore[arg-type]
         if NAME in optuna.get_all_study_names(storage):
             return optuna.load_study(study_name=NAME, storage=storage, pruner=pruner)
         return optuna.create_study(study_name=NAME, storage=storage, pruner=pruner)
     except OSError as problem:
-        raise CheckpointError(f"cannot use {path}: {problem.strerror or problem}; give another path") from None
+        raise CheckpointError(
+            f"{path}: cannot open the journal: {problem.strerror or problem}; choose another path"
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as problem:
         raise CheckpointError(
-            f"{path} is not the journal of a search, or it is damaged ({problem!r:.200}); give another path, or delete "
-            "it to start afresh"
+            f"{path}: expected the journal of a search, got another or a damaged file ({problem!r:.200}); choose "
+            "another path, or delete it to start again"
         ) from None
 
 
-def _refuse_another(study: optuna.Study, path: Path, identity: Mapping[str, str]) -> None:
+def _check_identity(study: optuna.Study, path: Path, identity: Mapping[str, str]) -> None:
     known = study.user_attrs.get(IDENTITY)
     if known is None and not study.get_trials(deepcopy=False):
         study.set_user_attr(IDENTITY, dict(identity))
-        mark(study, 0)
+        record_done(study, 0)
         return
     differs = [name for name, value in identity.items() if (known or {}).get(name) != value]
     if differs:
         raise InputError(
-            f"{path} was made with another {', another '.join(differs)}; go on with what it was made with, give "
-            "another path, or delete it to start afresh"
+            f"{path} was created with another {', another '.join(differs)}; use the original one, choose another "
+            "path, or delete the file to start again"
         )
 
 
-def _cut(path: Path) -> None:
-    """Drop what a process that died has left of its last trial, so that it is done again as if for the first time.
+def _drop_unfinished_trial(path: Path) -> None:
+    """Remove what a crashed process has written of its last trial, so that the trial is repeated from the start.
 
     Raises:
-        CheckpointError: the file cannot be read, or is no journal; it is left alone.
+        CheckpointError: The file cannot be read or is not a journal; it is not modified.
     """
     if not path.exists():
         return
     try:
         content = path.read_bytes()
     except OSError as problem:
-        raise CheckpointError(f"cannot use {path}: {problem.strerror}; give another path") from None
+        raise CheckpointError(f"{path}: cannot open the journal: {problem.strerror}; choose another path") from None
     if not content.startswith(HEAD[: len(content)]):
-        raise CheckpointError(f"{path} is there already and is not the journal of a search; give another path")
-    whole = content[: content.rfind(b"\n") + 1]  # Optuna would write on in a torn line
+        raise CheckpointError(f"{path}: expected the journal of a search, got another file; choose another path")
+    whole = content[: content.rfind(b"\n") + 1]  # Optuna would append to an incomplete line
     last_mark = whole.rfind(f'"{DONE}":'.encode())
     os.truncate(path, len(whole) if last_mark < 0 else whole.find(b"\n", last_mark) + 1)
