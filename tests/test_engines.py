@@ -224,14 +224,14 @@ def test_trials_that_were_running_when_a_search_ended_are_run_with_the_same_sett
     """Two are begun, the later is done first, and then the process dies."""
     from dspp.tuning.search import Budget, Search, Workers
     from dspp.tuning.space import Space
-    from dspp.tuning.study import best_file, opened
+    from dspp.tuning.study import best_file, open_study
 
     path = tmp_path / "s"
     reference = search()
     search(trials=1, study=path)
     identity = identity_of(path)
     space, rows = Space(("ppgpr",), RATES, SHALLOW["base"]), prepared()
-    with opened(path, identity) as study:
+    with open_study(path, identity) as study:
         left = Search(rows, space, 0, study, 5, Budget(None), best_file(path), None, Workers())
         asked = list(itertools.islice(left._pending_trials(), 2))
         with pytest.MonkeyPatch.context() as patch:
@@ -246,15 +246,15 @@ def test_trials_that_were_running_when_a_search_ended_are_run_with_the_same_sett
 def test_a_trial_that_a_longer_search_left_running_is_no_business_of_a_shorter_one(tmp_path: Path) -> None:
     from dspp.tuning.search import Budget, Search, Workers
     from dspp.tuning.space import Space
-    from dspp.tuning.study import mark, opened
+    from dspp.tuning.study import open_study, record_done
 
     path = tmp_path / "s"
     search(trials=2, study=path)
     space, rows = Space(("ppgpr",), RATES, SHALLOW["base"]), prepared()
-    with opened(path, identity_of(path)) as study:
+    with open_study(path, identity_of(path)) as study:
         left = Search(rows, space, 0, study, 5, Budget(None), None, None, Workers())
         _, setting = next(left._pending_trials())
-        mark(study, 2)
+        record_done(study, 2)
     assert [t.number for t in search(trials=2, study=path, time_budget=60).trials] == [0, 1]
     assert [t.params for t in search(trials=3, study=path).trials][2:] == [setting]
 

@@ -331,4 +331,4 @@ def test_parameters_that_are_nan_are_a_numerical_problem(name: str) -> None:
     assert rule is not None
     if rule.log_weights().isnan().any():
         with pytest.raises(NumericalError, match=f"weights of the rule {type(rule).__name__} are not finite"):
-            rule.pruned(1e-30)
+            rule.prune(1e-30)

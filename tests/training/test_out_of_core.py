@@ -437,7 +437,7 @@ def test_partitions_are_columns_and_filters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read it in batches"):
         PPGPRRegressor().fit(dataset.filter(ds.field("x") > 0), "y")
     for path in ("d", "d/*/*.parquet", "d/**/*.parquet", "d/side=l*/*.parquet"):
-        with pytest.raises(InputError, match=r"values of 'side' in their names.*partitioning='hive'"):
+        with pytest.raises(InputError, match=r"values of 'side'.*partitioning='hive'"):
             open_tables(tmp_path / path)
     one = open_tables(tmp_path / "d/side=left/*.parquet")
     assert one.num_rows == np.count_nonzero(part == "left"), "whoever writes the value out knows it"
@@ -738,7 +738,7 @@ def test_fit_reads_folders_patterns_and_large_files_from_the_disk(
     report = (tmp_path / "r.html").read_text()
     assert "held out" in report
     assert len(re.findall(r"part-\d\.parquet, \d+<", report)) >= 5, "surprising rows are called by file and number"
-    assert "which was there" in printed(folder, "--cache", tmp_path)
+    assert ", reused" in printed(folder, "--cache", tmp_path)
     cache.unlink()
     one = printed(folder / "part-0.parquet", "--conformal", "--validation", folder / "part-1.parquet", "--on-disk")
     assert "200 rows, 11 columns" in one
@@ -778,7 +778,7 @@ def test_a_fit_that_is_killed_goes_on_from_its_cache(folder: Path, tmp_path: Pat
     (checkpoint,) = tmp_path.glob("*.checkpoint")
     assert 0 < storage.read(checkpoint, CheckpointError)[1]["run"]["current"]["step"] < 20, "in the middle"
     again = CliRunner().invoke(app, [*command, str(out), "--resume"], catch_exceptions=False)
-    assert "which was there" in again.stdout
+    assert ", reused" in again.stdout
     assert CliRunner().invoke(app, [*command, str(tmp_path / "whole.dspp")]).exit_code == 0
     resumed, whole = (load(path).fitted_.members[0].model.state_dict() for path in (out, tmp_path / "whole.dspp"))
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
