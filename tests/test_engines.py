@@ -269,10 +269,10 @@ def prepared() -> Any:
 
 
 def identity_of(path: Path) -> dict[str, str]:
-    from dspp.tuning.study import IDENTITY, _journal, halving, quiet
+    from dspp.tuning.study import IDENTITY, _open_journal, make_pruner, silence_optuna
 
-    with quiet():
-        return dict(_journal(path, halving()).user_attrs[IDENTITY])
+    with silence_optuna():
+        return dict(_open_journal(path, make_pruner()).user_attrs[IDENTITY])
 
 
 def test_a_search_in_workers_stops_when_asked_and_goes_on(tmp_path: Path) -> None:

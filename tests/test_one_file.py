@@ -279,9 +279,9 @@ def test_the_command_line_imports_it(folder: Path) -> None:
         ([*fit, "--import", "my_parts.py"], "expected the name of a module such as mymodule, without .py"),
         (
             [*fit, "--import", "broken"],
-            "--import broken: the import failed with ZeroDivisionError: division by zero; rerun ",
+            "--import broken: the import failed with ZeroDivisionError: division by zero; ",
         ),
-        ([*fit, "--import=needy"], "--import needy: it imports 'nothing_of_this_name', which is not installed"),
+        ([*fit, "--import=needy"], "--import needy: the module imports 'nothing_of_this_name', which is not installed"),
         ([*fit, "--import"], "'--import' requires an argument"),
     ]
     works = [
