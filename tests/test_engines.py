@@ -236,7 +236,7 @@ def test_trials_that_were_running_when_a_search_ended_are_run_with_the_same_sett
         asked = list(itertools.islice(left._pending_trials(), 2))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(left, "_show", lambda *a: None)
-            left._take(asked[1][0], left._evaluate(*asked[1]))
+            left._record_outcome(asked[1][0], left._evaluate(*asked[1]))
     result = search(study=path)
     assert [t.params for t in result.trials] == [t.params for t in reference.trials]
     assert {t.state for t in result.trials} <= {"finished", "pruned"}
