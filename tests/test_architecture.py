@@ -26,6 +26,7 @@ ORDER = [
     "simulation",
     "table",
     "encoding",
+    "trees",
     "gp",
     "quadrature",
     "plots",

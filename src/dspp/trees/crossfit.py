@@ -1,0 +1,109 @@
+"""Predictions of trees for the rows of a training table, none of which saw its own row."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike
+
+from dspp.errors import InputError
+from dspp.table.checks import Array
+from dspp.trees.ensemble import Trees
+from dspp.trees.fit import boost, check_rows
+
+INNER_FOLDS = 5
+MAX_ROWS = 50_000  # per fit
+
+
+@dataclass(frozen=True, eq=False)
+class CrossFitted:
+    """The column of predictions that each of K members reads, and the trees for new rows."""
+
+    columns: Float[np.ndarray, "K N"]
+    all_rows: Trees
+
+    def for_member(self, k: int) -> Float[np.ndarray, " N"]:
+        """Return the column of member k, which is trained without fold k.
+
+        A row of fold k has the prediction of trees that saw no row of fold k, as if it were new. Any other row has that
+        of trees that saw neither fold k nor the row's own inner fold.
+        """
+        column: Float[np.ndarray, " N"] = self.columns[k]
+        return column
+
+
+def cross_fit(
+    X: Array,
+    y: Array,
+    fold: ArrayLike,
+    *,
+    weights: Array | None = None,
+    seed: int = 0,
+    inner: ArrayLike | None = None,
+    max_rounds: int = 200,
+    max_rows: int | None = MAX_ROWS,
+) -> CrossFitted:
+    """Fit trees so that every row of every member gets a prediction that never saw the row's target.
+
+    Each row has an inner fold. With K ≥ 5 folds it is the row's fold, or a random one of 0 to K − 1 for rows of fold
+    −1; trees without two inner folds then serve two members, which makes K(K − 1)/2 + K + 1 fits. With fewer folds,
+    inner folds are 5 random ones, and there are 6 K + 1 fits. A single model has K = 1: its held-out rows have fold 0,
+    its training rows −1.
+
+    Args:
+        X: the inputs, finite.
+        y: one target per row.
+        fold: per row, the member that holds it out, from 0 to K − 1, or −1 for none.
+        weights: one weight per row; rows of weight 0 get predictions but are not learned from.
+        seed: of the fits and of random inner folds.
+        inner: per row, its inner fold from 0, for rows that must stay together.
+        max_rounds: the largest number of trees per fit.
+        max_rows: the largest number of rows per fit; None for all.
+
+    Raises:
+        InputError: the arguments do not match, or some fit would have no rows.
+    """
+    X, y, weights = check_rows(X, y, weights)
+    fold = _check_folds(fold, len(X), "fold", -1)
+    K = max(int(fold.max()) + 1, 1)
+    outer = fold
+    if inner is not None:
+        inner = _check_folds(inner, len(X), "inner", 0)
+    elif K < INNER_FOLDS:
+        inner = _deal(len(X), INNER_FOLDS, seed)
+    else:
+        outer = inner = np.where(fold < 0, _deal(len(X), K, seed), fold)
+
+    fits: dict[bytes, Trees] = {}
+
+    def without(left_out: Bool[np.ndarray, " N"]) -> Trees:
+        key = left_out.tobytes()
+        if key not in fits:
+            rows = ~left_out
+            if not weights[rows].any():
+                raise InputError("fold: expected rows outside of any two folds, got none; pass more folds or rows")
+            fits[key] = boost(X[rows], y[rows], weights[rows], seed=seed, max_rounds=max_rounds, max_rows=max_rows)
+        return fits[key]
+
+    columns = np.empty((K, len(X)))
+    for k in range(K):
+        held = outer == k
+        for part in (held, *(~held & (inner == j) for j in np.unique(inner))):
+            if part.any():
+                columns[k, part] = without(held | part).predict(X[part])
+    return CrossFitted(columns, without(np.zeros(len(X), bool)))
+
+
+def _check_folds(fold: ArrayLike, num_rows: int, name: str, least: int) -> Int[np.ndarray, " N"]:
+    array = np.asarray(fold)
+    if array.shape != (num_rows,) or array.dtype.kind not in "iu" or array.min() < least:
+        raise InputError(
+            f"{name}: expected {num_rows} integers from {least}, got {array.dtype} of shape {array.shape}"
+            + (f" from {array.min()}" if array.size else "")
+        )
+    return array.astype(np.int64)
+
+
+def _deal(num_rows: int, num_folds: int, seed: int) -> Int[np.ndarray, " N"]:
+    """Return random folds of equal size."""
+    return np.random.default_rng(seed).permutation(num_rows) % num_folds
