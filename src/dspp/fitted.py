@@ -3,10 +3,11 @@
 It has one or several members: models trained on the same encoded rows, whose predictive distributions are mixed.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from dspp.config import TrainConfig
 from dspp.encoding.encoder import IN_X, TableEncoder, encode
 from dspp.encoding.scaling import Standardizer, standardise
 from dspp.errors import InputError
+from dspp.guard import Guard
 from dspp.history import Epoch
 from dspp.likelihoods import Codec
 from dspp.metrics import Comparison
@@ -28,6 +30,7 @@ from dspp.presets import Spec
 from dspp.table.checks import Array, check_width, check_X
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
+from dspp.trees import Trees
 
 WEIGHT_TOLERANCE = 1e-6  # of the sum of the weights, as in `Predictive.mix`
 
@@ -42,6 +45,7 @@ class Member:
     history: tuple[Epoch, ...]
     best_epoch: int | None  # the epoch that was kept; None without validation rows
     seconds: float  # training time
+    kind: str = "plain"  # what it reads: see settings.MEMBER_KINDS
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -57,7 +61,9 @@ class Member:
 class Fitted:
     """The result of fitting, which `modelfile.save` stores and all predictions come from.
 
-    Members may differ in their settings, but not in the likelihood. All other fields are shared by the members.
+    Members may differ in their settings, but not in the likelihood. All other fields are shared by the members. The
+    prediction is p(y) = (1 − g) Σ_k w_k p_k(y) + g p_guard(y), where the variances of the components of p_k are
+    multiplied by `spread`.
 
     Raises:
         InputError: there are no members, their weights are not positive numbers that sum to one, or their likelihoods
@@ -71,12 +77,16 @@ class Fitted:
     encoder: TableEncoder | None  # encodes the columns of a table; None if the rows were numbers
     feature_names: tuple[str, ...] | None  # of the encoded columns, if they have names
     target_names: tuple[str, ...]  # of the outputs
-    metrics: dict[str, float]  # scores on the validation rows
+    metrics: dict[str, float]  # scores on the rows that `scored` describes
     notes: tuple[Note, ...]  # for the user
     versions: dict[str, str]  # of dspp, Python and the libraries that trained it
     conformal: Float[Tensor, "n T"] | None  # calibration scores in float64: see calibration.Conformal
     num_rows: int  # training rows
     params: dict[str, Any] | None = None  # parameters of the estimator; None in files that do not store them
+    spread: float = 1.0  # factor of the variances, learned on rows that members held out
+    guard: Guard | None = None  # the marginal distribution of the targets
+    trees: Trees | None = None  # the boosted trees that members of this kind read
+    scored: str = ""  # the rows that `metrics` are of
 
     def __post_init__(self) -> None:
         weights = self.weights
@@ -88,6 +98,10 @@ class Fitted:
             raise InputError(
                 f"weights: expected positive numbers that sum to 1, got {str(weights)[:100]}; divide them by their sum"
             )
+        if not (math.isfinite(self.spread) and self.spread > 0.0):
+            raise InputError(f"spread: expected a positive number, got {self.spread}")
+        if self.trees is None and any(member.kind == "trees" for member in self.members):
+            raise InputError("expected the trees that some members read, got none")
         likelihoods = sorted({member.spec.model.likelihood for member in self.members})
         if len(likelihoods) > 1:
             raise InputError(f"expected members with the same likelihood, got the likelihoods {', '.join(likelihoods)}")
@@ -121,6 +135,7 @@ class Fitted:
             members=tuple(member for part, _ in heavy for member in part.members),
             weights=tuple(weight * share for part, weight in heavy for share in part.weights),
             metrics={},
+            scored="",
             notes=tuple(dict.fromkeys(note for part, _ in heavy for note in part.notes)),
             conformal=None,
             num_rows=max(part.num_rows for part in parts),
@@ -166,11 +181,24 @@ class Fitted:
 
     def predict_standardised(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
         """Return the predictive distribution, in the units of y, of encoded and scaled rows."""
-        parts = [member.predictor(X) for member in self.members]
-        if len(parts) == 1:
-            return self.codec.decode(parts[0])
+        column = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))
+        parts = [member.predictor(add_column(X, column if member.kind == "trees" else None)) for member in self.members]
+        return self.codec.decode(self.mix(parts, self.weights))
+
+    def mix(self, parts: Sequence[Predictive], weights: Sequence[float]) -> Predictive:
+        """Mix predictions of members in standardised units, corrected for spread and with the guard."""
+        if len(parts) == 1 and self.spread == 1.0 and self.guard is None:
+            return parts[0]
         exact = [part.to(torch.float64) for part in parts]  # members may differ in dtype
-        return self.codec.decode(type(exact[0]).mix(exact, self.weights))  # Σ_k w_k p_k(y)
+        mixed = type(exact[0]).mix(exact, weights)  # Σ_k w_k p_k(y)
+        if self.spread != 1.0:
+            mixed = mixed.widen(self.spread)
+        if self.guard is None:
+            return mixed
+        marginal = self.guard.predictive(self.members[0].spec.model.likelihood, len(mixed))
+        if marginal is None:
+            return mixed
+        return type(mixed).mix([mixed, cast(Any, marginal)], [1.0 - self.guard.weight, self.guard.weight])
 
     # ---------------------------------------------------------------- the user's tables
 
@@ -261,6 +289,11 @@ class Fitted:
         return Evaluation(self, table, mixture)
 
 
+def add_column(X: Any, column: Float[np.ndarray, " N"] | None) -> Any:
+    """Return the rows with a further column, or unchanged if there is none."""
+    return X if column is None else np.column_stack([np.asarray(X, dtype=np.float64), column])
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """A model, rows with targets and its predictions for them; scores are computed once, on first use."""
@@ -306,6 +339,7 @@ def _shared(fitted: Fitted) -> dict[str, object]:
         "codec": type(fitted.codec),
         "scale of the inputs": (scale_X.mean.tolist(), scale_X.scale.tolist()),
         "scale of the targets": (scale_y.mean.tolist(), scale_y.scale.tolist()),
+        "correction (spread, guard or trees)": (fitted.spread, id(fitted.guard), id(fitted.trees)),
     }
 
 

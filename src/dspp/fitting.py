@@ -2,16 +2,23 @@
 
 import math
 import platform
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import torch
+
 from dspp import training
 from dspp.calibration import Conformal
+from dspp.ensemble import EnsembleRows, train_ensemble
 from dspp.fitted import Evaluation, Fitted, Member
 from dspp.history import Epoch
+from dspp.likelihoods import Codec
 from dspp.notes import Note
+from dspp.predictive import GroupedPredictive, Predictive
 from dspp.prepare import Prepared
 from dspp.settings import Settings, check_number
 from dspp.training.rows import Rows
@@ -46,6 +53,8 @@ def train(
     """
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)
+    if settings.is_ensemble(prepared.num_rows):
+        return _train_ensemble(prepared, settings, on_epoch, should_stop, resume, reading or {}, more)
     spec, config = settings.spec(len(prepared.target_names)), settings.train_config(prepared.num_rows)
     if len(prepared.validation):
         more |= {"X_val": prepared.validation.x, "y_val": prepared.validation.y}
@@ -63,21 +72,12 @@ def train(
             should_stop=should_stop,
             **more,
         )
-    encoder = prepared.encoder
-    fitted = Fitted(
+    fitted = _make_fitted(
+        prepared,
+        settings,
         members=(Member(spec, config, result.model, result.history, result.best_epoch, result.seconds),),
         weights=(1.0,),
-        scale_X=prepared.scale_X,
-        codec=prepared.codec,
-        encoder=encoder,
-        feature_names=None if encoder is None else encoder.feature_names,
-        target_names=prepared.target_names,
-        metrics={},
-        notes=(*prepared.notes, *(Note("", note) for note in result.notes)),
-        versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS},
-        conformal=None,
-        num_rows=prepared.num_rows,
-        params=settings.params(),
+        notes=tuple(Note("", note) for note in result.notes),
     )
     if len(prepared.calibration):
         calibration = Evaluation(
@@ -90,6 +90,78 @@ def train(
     if evaluation is not None:
         fitted.metrics.update(evaluation.scores)  # the model is not shared yet
     return fitted, evaluation
+
+
+def _train_ensemble(
+    prepared: Prepared,
+    settings: Settings,
+    on_epoch: Callable[[Epoch], None] | None,
+    should_stop: Callable[[], bool] | None,
+    resume: bool,
+    reading: Mapping[str, int],
+    more: dict[str, Any],
+) -> tuple[Fitted, Evaluation | None]:
+    """Train an ensemble, and evaluate it on the rows that its members held out."""
+    begin, outputs = time.monotonic(), len(prepared.target_names)
+    on_disk = prepared.fold is None
+    size = prepared.size(settings)
+    spec, config = settings.member_spec(size, outputs), settings.member_config(size, prepared.num_rows)
+    deadline = None if settings.time_budget is None else begin + settings.time_budget
+    with prepared.source(spec, config, reading) as rows:
+        if on_disk:
+            data = EnsembleRows(rows, None, prepared.validation)
+        else:
+            assert isinstance(rows, Rows)
+            both = (torch.cat(parts) for parts in ((rows.x, prepared.validation.x), (rows.y, prepared.validation.y)))
+            data = EnsembleRows(Rows(*both), prepared.fold)
+        ensemble = train_ensemble(
+            data,
+            spec,
+            config,
+            size,
+            partial(_make_fitted, prepared, settings),
+            settings,
+            deadline=deadline,
+            on_epoch=on_epoch,
+            should_stop=should_stop,
+            resume=resume,
+            options=more,
+        )
+    fitted = ensemble.fitted
+    if ensemble.held_out is None:
+        return fitted, None
+    given = on_disk or len(prepared.validation) > 0
+    table = prepared.validation_table if given else prepared.table.take(ensemble.rows)
+    evaluation = Evaluation(fitted, table, _decode(fitted.codec, ensemble.held_out))
+    scored = "validation rows" if given else f"{len(table):,} rows, each predicted by the members that did not see it"
+    fitted = replace(fitted, scored=scored, metrics=evaluation.scores)
+    return fitted, replace(evaluation, fitted=fitted)
+
+
+def _decode(codec: Codec, predictive: Predictive) -> Predictive:
+    """Return predictions in the user's units, group by group."""
+    if not isinstance(predictive, GroupedPredictive):
+        return codec.decode(predictive)
+    return GroupedPredictive(tuple(codec.decode(part) for part in predictive.parts), predictive.index)
+
+
+def _make_fitted(prepared: Prepared, settings: Settings, *, notes: tuple[Note, ...] = (), **fields: Any) -> Fitted:
+    """Return the fitted model of these members."""
+    encoder = prepared.encoder
+    return Fitted(
+        scale_X=prepared.scale_X,
+        codec=prepared.codec,
+        encoder=encoder,
+        feature_names=None if encoder is None else encoder.feature_names,
+        target_names=prepared.target_names,
+        metrics={},
+        notes=(*prepared.notes, *notes),
+        versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS},
+        conformal=None,
+        num_rows=prepared.num_rows,
+        params=settings.params(),
+        **fields,
+    )
 
 
 def evaluate_validation(fitted: Fitted, prepared: Prepared) -> Evaluation | None:

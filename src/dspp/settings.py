@@ -14,12 +14,17 @@ from dspp.config import ModelConfig, TrainConfig
 from dspp.errors import InputError
 from dspp.presets import Spec, preset
 from dspp.quadrature import RULES
+from dspp.size import Size, choose_size
 
+MEMBER_KINDS = ("plain", "trees")  # members read the encoded columns; "trees" also the prediction of boosted trees
+MEMBER_BETA = 0.5  # of members, if beta is None: they are small and trained to the end, without validation rows
+MOST_MEMBERS = 100
+BATCH_SIZE, RESTARTS = 500, 3  # of a single model, if they are None
 FEWEST_STEPS = 1000  # of Adam, if `epochs` is None
 SHARED_WIDTH = 20  # of hidden layers shared by several outputs, if `width` is None
 FEWEST_ROWS_TO_HOLD_OUT = 20  # smaller tables hold out no rows
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
-RUN_ONLY = ("checkpoint", "progress")  # concern one run, and are not stored with a model
+RUN_ONLY = ("checkpoint", "progress", "jobs")  # concern one run, and are not stored with a model
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -30,6 +35,10 @@ class Parameters:
     `model_settings` and `train_settings`.
 
     Args:
+        members: Number of models whose predictions are mixed. Each is trained from another start and holds out other
+            rows, on which the mixture is scored and corrected. 1 is the paper's model. "auto": an ensemble whose size
+            follows from the number of rows and the time budget for the preset dspp, 1 for all others and for tables of
+            fewer than 20 rows.
         layers: GP layers, including the top one.
         width: GPs per hidden layer; None: 5, or 20 for several outputs, which share them.
         inducing: Inducing points per GP; more are slower and finer.
@@ -41,25 +50,29 @@ class Parameters:
         topology: Inputs of the hidden layers after the first.
         features: Layer sizes of a neural network in front of the first layer, or your own module; None: no network.
         beta: Weight of the KL term; larger is smoother.
-        epochs: Passes over the training rows; None: 40, or more on small tables, for at least 1,000 steps.
-        batch_size: Rows per step.
+        epochs: Passes over the training rows; None: in an ensemble by the size of the table, otherwise 40, or more on
+            small tables, for at least 1,000 steps.
+        batch_size: Rows per step; None: 500, or in an ensemble by the size of the table.
         learning_rate: Initial learning rate of Adam.
-        restarts: Short runs from different starts, of which the best continues.
-        patience: Stop after this many epochs without a better validation NLL; None: never.
-        validation_fraction: Fraction of the rows held out for choosing the best epoch, if `fit` gets no validation
-            rows; 0: none. Tables of fewer than 20 rows hold out no rows.
+        restarts: Short runs from different starts, of which the best continues; None: 3, or 1 for each member of an
+            ensemble.
+        patience: For a single model: stop after this many epochs without a better validation NLL; None: never.
+        validation_fraction: For a single model: fraction of the rows held out for choosing the best epoch, if `fit`
+            gets no validation rows; 0: none. Tables of fewer than 20 rows hold out no rows.
         conformal: Whether to recalibrate intervals, with a finite-sample guarantee, on held-out rows.
-        calibration_fraction: Fraction of the rows held out for recalibration.
+        calibration_fraction: For a single model: fraction of the rows held out for recalibration.
         time_budget: Time limit of `fit` in seconds; it trains fewer epochs if needed.
         checkpoint: A file for the state of training, from which an interrupted `fit` resumes. It is kept after `fit`,
             so that the same `fit` can be repeated at once; delete it before fitting other rows or settings.
         model_settings: Further fields of `ModelConfig`.
         train_settings: Further fields of `TrainConfig`.
         random_state: The same seed gives identical results.
+        jobs: Processes that train the members of an ensemble; None: one per core. The result does not depend on it.
         device: cpu or cuda.
         progress: Whether to show a progress bar; None: only on a terminal.
     """
 
+    members: int | str = "auto"
     layers: int | None = None
     width: int | None = None
     inducing: int | None = None
@@ -71,9 +84,9 @@ class Parameters:
     features: Sequence[int] | nn.Module | None = None
     beta: float | None = None
     epochs: int | None = None
-    batch_size: int = 500
+    batch_size: int | None = None
     learning_rate: float = 0.05
-    restarts: int = 3
+    restarts: int | None = None
     patience: int | None = None
     validation_fraction: float = 0.1
     conformal: bool = False
@@ -83,6 +96,7 @@ class Parameters:
     model_settings: Mapping[str, Any] | None = None
     train_settings: Mapping[str, Any] | None = None
     random_state: Any = 0
+    jobs: int | None = None
     device: str = "cpu"
     progress: bool | None = None
 
@@ -97,6 +111,25 @@ class Settings(Parameters):
     def module(self) -> nn.Module | None:
         """The user's feature module, if any."""
         return self.features if isinstance(self.features, nn.Module) else None
+
+    def is_ensemble(self, num_rows: int) -> bool:
+        """Return whether a table of this many rows is fitted by several members.
+
+        Raises:
+            InputError: The number of members is not valid.
+        """
+        if self.members == "auto":
+            return self.preset == "dspp" and num_rows >= FEWEST_ROWS_TO_HOLD_OUT
+        if not isinstance(self.members, int | np.integer) or isinstance(self.members, bool) or self.members < 1:
+            raise InputError(f"members: expected 'auto' or a number >= 1, got {self.members!r:.100}")
+        if self.members > MOST_MEMBERS:
+            raise InputError(f"members: expected at most {MOST_MEMBERS}, got {self.members}")
+        if self.members > 1 and num_rows < max(FEWEST_ROWS_TO_HOLD_OUT, 2 * self.members):
+            raise InputError(
+                f"members: expected at least {max(FEWEST_ROWS_TO_HOLD_OUT, 2 * self.members)} rows for {self.members} "
+                f"members, got {num_rows}; use members=1"
+            )
+        return self.members > 1
 
     def spec(self, num_outputs: int = 1) -> Spec:
         """Return the model and the objective for this number of outputs."""
@@ -114,6 +147,35 @@ class Settings(Parameters):
             return spec
         return replace(spec, model=spec.model.change(width=SHARED_WIDTH))
 
+    def size(self, num_rows: int, num_outputs: int = 1, one_part: bool = False, trees: bool = True) -> Size:
+        """Return the size of the ensemble for a table of this many rows and outputs.
+
+        Args:
+            num_rows: Number of rows.
+            num_outputs: Number of outputs; the trees that members of the second kind read predict one.
+            one_part: Whether all members hold out the same rows, whatever the number of rows.
+            trees: Whether trees can be fitted, which need the rows in memory.
+        """
+        kinds = MEMBER_KINDS if trees and num_outputs == 1 and self.module is None else MEMBER_KINDS[:1]
+        members = None if self.members == "auto" else int(self.members)
+        return choose_size(num_rows, kinds, members=members, time_budget=self.time_budget, one_part=one_part)
+
+    def member_spec(self, size: Size, num_outputs: int = 1) -> Spec:
+        """Return the model and the objective of the members of an ensemble."""
+        given: dict[str, Any] = {}
+        if self.inducing is None and "inducing" not in (self.model_settings or {}):
+            given["inducing"] = size.inducing
+        if self.beta is None:
+            given["beta"] = MEMBER_BETA
+        return replace(self, **given).spec(num_outputs)
+
+    def member_config(self, size: Size, num_rows: int) -> TrainConfig:
+        """Return the training settings of the members of an ensemble."""
+        batch_size = size.batch_size if self.batch_size is None else self.batch_size
+        epochs = self.epochs or max(1, round(size.steps / math.ceil(num_rows / batch_size)))
+        given = {"batch_size": batch_size, "epochs": epochs, "patience": None, "restarts": self.restarts or 1}
+        return replace(self, **given).train_config(num_rows)
+
     def train_config(self, num_rows: int) -> TrainConfig:
         """Return the training settings for this number of rows."""
         further = dict(self.train_settings or {})
@@ -123,9 +185,9 @@ class Settings(Parameters):
             if parameter in known:
                 raise InputError(f"train_settings: expected further fields, got {name!r}; pass {parameter}=... instead")
         given = {
-            "batch_size": self.batch_size,
+            "batch_size": BATCH_SIZE if self.batch_size is None else self.batch_size,
             "learning_rate": self.learning_rate,
-            "restarts": self.restarts,
+            "restarts": RESTARTS if self.restarts is None else self.restarts,
             "patience": self.patience,
             "seed": self.random_state,
             "device": self.device,

@@ -1,6 +1,7 @@
 """`dspp fit` and `dspp tune`: from a table to a model file."""
 
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,8 +89,9 @@ def _describe_start(options: FitOptions, table: "Table", prepared: "Prepared", s
     parts = len(table.parts) if isinstance(table, JoinedTable) else 1
     several = f" in {parts} files" if parts > 1 else ""
     held_out = f", {len(prepared.validation):,} for choosing the best epoch" if len(prepared.validation) else ""
-    epochs = settings.train_config(prepared.num_rows).epochs
-    model = show.settings_line(settings.spec(len(options.target)), epochs)
+    model = _describe_model(prepared, settings)
+    if prepared.fold is not None and not len(prepared.validation):
+        held_out = f", of which each member holds out {(prepared.fold == 0).sum():,}"
     lines = [
         f"{options.train}: {prepared.table_rows:,} rows{several}, {len(table.names)} columns",
         f"  predicting  {', '.join(options.target)}",
@@ -101,6 +103,16 @@ def _describe_start(options: FitOptions, table: "Table", prepared: "Prepared", s
         lines.append(f"  read from   {path} ({file_size(path)}{', reused' if prepared.reused else ''})")
     lines.append(f"  model       {f'{options.model}, with settings to be searched' if options.tune else model}")
     return lines + [f"note: {note}" for note in prepared.notes]
+
+
+def _describe_model(prepared: "Prepared", settings: "Settings") -> str:
+    outputs = len(prepared.target_names)
+    if not settings.is_ensemble(prepared.num_rows):
+        epochs = settings.train_config(prepared.num_rows).epochs
+        return show.settings_line(settings.spec(outputs), epochs)
+    size = prepared.size(settings)
+    epochs = settings.member_config(size, prepared.num_rows).epochs
+    return f"{len(size.slots)} members; each {show.settings_line(settings.member_spec(size, outputs), epochs)}"
 
 
 @contextmanager
@@ -144,7 +156,7 @@ def _search(
         seed=options.seed,
         progress=session.bars,
         should_stop=stop,
-        jobs=options.jobs,
+        jobs=options.jobs or 1,
         engine=options.engine,
         address=options.address,
     )
@@ -181,7 +193,10 @@ def _remove_resume_files(options: FitOptions) -> None:
     """Remove the files for resuming, unless the user asked for the journal with --study."""
     if options.study is None:
         for path in options.resume_files.values():
-            path.unlink(missing_ok=True)
+            if path.is_dir():  # of an ensemble
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------- results
@@ -194,7 +209,7 @@ def _describe_result(
     if evaluation is not None:
         title = f"Scores on {len(evaluation.table):,} rows ({source})"
         lines += ["", *show.score_table(title, evaluation.scores, "fit"), evaluation.calibration.verdict()]
-    lines += [f"Trained {show.training_line(member)}." for member in fitted.members]
+    lines += [show.training_lines(fitted)]
     lines += [f"note: {note}" for note in fitted.notes if note not in prepared.notes]
     lines.append(f"Model:  {options.out} ({file_size(options.out)})")
     if options.report is not None:

@@ -65,6 +65,9 @@ class FitOptions:
         str,
         option(f"One of {', '.join(MODELS)}; nn+NAME adds a neural network in front.", "NAME", MODEL, choices=MODELS),
     ] = "dspp"
+    members: Annotated[
+        str, option("Models to mix: auto, or a number; 1 is the paper's single model.", "N", MODEL)
+    ] = "auto"
     layers: Annotated[int | None, option("GP layers, including the top one.", "N", MODEL)] = None
     width: Annotated[int | None, option("GPs per hidden layer: 5, or 20 for several targets.", "N", MODEL)] = None
     inducing: Annotated[int | None, option("Inducing points per GP; more are slower and finer.", "N", MODEL)] = None
@@ -88,13 +91,15 @@ class FitOptions:
         bool, flag("--conformal", "Recalibrate intervals, with a guarantee, on 10 % of the rows.", MODEL)
     ] = False
     epochs: Annotated[int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING)] = None
-    batch_size: Annotated[int, option("Rows per step.", "N", TRAINING)] = 500
+    batch_size: Annotated[int | None, option("Rows per step.", "N", TRAINING)] = None
     learning_rate: Annotated[float, option("Initial learning rate of Adam.", "NUMBER", TRAINING)] = 0.05
     schedule: Annotated[
         str | None,
         option(f"Learning rate schedule: {', '.join(SCHEDULES)}.", "NAME", TRAINING, choices=SCHEDULES),
     ] = None
-    restarts: Annotated[int, option("Short runs from different starts; the best one continues.", "N", TRAINING)] = 3
+    restarts: Annotated[
+        int | None, option("Short runs from different starts; the best one continues.", "N", TRAINING)
+    ] = None
     patience: Annotated[int | None, option("Stop after N epochs without a better validation NLL.", "N", TRAINING)] = (
         None
     )
@@ -110,7 +115,9 @@ class FitOptions:
     study: Annotated[
         Path | None, option("Journal of the trials, from which the same command resumes.", "FILE", SEARCH)
     ] = None
-    jobs: Annotated[int, option("Trials at once, one thread each; results then depend on timing.", "N", SEARCH)] = 1
+    jobs: Annotated[
+        int | None, option("Processes: for members one per core by default, for the trials of a search 1.", "N", TRAINING)
+    ] = None
     engine: Annotated[
         str,
         option("Where trials run: local, or ray (pip install 'dspp[ray]').", "NAME", SEARCH, choices=("local", "ray")),
@@ -136,7 +143,7 @@ class FitOptions:
 
     def check_search(self) -> None:
         """Raise `InputError` if a search option is given without --tune."""
-        usual = {"trials": None, "study": None, "jobs": 1, "engine": "local", "address": None}
+        usual = {"trials": None, "study": None, "engine": "local", "address": None}
         given = [f"--{name}" for name, value in usual.items() if getattr(self, name) != value]
         if given and not self.tune:
             raise InputError(f"{given[0]} is an option of --tune; add --tune, or leave it out")
@@ -148,12 +155,20 @@ class FitOptions:
 
     def params(self) -> dict[str, Any]:
         """Return the parameters that are given or have a default here."""
-        names = (*MODEL_SETTINGS, "epochs", "patience")
+        names = (*MODEL_SETTINGS, "epochs", "patience", "jobs")
         usual = ("batch_size", "learning_rate", "restarts", "validation_fraction", "conformal", "device")
         given = {name: getattr(self, name) for name in (*names, *usual)}
         further = {name: getattr(self, name) for name in ("threads", "schedule") if getattr(self, name) is not None}
-        given |= {"features": self._network(), "train_settings": further or None}
+        given |= {"members": self._members(), "features": self._network(), "train_settings": further or None}
         return {name: value for name, value in given.items() if value is not None}
+
+    def _members(self) -> int | str:
+        """Return the number of members; a search trains one at a time."""
+        if self.tune or self.members == "auto":
+            return 1 if self.tune else "auto"
+        if not self.members.isdecimal() or int(self.members) < 1:
+            raise InputError(f"--members: expected auto or a number >= 1, got {self.members!r}")
+        return int(self.members)
 
     def _network(self) -> tuple[int, ...] | None:
         network = sizes(self.features, "--features")

@@ -12,17 +12,22 @@ from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.features import feature_network
 from dspp.fitted import Fitted, Member
+from dspp.guard import Guard
 from dspp.model import Model, layer_widths
 from dspp.modelfile.header import get, one_of
 from dspp.modelfile.skeleton import skeleton
+from dspp.trees import Trees
 
 MAX_TENSORS = 5_000  # each may need a module
 MAX_MEMBERS = 100
 MAX_SIZE = 10_000_000  # of the counts in a config; no larger model can be trained
+MAX_GUARD = 100  # components of the guard
 MAX_SCORES = 10_000_000  # calibration scores
 MAX_FACTORISED = 600_000  # Σ W M² up to which kernel matrices are factorised as a test
 MAX_COPIED = 2_000_000  # number of weights, likewise
 SIZES = ("width", "inducing", "mean_inducing", "sites", "test_sites")
+GUARD = ("log_weights", "mean", "var")
+SHARED = ("guard.", "trees.")  # prefixes of tensors that belong to no member
 OTHERS = ("scale_X.mean", "scale_X.scale", "scale_y.mean", "scale_y.scale", "conformal")
 
 Tensors = dict[str, Tensor]
@@ -37,6 +42,10 @@ def write_tensors(fitted: Fitted) -> Tensors:
     }
     for name, scale in (("scale_X", fitted.scale_X), ("scale_y", fitted.codec.scale)):
         tensors |= {f"{name}.mean": torch.tensor(scale.mean), f"{name}.scale": torch.tensor(scale.scale)}
+    if fitted.guard is not None:
+        tensors |= {f"guard.{name}": getattr(fitted.guard, name) for name in GUARD}
+    if fitted.trees is not None:
+        tensors |= {f"trees.{name}": value for name, value in fitted.trees.tensors().items()}
     return tensors if fitted.conformal is None else tensors | {"conformal": fitted.conformal.detach().cpu()}
 
 
@@ -56,7 +65,7 @@ def check_tensors(tensors: Tensors) -> None:
     if len(tensors) > MAX_TENSORS:
         raise InputError(f"expected at most {MAX_TENSORS} tensors, got {len(tensors)}")
     for name, value in tensors.items():
-        if not name.startswith("members.") and name not in OTHERS:
+        if not name.startswith(("members.", *SHARED)) and name not in OTHERS:
             raise InputError(f"{name:.100}: not a tensor of a model file")
         if value.is_floating_point() and value.numel() and not all(bool(end.isfinite()) for end in value.aminmax()):
             raise InputError(f"{name:.100}: expected finite numbers, got NaN or inf")
@@ -68,7 +77,7 @@ def split_members(tensors: Tensors, count: int) -> list[Tensors]:
         raise InputError(f"members: expected 1 to {MAX_MEMBERS}, got {count}")
     prefixes = {f"members.{k}.model.": Tensors() for k in range(count)}
     for name in tensors:
-        if name in OTHERS:
+        if name in OTHERS or name.startswith(SHARED):
             continue
         prefix = name[: name.find(".model.") + len(".model.")]
         if prefix not in prefixes:
@@ -153,6 +162,23 @@ def read_scale(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Standardi
     if not bool((scale > 0.0).all()):
         raise InputError(f"{name}.scale: expected positive numbers, got {float(scale.min())}")
     return Standardizer(mean.numpy(), scale.numpy())
+
+
+def read_guard(tensors: Tensors, weight: float, num_outputs: int) -> Guard:
+    """Return the guard."""
+    parts = [tensors.get(f"guard.{name}", torch.empty(0)) for name in GUARD]
+    count = len(parts[0])
+    shapes = [(count,), (count, num_outputs), (count, num_outputs)]
+    fit = all(part.dtype == torch.float64 and tuple(part.shape) == shape for part, shape in zip(parts, shapes, strict=True))
+    if not fit or not 1 <= count <= MAX_GUARD or abs(float(parts[0].exp().sum()) - 1.0) > 1e-6:
+        raise InputError(f"guard: expected 1 to {MAX_GUARD} components of {num_outputs} outputs whose weights sum to 1")
+    return Guard(weight, *parts)
+
+
+def read_trees(tensors: Tensors, num_inputs: int) -> Trees:
+    """Return the boosted trees."""
+    found = {name.removeprefix("trees."): value for name, value in tensors.items() if name.startswith("trees.")}
+    return Trees.from_tensors(found, num_inputs)
 
 
 def read_scores(tensors: Tensors, num_outputs: int) -> Tensor | None:

@@ -6,6 +6,7 @@ T outputs, NaN in y means "not observed": only the observed outputs of the row c
 """
 
 from dspp.predictive.base import Mixture
+from dspp.predictive.grouped import GroupedPredictive
 from dspp.predictive.latent import LatentMixture
 from dspp.predictive.lognormal import LogNormalMixture
 from dspp.predictive.multivariate import MultivariateNormalMixture
@@ -14,6 +15,7 @@ from dspp.predictive.protocol import Predictive, RealPredictive
 from dspp.predictive.student import StudentTMixture
 
 __all__ = [
+    "GroupedPredictive",
     "LatentMixture",
     "LogNormalMixture",
     "Mixture",

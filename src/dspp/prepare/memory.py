@@ -7,6 +7,7 @@ from dspp.encoding.columns import Dropped
 from dspp.encoding.encoder import TableEncoder, encode, learn, learn_column
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
+from dspp.folds import NEVER, assign_folds
 from dspp.likelihoods import LIKELIHOODS
 from dspp.notes import Note
 from dspp.prepare.prepared import Prepared, check_scale, standardise_rows, target_place, to_rows
@@ -29,7 +30,11 @@ def prepare_in_memory(
     model = settings.spec(len(table.target_names)).model
     kind = LIKELIHOODS[model.likelihood].codec
     kind.real(table.targets, table.target_names, target_place(table))  # raises for invalid targets
-    index = split_rows(settings, len(table), validation is not None, table.targets)
+    ensemble = settings.is_ensemble(len(table))
+    if ensemble:
+        index = np.arange(len(table)), np.empty(0, np.intp), np.empty(0, np.intp)  # members hold out rows themselves
+    else:
+        index = split_rows(settings, len(table), validation is not None, table.targets)
     train, held_out, calibration = (table if len(i) == len(table) else table.take(i) for i in index)
     validation = held_out if validation is None else validation
     encoder = learn(train, validation, calibration)
@@ -37,6 +42,12 @@ def prepare_in_memory(
     y = kind.real(train.targets, table.target_names, target_place(train))
     scale_X, codec = Standardizer.fit(X), kind.fit(y)
     check_scale(codec, table.target_names, table.where)
+    fold = None
+    if ensemble and len(validation):
+        fold = np.repeat([NEVER, 0], [len(table), len(validation)])
+    elif ensemble:
+        size = settings.size(len(table), codec.scale.mean.size)
+        fold = assign_folds(len(table), size.folds, settings.random_state)
     return Prepared(
         train=to_rows(scale_X.transform(X), codec.scale.transform(y)),
         calibration=standardise_rows(calibration, encoder, scale_X, codec, model.dtype),
@@ -50,6 +61,7 @@ def prepare_in_memory(
         target_names=table.target_names,
         table_rows=table_rows,
         notes=(*table.notes, *_notes(encoder, train, table)),
+        fold=fold,
     )
 
 

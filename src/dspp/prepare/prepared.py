@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder, encode
@@ -17,6 +17,8 @@ from dspp.errors import InputError
 from dspp.likelihoods import Codec
 from dspp.notes import Note
 from dspp.presets import Spec
+from dspp.settings import Settings
+from dspp.size import Size
 from dspp.table.checks import check_width
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
@@ -46,6 +48,7 @@ class Prepared:
         codec: From targets to numbers, (N, T), and from predictions to the user's units.
         target_names: T of them.
         table_rows: How many rows the table has, those without a target included.
+        fold: For an ensemble in memory, the fold of each row of `train` and then of `validation`; see `assign_folds`.
         notes: What the user should know.
         reused: Whether a cache was found and not written.
         close: Called at the end with whether all went well.
@@ -63,6 +66,7 @@ class Prepared:
     target_names: tuple[str, ...]
     table_rows: int
     notes: tuple[Note, ...]
+    fold: Int[np.ndarray, " N"] | None = None
     reused: bool = False
     close: Callable[[bool], None] | None = None
 
@@ -79,6 +83,16 @@ class Prepared:
     def num_rows(self) -> int:
         """The number of training rows."""
         return len(self.train) if isinstance(self.train, Rows) else self.train.num_rows
+
+    @property
+    def is_held_out_once(self) -> bool:
+        """Whether all members of an ensemble hold out the same rows."""
+        return self.fold is None or bool(self.fold.max() < 1)
+
+    def size(self, settings: Settings) -> Size:
+        """Return the size of the ensemble for these rows."""
+        in_memory = self.fold is not None
+        return settings.size(self.num_rows, len(self.target_names), self.is_held_out_once, trees=in_memory)
 
     def source(
         self, spec: Spec, config: TrainConfig, reading: Mapping[str, int]

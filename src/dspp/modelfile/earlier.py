@@ -36,3 +36,9 @@ def _add_axis(tensors: Tensors) -> Tensors:
         if tensors[name].ndim != axes:
             raise InputError(f"{name}: expected {axes} axes, got shape {tuple(tensors[name].shape)}")
     return {name: value.reshape(columns.get(name, value.shape)) for name, value in tensors.items()}
+
+
+def from_version_2(header: dict[str, Any]) -> dict[str, Any]:
+    """Return the header of a file of version 2 with the fields that version 3 added, at values that change nothing."""
+    members = [{"kind": "plain", **member} if isinstance(member, dict) else member for member in header["members"]]
+    return {"spread": 1.0, "guard": None, "trees": False, "scored": "", **header, "members": members}

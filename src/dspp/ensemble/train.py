@@ -1,0 +1,209 @@
+"""From prepared rows to a fitted ensemble, with its out-of-fold evaluation."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from dspp.config import TrainConfig
+from dspp.ensemble.members import Job, Task, Trained, custom_modules, open_desk, train_members
+from dspp.ensemble.stacking import HeldOutRows, Mixing, shrink_spread, stack
+from dspp.fitted import Fitted, Member
+from dspp.guard import Guard
+from dspp.history import Epoch
+from dspp.notes import Note
+from dspp.predictive import GroupedPredictive, Predictive
+from dspp.presets import Spec
+from dspp.settings import Settings
+from dspp.size import Size, step_seconds
+from dspp.training.rows import Rows, Source
+from dspp.trees import CrossFitted, cross_fit
+
+GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
+
+
+@dataclass(frozen=True, eq=False)
+class EnsembleRows:
+    """Standardised rows for an ensemble: see `members.Job`."""
+
+    rows: Rows | Source
+    fold: Int[np.ndarray, " N"] | None
+    held_out: Rows | None = None
+    weights: Float[np.ndarray, " N"] | None = None
+
+    @property
+    def num_folds(self) -> int:
+        """J, the number of folds."""
+        return 1 if self.fold is None else int(self.fold.max()) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Trained members, how they are mixed, and what they predict for the rows they held out.
+
+    Attributes:
+        fitted: The template given, with members, weights, spread, guard and trees.
+        rows: Numbers of the held-out rows, in increasing order.
+        held_out: Their predictive distributions in standardised units, by the members that did not see them.
+        notes: For the user.
+    """
+
+    fitted: Fitted
+    rows: Int[np.ndarray, " n"]
+    held_out: Predictive | None
+
+
+def train_ensemble(
+    data: EnsembleRows,
+    spec: Spec,
+    config: TrainConfig,
+    size: Size,
+    template: Callable[..., Fitted],
+    settings: Settings,
+    *,
+    deadline: float | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    resume: bool = True,
+    options: Mapping[str, Any],
+) -> Ensemble:
+    """Train the members and learn how to mix them.
+
+    Args:
+        data: The rows.
+        spec: The model and its objective.
+        config: Training settings of every member.
+        size: The members: their kinds and folds.
+        template: Makes a `Fitted` from its members, weights and other fields.
+        settings: Checkpoint, number of processes and progress bar.
+        deadline: The time (`time.monotonic`) at which training should end.
+        on_epoch: Called with the epochs of each member once it is trained.
+        should_stop: Called regularly; True interrupts training, keeping the checkpoints.
+        resume: Whether to resume from existing checkpoints.
+        options: Further options of `training.fit`.
+    """
+    cross_fitted: list[CrossFitted] = []
+
+    def tasks() -> Iterator[Task]:
+        for number, (kind, fold) in enumerate(size.slots):
+            column = None
+            if kind == "trees":
+                if not cross_fitted:  # while other members are being trained
+                    cross_fitted.append(_cross_fit(data, settings.random_state))
+                column = cross_fitted[0].for_member(fold)
+            yield Task(number, fold, kind, column)
+
+    count = len(size.slots)
+    steps = config.epochs * math.ceil(len(data.rows) / config.batch_size)
+    with open_desk(settings.checkpoint, resume) as desk:
+        job = Job(
+            spec=spec,
+            config=config,
+            rows=data.rows,
+            fold=data.fold,
+            held_out=data.held_out,
+            desk=desk,
+            keep=settings.checkpoint is not None,
+            features=settings.module,
+            options=dict(options),
+            modules=custom_modules(),
+        )
+        members = train_members(
+            job,
+            tasks(),
+            count,
+            estimate=count * steps * step_seconds(min(config.batch_size, len(data.rows)), spec.model.inducing),
+            jobs=settings.jobs,
+            progress=settings.progress,
+            deadline=deadline,
+            should_stop=should_stop,
+            on_epoch=on_epoch,
+        )
+    return _assemble(data, spec, members, cross_fitted[0] if cross_fitted else None, template)
+
+
+def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
+    assert isinstance(data.rows, Rows) and data.fold is not None
+    return cross_fit(data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.fold, weights=data.weights, seed=seed)
+
+
+def _assemble(
+    data: EnsembleRows, spec: Spec, trained: list[Trained], trees: CrossFitted | None, template: Callable[..., Fitted]
+) -> Ensemble:
+    """Learn how to mix the members, drop those without weight, and mix what they predict for held-out rows."""
+    good = [one for one in trained if one.result is not None]
+    notes = [
+        Note(f"member {one.task.number + 1} is left out", f"its training diverged: {one.problem}")
+        for one in trained
+        if one.result is None
+    ]
+    targets = _targets(data)
+    guard = Guard.fit(targets, GUARD_WEIGHT)
+    groups = _held_out_rows(data, good)
+    likelihood = spec.model.likelihood
+    if groups:
+        mixing = stack(groups, guard, likelihood, data.weights)
+    else:
+        kinds = list(dict.fromkeys(one.task.kind for one in good))
+        mixing = Mixing({kind: 1.0 / len(kinds) for kind in kinds}, 1.0, GUARD_WEIGHT)
+    guard = replace(guard, weight=mixing.guard_weight)
+    kept = [one for one in good if one.task.kind in mixing.weights]
+    sizes = {kind: sum(one.task.kind == kind for one in kept) for kind in mixing.weights}
+    judged = min((sum(len(g.predictions[kind]) for kind in mixing.weights) for g in groups), default=len(kept))
+    fitted = template(
+        members=tuple(_member(one, spec) for one in kept),
+        weights=tuple(mixing.weights[one.task.kind] / sizes[one.task.kind] for one in kept),
+        spread=shrink_spread(mixing.spread, judged, len(kept)),
+        guard=guard,
+        trees=trees.all_rows if trees is not None and "trees" in mixing.weights else None,
+        notes=(*notes, *(Note("", note) for note in dict.fromkeys(n for one in kept for n in one.result.notes))),
+    )
+    if not groups:
+        return Ensemble(fitted, np.empty(0, np.int64), None)
+    judge = replace(fitted, spread=mixing.spread)
+    rows = np.concatenate([group.rows for group in groups])
+    order = np.argsort(np.argsort(rows))
+    ends = np.cumsum([len(group.rows) for group in groups])
+    index = tuple(torch.from_numpy(part) for part in np.split(order, ends[:-1]))
+    parts = tuple(_mix(judge, group, mixing) for group in groups)
+    held_out: Predictive = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
+    return Ensemble(fitted, np.sort(rows), held_out)
+
+
+def _member(one: Trained, spec: Spec) -> Member:
+    result = one.result
+    assert result is not None
+    return Member(spec, one.config, result.model, result.history, result.best_epoch, result.seconds, one.task.kind)
+
+
+def _targets(data: EnsembleRows) -> Float[np.ndarray, "N T"]:
+    rows = data.rows if isinstance(data.rows, Rows) else data.rows.start
+    return np.asarray(rows.y.cpu().double().numpy())
+
+
+def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRows]:
+    """Return the held-out rows of each fold, with the predictions of its members; folds that lack a kind are left out."""
+    kinds = list(dict.fromkeys(one.task.kind for one in trained))
+    groups = []
+    for fold in range(data.num_folds):
+        found: dict[str, list[Predictive]] = {kind: [] for kind in kinds}
+        for one in trained:
+            if one.task.fold == fold and one.held_out is not None:
+                found[one.task.kind].append(one.held_out)
+        if all(found.values()):
+            rows = data.held_out if data.fold is None else None
+            numbers = np.arange(len(rows)) if rows is not None else np.flatnonzero(data.fold == fold)
+            y = rows.y.numpy() if rows is not None else data.rows.y.numpy()[numbers]  # type: ignore[union-attr]
+            groups.append(HeldOutRows(numbers, np.asarray(y, dtype=np.float64), found))
+    return groups
+
+
+def _mix(fitted: Fitted, group: HeldOutRows, mixing: Mixing) -> Predictive:
+    """Mix the predictions for one fold, in standardised units."""
+    parts = [(part, weight / len(group.predictions[kind])) for kind, weight in mixing.weights.items() for part in group.predictions[kind]]
+    return fitted.mix([part for part, _ in parts], [weight for _, weight in parts])

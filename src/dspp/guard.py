@@ -1,0 +1,72 @@
+"""The guard: the marginal distribution of the targets, mixed into predictions with a small weight.
+
+Where a model is confidently wrong, the density it gives to the observed value may be as small as exp(−30). With weight w
+for the guard, the surprise −log p(y) is at most −log w plus that of the marginal distribution, for every row.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dspp.errors import InputError
+from dspp.likelihoods import LIKELIHOODS
+from dspp.predictive import Predictive
+
+BINS = 8  # of equal probability, one component each
+ROWS_PER_BIN = 20  # at least
+WIDE = 0.1  # weight of one component as wide as the range of the targets, so that no value within it is a surprise
+MIN_STD = 0.05  # of a component, in standardised units: repeated values must not become spikes
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """A mixture of Normals (or of the likelihood's own distributions) that is the same for all rows.
+
+    Attributes:
+        weight: Its weight in the prediction, inside (0, 1).
+        log_weights: Those of its components.
+        mean: Their means, in standardised units.
+        var: Their variances.
+    """
+
+    weight: float
+    log_weights: Float[Tensor, " G"]
+    mean: Float[Tensor, "G T"]
+    var: Float[Tensor, "G T"]
+
+    def __post_init__(self) -> None:
+        shapes_fit = self.mean.ndim == 2 and self.mean.shape == self.var.shape and len(self.mean) == len(self.log_weights)
+        if not shapes_fit or not bool((self.var > 0.0).all()) or not 0.0 < self.weight < 1.0:
+            raise InputError(
+                f"guard: expected a weight inside (0, 1), and means and positive variances of shape (G, T), got the weight "
+                f"{self.weight} and shapes {tuple(self.mean.shape)} and {tuple(self.var.shape)}"
+            )
+
+    @classmethod
+    def fit(cls, y: Float[np.ndarray, "N T"], weight: float) -> "Guard":
+        """Describe the targets, in standardised units; NaN means "not observed".
+
+        A single output is divided into bins of equal probability. Several outputs have two components, whose outputs are
+        independent: one with the moments of the targets, one as wide as their range.
+        """
+        known = [column[~np.isnan(column)] for column in y.T]
+        count = max(1, min(BINS, len(known[0]) // ROWS_PER_BIN)) if len(known) == 1 else 1
+        bins = [np.array_split(np.sort(column), count) for column in known]
+        mean = np.array([[part.mean() for part in parts] for parts in bins])  # (T, bins)
+        std = np.array([[max(part.std(), MIN_STD) for part in parts] for parts in bins])
+        middle, width = zip(*((0.5 * (c.min() + c.max()), max(np.ptp(c), MIN_STD)) for c in known), strict=True)
+        weights = np.append(np.full(count, (1.0 - WIDE) / count), WIDE)
+        return cls(
+            weight,
+            torch.from_numpy(np.log(weights)),
+            torch.from_numpy(np.column_stack([mean, middle]).T.copy()),
+            torch.from_numpy(np.square(np.column_stack([std, width])).T.copy()),
+        )
+
+    def predictive(self, likelihood: str, num_rows: int) -> Predictive | None:
+        """Return the distribution for some rows; None if the likelihood offers none."""
+        mean, var = (part.unsqueeze(1).expand(-1, num_rows, -1).contiguous() for part in (self.mean, self.var))
+        return LIKELIHOODS[likelihood].from_moments(self.log_weights, mean, var)
