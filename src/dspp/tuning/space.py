@@ -20,7 +20,7 @@ from dspp.quadrature import RULES
 from dspp.registry import extension_modules
 from dspp.settings import Settings
 
-OWN = ("random_state", "seed", "time_budget", "checkpoint", "progress")  # set by the search
+OWN = ("random_state", "seed", "time_budget", "checkpoint", "progress", "jobs")  # set by the search
 FURTHER = ("model_settings", "train_settings")  # contain further settings by name
 FIXED = ("validation_fraction", "calibration_fraction", "conformal", "likelihood", *FURTHER, "device")
 HIDDEN_LAYER = ("width", "rule", "sites", "test_sites", "hidden_mean")  # do not apply to a single layer
@@ -175,7 +175,7 @@ class Space:
         for name in [name for name in given if name not in own]:
             routed["model_settings" if name in _model_settings() else "train_settings"][name] = given.pop(name)
         given |= {where: settings for where, settings in routed.items() if settings}
-        return from_preset(params["model"], **given, **more)
+        return from_preset(params["model"], **{"members": 1, **given}, **more)
 
     def settings(self, params: Mapping[str, Any], seed: int, time_budget: float | None = None) -> Settings:
         """Return the `Settings` for a setting."""
