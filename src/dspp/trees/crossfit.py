@@ -8,8 +8,9 @@ from numpy.typing import ArrayLike
 
 from dspp.errors import InputError
 from dspp.table.checks import Array
+from dspp.trees.bins import bin_columns
 from dspp.trees.ensemble import Trees
-from dspp.trees.fit import boost, check_rows
+from dspp.trees.fit import boost, check_rows, check_sizes
 
 INNER_FOLDS = 5
 MAX_ROWS = 50_000  # per fit
@@ -64,6 +65,7 @@ def cross_fit(
         InputError: the arguments do not match, or some fit would have no rows.
     """
     X, y, weights = check_rows(X, y, weights)
+    check_sizes(max_rounds, max_rows)
     fold = _check_folds(fold, len(X), "fold", -1)
     K = max(int(fold.max()) + 1, 1)
     outer = fold
@@ -74,6 +76,7 @@ def cross_fit(
     else:
         outer = inner = np.where(fold < 0, _deal(len(X), K, seed), fold)
 
+    binned = bin_columns(X, seed)  # one choice of cuts for all: it knows inputs, not targets
     fits: dict[bytes, Trees] = {}
 
     def without(left_out: Bool[np.ndarray, " N"]) -> Trees:
@@ -82,7 +85,7 @@ def cross_fit(
             rows = ~left_out
             if not weights[rows].any():
                 raise InputError("fold: expected rows outside of any two folds, got none; pass more folds or rows")
-            fits[key] = boost(X[rows], y[rows], weights[rows], seed=seed, max_rounds=max_rounds, max_rows=max_rows)
+            fits[key] = boost(binned.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows)
         return fits[key]
 
     columns = np.empty((K, len(X)))
