@@ -25,10 +25,15 @@ class Binned:
         return Binned(self.codes[rows], self.cuts)
 
 
-def bin_columns(X: Float[np.ndarray, "N D"], seed: int) -> Binned:
-    """Return the rows in bins that hold about as many rows each, or one value each if there are few values."""
-    sample = X if len(X) <= MAX_ROWS else np.random.default_rng(seed).choice(X, MAX_ROWS, replace=False)
-    cuts = [choose_cuts(column) for column in sample.T]
+def bin_columns(X: Float[np.ndarray, "N D"], weights: Float[np.ndarray, " N"], seed: int) -> Binned:
+    """Return the rows in bins that hold about as many rows each, or one value each if there are few values.
+
+    Rows of weight 0 have no influence on the cuts.
+    """
+    rows = np.flatnonzero(weights)
+    if len(rows) > MAX_ROWS:
+        rows = np.random.default_rng(seed).choice(rows, MAX_ROWS, replace=False)
+    cuts = [choose_cuts(X[rows, d]) for d in range(X.shape[1])]
     codes = np.empty(X.shape, np.uint8)
     for d, column in enumerate(cuts):
         codes[:, d] = np.searchsorted(column, X[:, d])

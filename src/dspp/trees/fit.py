@@ -55,7 +55,7 @@ def fit_trees(
     """
     X, y, weights = check_rows(X, y, weights)
     check_sizes(max_rounds, max_rows)
-    return boost(bin_columns(X, seed), y, weights, seed, max_rounds, max_rows)
+    return boost(bin_columns(X, weights, seed), y, weights, seed, max_rounds, max_rows)
 
 
 def check_rows(
