@@ -15,7 +15,7 @@ import dspp.trees
 from dspp import storage
 from dspp.errors import DsppError, InputError
 from dspp.trees import Trees, cross_fit, crossfit, fit_trees
-from dspp.trees.bins import BINS, choose_cuts
+from dspp.trees.bins import BINS, bin_columns, choose_cuts
 from dspp.trees.ensemble import LEAVES, MAX_TREES, NODES
 from dspp.trees.fit import MIN_ROWS, convert
 
@@ -199,6 +199,14 @@ def test_cuts_lie_between_values(values: list[float], repeats: int) -> None:
     bins = np.searchsorted(cuts, np.unique(x))
     assert (np.diff(cuts) > 0).all()
     assert (np.diff(bins) <= 1).all(), "no bin is empty"
+
+
+def test_a_row_on_a_cut_is_in_the_bin_below() -> None:
+    """As x ≤ threshold is in the left branch."""
+    X = np.array([[0.0], [1.0], [2.0], [0.5], [1.5]])
+    binned = bin_columns(X, np.array([1.0, 1.0, 1.0, 0.0, 0.0]), seed=0)
+    assert binned.cuts[0].tolist() == [0.5, 1.5]
+    assert binned.codes[:, 0].tolist() == [0, 1, 2, 0, 1]
 
 
 def test_bins_of_a_continuous_column_are_of_equal_size() -> None:
