@@ -8,8 +8,9 @@ from numpy.typing import ArrayLike
 
 from dspp.errors import InputError
 from dspp.table.checks import Array
+from dspp.trees.bins import bin_columns
 from dspp.trees.ensemble import Trees
-from dspp.trees.fit import boost, check_rows
+from dspp.trees.fit import boost, check_rows, check_sizes
 
 INNER_FOLDS = 5
 MAX_ROWS = 50_000  # per fit
@@ -64,25 +65,22 @@ def cross_fit(
         InputError: the arguments do not match, or some fit would have no rows.
     """
     X, y, weights = check_rows(X, y, weights)
+    check_sizes(max_rounds, max_rows)
     fold = _check_folds(fold, len(X), "fold", -1)
+    inner = None if inner is None else _check_folds(inner, len(X), "inner", 0)
     K = max(int(fold.max()) + 1, 1)
-    outer = fold
-    if inner is not None:
-        inner = _check_folds(inner, len(X), "inner", 0)
-    elif K < INNER_FOLDS:
-        inner = _deal(len(X), INNER_FOLDS, seed)
-    else:
-        outer = inner = np.where(fold < 0, _deal(len(X), K, seed), fold)
-
+    if len(X) < K or (np.bincount(fold[fold >= 0]) == 0).any():
+        raise InputError(f"fold: expected each of 0 to {K - 1} in some row, got gaps; number the folds without gaps")
+    outer, inner = _assign(fold, inner, K, seed)
+    binned = bin_columns(X, weights, seed)  # the same cuts for all fits: they know no targets
     fits: dict[bytes, Trees] = {}
 
     def without(left_out: Bool[np.ndarray, " N"]) -> Trees:
-        key = left_out.tobytes()
+        rows, key = ~left_out, left_out.tobytes()
+        if not weights[rows].any():
+            raise InputError("fold: expected training rows outside of any two folds, got none; pass more folds or rows")
         if key not in fits:
-            rows = ~left_out
-            if not weights[rows].any():
-                raise InputError("fold: expected rows outside of any two folds, got none; pass more folds or rows")
-            fits[key] = boost(X[rows], y[rows], weights[rows], seed=seed, max_rounds=max_rounds, max_rows=max_rows)
+            fits[key] = boost(binned.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows)
         return fits[key]
 
     columns = np.empty((K, len(X)))
@@ -92,6 +90,18 @@ def cross_fit(
             if part.any():
                 columns[k, part] = without(held | part).predict(X[part])
     return CrossFitted(columns, without(np.zeros(len(X), bool)))
+
+
+def _assign(
+    fold: Int[np.ndarray, " N"], inner: Int[np.ndarray, " N"] | None, K: int, seed: int
+) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
+    """Return, per row, the member whose trees never see it (−1 for none) and its inner fold."""
+    if inner is not None:
+        return fold, inner
+    if K < INNER_FOLDS:
+        return fold, _deal(len(fold), INNER_FOLDS, seed)
+    both = np.where(fold < 0, _deal(len(fold), K, seed), fold)
+    return both, both
 
 
 def _check_folds(fold: ArrayLike, num_rows: int, name: str, least: int) -> Int[np.ndarray, " N"]:

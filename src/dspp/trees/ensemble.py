@@ -1,9 +1,9 @@
 """An ensemble of regression trees as plain arrays: prediction, and tensors for a file.
 
-A tree has at most 16 leaves, numbered from left to right, and a set of leaves is a 16-bit mask. A row starts with all
-leaves; each condition x ≤ threshold that is false removes the leaves of that node's left branch, and the row ends in
-the first leaf that remains (QuickScorer: Lucchese et al., SIGIR 2015). Any masks whatsoever lead to one of the 16
-leaves, so the arrays of a damaged or hostile file can predict nonsense, but cannot index out of bounds.
+A tree has at most 32 leaves, numbered from left to right, so that a set of leaves is a mask of 32 bits. A condition
+x ≤ threshold that is false removes the leaves of its left branch; a row ends in the first leaf that is not removed
+(QuickScorer: Lucchese et al., SIGIR 2015). The last leaf is in no left branch. Therefore any masks of 31 bits lead to
+one of the 32 leaves: the arrays of a damaged or hostile file may predict nonsense, but cannot index out of bounds.
 """
 
 from collections.abc import Mapping
@@ -12,48 +12,37 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8, UInt16
+from jaxtyping import Float, Int, Int32, Int64, UInt32
 from torch import Tensor
 
 from dspp.errors import InputError
 from dspp.table.checks import check_width
 
-LEAVES = 16  # per tree at most
-NODES = LEAVES - 1
-MAX_TREES = 1_000
-ALL_LEAVES = np.uint16(2**LEAVES - 1)
-CELLS = 51_200  # rows × trees at a time: 100 KB of masks and 400 KB of leaf values
+LEAVES = 32  # per tree at most
+NODES = LEAVES - 1  # inner ones
+MAX_TREES = 400  # bounds the tables of `_steps` at 40 MB
+CELLS = 50_000  # rows × trees at a time, so that masks and values stay in the cache
 
 _TENSORS = {  # name: dtype and shape of one tree's part
     "feature": (torch.int32, (NODES,)),
     "threshold": (torch.float64, (NODES,)),
-    "mask": (torch.int32, (NODES,)),  # torch has few functions of uint16
+    "left_leaves": (torch.int32, (NODES,)),
     "value": (torch.float64, (LEAVES,)),
 }
-
-
-def _first_leaves() -> UInt8[np.ndarray, " 65536"]:
-    """Return the number of the lowest set bit of every mask, and 0 for the empty one."""
-    masks = np.arange(2**LEAVES)
-    exponents = np.frexp((masks & -masks).astype(np.float64))[1]  # of 2ⁱ: i + 1; of 0: 0
-    first: UInt8[np.ndarray, " 65536"] = np.maximum(exponents - 1, 0).astype(np.uint8)
-    return first
-
-
-FIRST_LEAF = _first_leaves()
+_Step = tuple[int, Float[np.ndarray, " R"], UInt32[np.ndarray, "R+1 T"]]
 
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """T regression trees whose prediction is base + Σₜ (value of the leaf in which the row ends in tree t).
+    """T regression trees: a prediction is base + Σₜ value[t, the leaf of tree t in which the row ends].
 
-    A tree with fewer leaves has nodes that remove nothing: their mask is `ALL_LEAVES`.
+    A tree with fewer than 32 leaves has spare nodes, which remove no leaves.
     """
 
-    feature: Int[np.ndarray, "T 15"]  # column of X, per inner node
-    threshold: Float[np.ndarray, "T 15"]
-    mask: UInt16[np.ndarray, "T 15"]  # the leaves that remain if x ≤ threshold is false
-    value: Float[np.ndarray, "T 16"]
+    feature: Int32[np.ndarray, "T 31"]  # the column of X, per inner node
+    threshold: Float[np.ndarray, "T 31"]
+    left_leaves: Int32[np.ndarray, "T 31"]  # mask of the leaves in the left branch: removed if x > threshold
+    value: Float[np.ndarray, "T 32"]
     base: float
     num_features: int
 
@@ -64,78 +53,79 @@ class Trees:
         """Return one prediction per row, which does not depend on the other rows, to the bit.
 
         Raises:
-            InputError: X is not 2-D or has another number of columns than in training.
+            InputError: X is not 2-D or does not have the columns of the training table.
         """
         if X.ndim != 2:
             raise InputError(f"X: expected a 2-D table (rows, columns), got shape {X.shape}; reshape it")
         check_width(X, self.num_features, "the ensemble of trees")
         predicted = np.full(len(X), self.base)
-        size = max(CELLS // max(len(self), 1), 1)
-        for start in range(0, len(X) if len(self) else 0, size):
-            leaves = FIRST_LEAF.take(self._masks(X[start : start + size]), mode="clip")  # (n, T)
-            values = self.value.take(leaves + LEAVES * np.arange(len(self)), mode="clip")
-            predicted[start : start + size] += values.sum(1)  # along memory: each row is summed by itself
+        if not len(self):
+            return predicted
+        first = LEAVES * np.arange(len(self))  # of each tree's values
+        size = max(CELLS // len(self), 1)
+        for start in range(0, len(X), size):
+            leaves = _lowest_zero(self._removed(X[start : start + size]))  # (n, T)
+            values = self.value.take(leaves + first, mode="clip")  # which does not check what cannot happen
+            predicted[start : start + size] += values.sum(1)  # along memory, so each row is summed by itself
         return predicted
 
-    def _masks(self, X: Float[np.ndarray, "n D"]) -> UInt16[np.ndarray, "n T"]:
-        """Return the leaves that remain for each row and tree."""
-        masks = np.full((len(X), len(self)), ALL_LEAVES)
-        for column, thresholds, remaining in self._steps:
-            false = np.searchsorted(thresholds, X[:, column].astype(np.float64))  # how many thresholds are below x
-            masks &= remaining.take(false, axis=0, mode="clip")
-        return masks
+    def _removed(self, X: Float[np.ndarray, "n D"]) -> UInt32[np.ndarray, "n T"]:
+        """Return the mask of removed leaves for each row and tree."""
+        removed = np.zeros((len(X), len(self)), np.uint32)
+        for column, thresholds, masks in self._steps:
+            below = np.searchsorted(thresholds, X[:, column])  # the number of thresholds < x
+            removed |= masks.take(below, axis=0, mode="clip")
+        return removed
 
     @cached_property
-    def _steps(self) -> list[tuple[int, Float[np.ndarray, " R"], UInt16[np.ndarray, "R+1 T"]]]:
-        """Return, per column in use, its R thresholds in order and the leaves that remain if the first r are below x.
+    def _steps(self) -> list[_Step]:
+        """Return, per column in use, its R sorted thresholds and the leaves removed if the first r of them are below x.
 
-        Conditions on one column become one search and one row of a table, instead of one comparison per node. All
-        tables together have at most 30 T rows.
+        All conditions on a column take one search and one row of a table, instead of one comparison per node.
         """
         steps = []
-        used = self.mask != ALL_LEAVES
+        used = self.left_leaves != 0
         for column in np.unique(self.feature[used]).tolist():
             tree, node = np.nonzero(used & (self.feature == column))
             thresholds, rank = np.unique(self.threshold[tree, node], return_inverse=True)
-            remaining = np.full((len(thresholds) + 1, len(self)), ALL_LEAVES)
-            np.bitwise_and.at(remaining, (rank + 1, tree), self.mask[tree, node])
-            np.bitwise_and.accumulate(remaining, axis=0, out=remaining)
-            steps.append((column, thresholds, remaining))
+            masks = np.zeros((len(thresholds) + 1, len(self)), np.uint32)
+            np.bitwise_or.at(masks, (rank + 1, tree), self.left_leaves[tree, node].astype(np.uint32))
+            steps.append((column, thresholds, np.bitwise_or.accumulate(masks, axis=0)))
         return steps
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what `from_tensors` restores bit for bit."""
-        tensors = {name: torch.from_numpy(getattr(self, name)).to(dtype) for name, (dtype, _) in _TENSORS.items()}
-        return tensors | {"base": torch.tensor(self.base, dtype=torch.float64)}
+        base = torch.tensor(self.base, dtype=torch.float64)
+        return {name: torch.from_numpy(getattr(self, name)) for name in _TENSORS} | {"base": base}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], num_features: int) -> "Trees":
-        """Return the trees stored by `tensors`, after checking every number.
+        """Return the trees that `tensors` stored, after checking all numbers.
 
         Args:
-            tensors: whatever a file contained under these names.
+            tensors: whatever a file contains under these names.
             num_features: the number of columns of X.
 
         Raises:
-            InputError: A tensor is missing, unknown, or has a wrong type, shape or value.
+            InputError: a tensor is missing, unknown, or has a wrong type, shape or value.
         """
         _check_layout(tensors)
         arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
-        for name, end in (("feature", num_features), ("mask", 2**LEAVES)):
-            if arrays[name].size and not 0 <= arrays[name].min() <= arrays[name].max() < end:
-                raise InputError(f"trees: expected each {name} from 0 to {end - 1}, got another; the file is damaged")
+        feature, masks = arrays["feature"], arrays["left_leaves"]
+        if (feature < 0).any() or (feature >= num_features).any() or (masks < 0).any():
+            raise InputError(f"trees: expected columns from 0 to {num_features - 1} and masks ≥ 0; the file is damaged")
         with np.errstate(over="ignore"):
-            largest = np.abs(arrays["value"]).max(1).sum() + np.abs(arrays["base"])  # no prediction is beyond it
-        if not np.isfinite(largest) or not np.isfinite(arrays["threshold"]).all():
+            bound = np.abs(arrays["value"]).max(axis=1).sum() + np.abs(arrays["base"])  # of any prediction
+        if not (np.isfinite(bound) and np.isfinite(arrays["threshold"]).all()):
             raise InputError("trees: expected finite thresholds, values and sums, got NaN or inf; the file is damaged")
-        return cls(
-            feature=arrays["feature"],
-            threshold=arrays["threshold"],
-            mask=arrays["mask"].astype(np.uint16),
-            value=arrays["value"],
-            base=float(arrays["base"]),
-            num_features=num_features,
-        )
+        return cls(**{name: arrays[name] for name in _TENSORS}, base=float(arrays["base"]), num_features=num_features)
+
+
+def _lowest_zero(masks: UInt32[np.ndarray, "n T"]) -> Int64[np.ndarray, "n T"]:
+    """Return the number of the lowest bit that is 0, from 0 to 31, of masks below 2³¹."""
+    power = ~masks & (masks + np.uint32(1))  # 2ⁱ for the lowest zero bit i
+    exponents: Int[np.ndarray, "n T"] = power.astype(np.float32).view(np.int32) >> 23  # i + 127
+    return exponents - np.int64(127)
 
 
 def _check_layout(tensors: Mapping[str, Tensor]) -> None:
