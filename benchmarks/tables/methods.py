@@ -95,7 +95,8 @@ def one_thread() -> Iterator[None]:
 
 def _fit_dspp(rows: Split, settings: Mapping[str, Any]) -> Fit:
     model = DSPPRegressor(**settings).fit(rows.X, rows.y)
-    return Fit(model.predict_dist, standardised=False)
+    climbs = sum(member.model.jitter_climbs for member in model.fitted_.members)
+    return Fit(model.predict_dist, standardised=False, details={"jitter_climbs": climbs})
 
 
 def _fit_peer(name: str) -> Callable[[Split, int], Fit]:
