@@ -28,10 +28,10 @@ def demo(
     overwrite: Annotated[bool, flag("--overwrite", "Replace files in a non-empty folder.")] = False,
 ) -> None:
     """Run the full workflow on simulated data: train, predict, evaluate, report; about a minute."""
-    from dspp.simulation import robot_arm
-
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
         raise InputError(f"{folder}: expected an empty folder; choose another --folder, or pass --overwrite")
+    from dspp.simulation import robot_arm
+
     session: Session = ctx.obj
     arm = robot_arm(ROWS, seed=0)
     train, test = _write(arm, folder)

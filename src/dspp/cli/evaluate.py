@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspp.cli import show
-from dspp.cli.files import UnseenLevels, check_columns, check_output
+from dspp.cli.files import UnseenLevels, check_columns, check_model, check_output
 from dspp.cli.options import flag, option
 from dspp.cli.session import Session
+from dspp.table.messages import check_exists
 
 if TYPE_CHECKING:
     from dspp.fitted import Evaluation, Fitted
+    from dspp.table.table import FileTable
 
 EXAMPLES = """Examples:
 
@@ -37,13 +39,19 @@ class EvaluateOptions:
 
 def run(options: EvaluateOptions, session: Session) -> None:
     """Print the scores and a verdict on the intervals."""
+    for path in (options.model, options.test):
+        check_exists(path)
     if options.report is not None:
         check_output(options.report, options.overwrite, options.model, options.test)
-    from dspp import modelfile
+    from dspp.table.files import open_table
+
+    check_model(options.model)
+    file = open_table(options.test)
+    from dspp import modelfile  # here and not before, as it imports torch, which takes seconds
 
     fitted = modelfile.load(options.model)
     with session.working(f"evaluating {options.model} on {options.test}"):
-        evaluation, warnings = evaluate(fitted, options.test)
+        evaluation, warnings = evaluate(fitted, file)
         if options.report is not None:
             from dspp.report import write_evaluation_report
 
@@ -60,15 +68,13 @@ def run(options: EvaluateOptions, session: Session) -> None:
         session.say(f"Report: {options.report}")
 
 
-def evaluate(fitted: "Fitted", path: Path) -> tuple["Evaluation", list[str]]:
+def evaluate(fitted: "Fitted", file: "FileTable") -> tuple["Evaluation", list[str]]:
     """Evaluate the rows of a file that have a target; return the evaluation and warnings."""
     import numpy as np
 
-    from dspp.table.files import open_table
     from dspp.table.memory import split_targets
 
-    file = open_table(path)
-    check_columns(path, file.names, fitted.target_names, "--target")
+    check_columns(file.path, file.names, fitted.target_names, "--target")
     rows = file.read(None if fitted.encoder is None else fitted.encoder.arrow_types())
     labelled = split_targets(rows, fitted.target_names, every_target=False)
     evaluation = fitted.evaluate(labelled)

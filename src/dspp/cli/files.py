@@ -1,11 +1,11 @@
 """Checks of column names and output files, and warnings about categories not seen in training."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dspp.errors import InputError
+from dspp.errors import InputError, ModelFileError
+from dspp.table.messages import closest
 
 if TYPE_CHECKING:
     from dspp.table.table import MemoryTable
@@ -15,9 +15,16 @@ def check_columns(path: Path, names: Sequence[str], wanted: Sequence[str], optio
     """Raise `InputError` for the first wanted column that does not exist, suggesting a similar name."""
     for name in wanted:
         if name not in names:
-            close = difflib.get_close_matches(name, names, 1, cutoff=0.5)
-            hint = f"; did you mean {close[0]!r}?" if close else f", got {', '.join(map(repr, names[:10]))}"
+            close = closest(name, names, cutoff=0.5)
+            hint = f", got {', '.join(map(repr, names[:10]))}" if close is None else f"; did you mean {close!r}?"
             raise InputError(f"{path}: expected a column {name!r} ({option}){hint}")
+
+
+def check_model(path: Path) -> None:
+    """Raise `ModelFileError` unless the file exists and begins like a model file; torch is not imported."""
+    from dspp.storage import read_header
+
+    read_header(path, ModelFileError)
 
 
 # ---------------------------------------------------------------- output files

@@ -12,6 +12,7 @@ from dspp.cli.fit_options import FitOptions
 from dspp.cli.options import duration
 from dspp.cli.session import Session, Stopped
 from dspp.errors import CheckpointError, InputError, TrainingInterrupted
+from dspp.table.messages import check_exists
 
 if TYPE_CHECKING:
     from dspp.fitted import Evaluation, Fitted
@@ -23,31 +24,39 @@ Trained = tuple["Fitted", "Evaluation | None"]
 
 
 def run(options: FitOptions, session: Session) -> None:
-    """Train, save and score a model; under torchrun, as one of its processes."""
+    """Train, save and score a model; under torchrun, as one of its processes.
+
+    Whatever can be checked without torch, which takes seconds to import, is checked before.
+    """
+    for path in filter(None, (options.train, options.validation)):
+        check_exists(path)
+    _check_outputs(options)
+    budget = duration(options.time_budget, "--time-budget")
+    options.check_search()
+    options.check_names()
+    checkpoint = None if options.tune else options.resume_file
+    settings = options.settings(time_budget=budget, checkpoint=checkpoint, progress=session.bars)
+    opened = sources.open_sources(options)
+    with session.working(f"reading {options.train}"):
+        opened = opened.read()
     from dspp.training.processes import join_processes
 
     with join_processes(options.device) as group:
         session.quiet |= group.rank > 0
         if group.size > 1 and options.tune:
             raise InputError("--tune cannot run under torchrun; use --jobs for several processes")
-        _run(options, session, first=group.rank == 0)
+        _run(options, session, settings, opened, first=group.rank == 0)
 
 
-def _run(options: FitOptions, session: Session, first: bool) -> None:
-    budget = duration(options.time_budget, "--time-budget")
-    options.check_search()
-    _check_outputs(options)
-    checkpoint = None if options.tune else options.resume_file
-    settings = options.settings(time_budget=budget, checkpoint=checkpoint, progress=session.bars)
-    on_disk = sources.is_on_disk(options)
-    if not on_disk:
-        with session.working(f"reading {options.train}"):
-            table, prepared = sources.prepare_rows(options, settings, on_disk)
+def _run(options: FitOptions, session: Session, settings: "Settings", opened: sources.Sources, first: bool) -> None:
+    if not opened.on_disk:
+        with session.working(f"preparing {options.train}"):
+            prepared = sources.prepare_rows(options, settings, opened)
     with _say_how_to_resume(options, session), _stop_on_signal() as stop:
-        if on_disk:
-            table, prepared = sources.prepare_rows(options, settings, on_disk, stop)
+        if opened.on_disk:
+            prepared = sources.prepare_rows(options, settings, opened, stop)
         with prepared:
-            session.say(*_describe_start(options, table, prepared, settings))
+            session.say(*_describe_start(options, opened.table, prepared, settings))
             fitted, evaluation = (_search if options.tune else _train)(options, session, prepared, settings, stop)
     if not first:  # the first process of a group writes for all
         return

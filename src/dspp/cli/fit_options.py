@@ -1,5 +1,6 @@
 """The options of `dspp fit` and `dspp tune`, and the settings they stand for."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ import typer
 from dspp.cli.names import read_registered_names
 from dspp.cli.options import flag, option, sizes
 from dspp.errors import InputError
+from dspp.registry import Registry, extension_modules, unknown_part
 
 if TYPE_CHECKING:
     from dspp.settings import Settings
@@ -158,38 +160,54 @@ class FitOptions:
     def _network(self) -> tuple[int, ...] | None:
         network = sizes(self.features, "--features")
         if network is None and self.model != self.preset:
-            from dspp.features import PAPER_SIZES
+            from dspp.config import PAPER_SIZES
 
             return PAPER_SIZES
         return network
+
+    def check_names(self) -> None:
+        """Raise `UnknownPartError` for a name that is not registered.
+
+        Without parts of the user, the names in this package are all there are, and torch is not imported.
+        """
+        given = {
+            "preset": (MODELS, self.preset),
+            "kernel": (KERNELS, self.kernel),
+            "rule": (RULES, self.rule),
+            "topology": (TOPOLOGIES, self.topology),
+            "likelihood": (LIKELIHOODS, self.likelihood),
+            "schedule": (SCHEDULES, self.schedule),
+        }
+        for kind, (known, name) in given.items():
+            if name is None or name in known:
+                continue
+            if "torch" not in sys.modules and not extension_modules():
+                raise unknown_part(kind, name, known)
+            _registries()[kind][name]
 
     def settings(self, **run: Any) -> "Settings":
         """Return the checked settings; `run` are settings of this run.
 
         Raises:
-            InputError: A name is unknown, or a number is out of range.
+            InputError: A number is out of range, or the preset is unknown.
         """
-        from dspp.gp.kernels import KERNELS
-        from dspp.likelihoods import LIKELIHOODS
-        from dspp.model import TOPOLOGIES
-        from dspp.presets import PRESETS
-        from dspp.quadrature import RULES
         from dspp.settings import Settings
-        from dspp.training.schedules import SCHEDULES
 
-        named = (
-            (PRESETS, self.preset),
-            (KERNELS, self.kernel),
-            (RULES, self.rule),
-            (TOPOLOGIES, self.topology),
-            (LIKELIHOODS, self.likelihood),
-            (SCHEDULES, self.schedule),
-        )
-        for registry, name in named:
-            if name is not None:
-                registry[name]
         settings = Settings(preset=self.preset, **self.params(), random_state=self.seed, **run)
         settings.spec()
         settings.train_config(1)
         settings.shares(1_000, self.validation is not None)
         return settings
+
+
+def _registries() -> dict[str, Registry[Any]]:
+    """Return the registries of the parts that options name, by kind."""
+    from dspp.gp.kernels import KERNELS
+    from dspp.likelihoods import LIKELIHOODS
+    from dspp.model import TOPOLOGIES
+    from dspp.presets import PRESETS
+    from dspp.quadrature import RULES
+    from dspp.training.schedules import SCHEDULES
+
+    registries = (PRESETS, KERNELS, RULES, TOPOLOGIES, LIKELIHOODS, SCHEDULES)
+    return {registry.kind: registry for registry in registries}

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dspp.cli.files import UnseenLevels, check_columns, check_output, file_size
+from dspp.cli.files import UnseenLevels, check_columns, check_model, check_output, file_size
 from dspp.cli.options import flag, option, probabilities
 from dspp.cli.session import Session
+from dspp.table.messages import check_exists
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,21 +56,18 @@ class PredictOptions:
 
 def run(options: PredictOptions, session: Session) -> None:
     """Predict batch by batch; the output file is renamed into place when complete."""
+    for path in (options.model, options.new):
+        check_exists(path)
     levels = probabilities(options.quantiles, "--quantiles")
     if options.interval is not None:
         probabilities(str(options.interval), "--interval")
     if options.out != STDOUT:
         check_output(options.out, options.overwrite, options.model, options.new)
-    from dspp import modelfile
+    file = _open(options)
+    from dspp import modelfile  # here and not before, as it imports torch, which takes seconds
     from dspp.progress import ProgressBar
-    from dspp.table.csvfile import CsvFile
-    from dspp.table.files import open_table
 
     fitted = modelfile.load(options.model)
-    file = open_table(options.new)
-    check_columns(options.new, file.names, options.keep or (), "--keep")
-    if isinstance(file, CsvFile):  # without types: copied columns stay exactly as typed
-        file = file.keep_verbatim(options.keep or ())
     unseen = UnseenLevels(fitted.encoder)
     hide_bar = session.quiet or (options.out == STDOUT and sys.stdout.isatty())
     with ProgressBar(file.num_rows, False if hide_bar else None) as bar:
@@ -80,6 +78,21 @@ def run(options: PredictOptions, session: Session) -> None:
             session.warn(warning)
     if options.out != STDOUT:
         session.say(f"Predicted {rows:,} rows: {options.out} ({file_size(options.out)})")
+
+
+def _open(options: PredictOptions) -> "FileTable":
+    """Check the model file and open the table, without importing torch."""
+    from dspp.table.csvfile import CsvFile
+    from dspp.table.files import check_suffix, open_table
+
+    if options.out != STDOUT:
+        check_suffix(options.out)
+    check_model(options.model)
+    file = open_table(options.new)
+    check_columns(options.new, file.names, options.keep or (), "--keep")
+    if isinstance(file, CsvFile):  # without types: copied columns stay exactly as typed
+        return file.keep_verbatim(options.keep or ())
+    return file
 
 
 def _write(out: Path, batches: Iterator["pa.RecordBatch"]) -> int:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from dspp.errors import InputError
 if TYPE_CHECKING:
     from dspp.prepare import Prepared
     from dspp.settings import Settings
-    from dspp.table.table import MemoryTable, Table
+    from dspp.table.table import FileTable, MemoryTable, Table
 
 MEMORY_SHARE = 6  # a table that would fill more than a sixth of memory, at 8 bytes per cell, is read from disk
 CGROUP = Path("/sys/fs/cgroup/memory.max")  # memory limit of a container
@@ -54,49 +55,81 @@ def memory_bytes() -> float:
     return min(limits)
 
 
-def prepare_rows(
-    options: FitOptions, settings: "Settings", on_disk: bool, should_stop: Callable[[], bool] | None = None
-) -> tuple["Table", "Prepared"]:
-    """Return the table, and its rows prepared for training."""
-    from dspp.prepare import OnDisk, prepare
+@dataclass(frozen=True)
+class Sources:
+    """The tables of `dspp fit`.
+
+    Attributes:
+        table: The training table.
+        validation: The table of --validation, if given.
+        on_disk: Whether the training table stays on disk.
+    """
+
+    table: "Table"
+    validation: "FileTable | None"
+    on_disk: bool
+
+    def read(self) -> "Sources":
+        """Return the same tables with the training table in memory, unless it stays on disk."""
+        return self if self.on_disk else replace(self, table=self.table.read())
+
+
+def open_sources(options: FitOptions) -> Sources:
+    """Open the tables and check their columns; only their headers are read, and torch is not imported.
+
+    Raises:
+        InputError: A file does not exist or is not a table, or a column does not exist.
+    """
     from dspp.table.files import open_table
     from dspp.table.joined import JoinedTable, open_tables
 
+    on_disk = is_on_disk(options)
     table: Table = open_tables(options.train) if on_disk else open_table(options.train)
     if isinstance(table, JoinedTable):
         for output in filter(None, (options.out, options.report)):
             check_output(output, options.overwrite, *(part.path for part in table.parts))
     check_targets(options.train, table, options.target)
     check_columns(options.train, table.names, options.drop or [], "--drop")
-    if not on_disk:
-        table = table.read()
-    prepared = prepare(
-        table,
+    if options.validation is None:
+        return Sources(table, None, on_disk)
+    validation = open_table(options.validation)
+    check_targets(options.validation, validation, options.target)
+    check_columns(options.validation, validation.names, _inputs(options, table), "as in the training table")
+    return Sources(table, validation, on_disk)
+
+
+def prepare_rows(
+    options: FitOptions, settings: "Settings", sources: Sources, should_stop: Callable[[], bool] | None = None
+) -> "Prepared":
+    """Return the rows prepared for training."""
+    from dspp.prepare import OnDisk, prepare
+
+    return prepare(
+        sources.table,
         settings,
         targets=options.target,
         drop=options.drop or [],
-        validation=_validation(options, table),
-        disk=OnDisk(options.cache, options.keep_cache) if on_disk else None,
+        validation=_validation(options, sources),
+        disk=OnDisk(options.cache, options.keep_cache) if sources.on_disk else None,
         should_stop=should_stop,
     )
-    return table, prepared
 
 
-def _validation(options: FitOptions, table: "Table") -> "MemoryTable | None":
+def _inputs(options: FitOptions, table: "Table") -> list[str]:
+    return [name for name in table.names if name not in (*options.target, *(options.drop or []))]
+
+
+def _validation(options: FitOptions, sources: Sources) -> "MemoryTable | None":
     """Return the rows of --validation that have a target, in the types of the training rows."""
     import pyarrow as pa
 
     from dspp.encoding.encoder import reading_types
-    from dspp.table.files import open_table
     from dspp.table.memory import split_targets
 
-    if options.validation is None:
+    if sources.validation is None:
         return None
-    inputs = [name for name in table.names if name not in (*options.target, *(options.drop or []))]
-    file = open_table(options.validation)
-    check_targets(options.validation, file, options.target)
-    rows = file.read(reading_types(pa.schema([table.schema.field(name) for name in inputs])))
-    check_columns(options.validation, rows.names, inputs, "as in the training table")
+    table, inputs = sources.table, _inputs(options, sources.table)
+    rows = sources.validation.read(reading_types(pa.schema([table.schema.field(name) for name in inputs])))
     return split_targets(rows.select([*inputs, *options.target]), options.target)
 
 

@@ -45,6 +45,11 @@ def open_file(path: Path) -> FileTable:
         return open_it(path)
 
 
+def check_suffix(path: Path) -> None:
+    """Raise `InputError` unless a file of this name can be written as a table."""
+    _suffix(path)
+
+
 def _suffix(path: Path) -> str:
     for suffix in _OPENERS:
         if path.name.lower().endswith(suffix):
