@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspp.cli.names import read_registered_names
-from dspp.cli.options import flag, option, sizes
+from dspp.cli.options import DECIMAL, SEPARATOR, flag, option, sizes
 from dspp.errors import InputError
 from dspp.registry import Registry, extension_modules, unknown_part
 
@@ -50,8 +50,8 @@ class FitOptions:
     train: Annotated[
         Path,
         typer.Argument(
-            help="The training table: .csv, .tsv, .parquet, .feather or .arrow; or a folder of Parquet files or "
-            "a quoted pattern such as 'part-*.parquet', which may be larger than memory.",
+            help="The training table: .csv, .tsv, .parquet, .feather or .arrow; - reads CSV from standard input. A "
+            "folder of Parquet files or a quoted pattern such as 'part-*.parquet' may be larger than memory.",
             metavar="TABLE",
         ),
     ]
@@ -60,6 +60,8 @@ class FitOptions:
     drop: Annotated[list[str] | None, option("A column to leave out; repeatable.", "COLUMN", DATA)] = None
     validation: Annotated[Path | None, option("Validation rows, for choosing the best epoch.", "TABLE", DATA)] = None
     validation_fraction: Annotated[float, option("Fraction of rows held out as validation rows.", "SHARE", DATA)] = 0.1
+    sep: Annotated[str | None, option(SEPARATOR, "CHAR", DATA)] = None
+    decimal: Annotated[str, option(DECIMAL, "CHAR", DATA)] = "."
     on_disk: Annotated[bool, flag("--on-disk", "Read the table from disk during training.", DATA)] = False
     cache: Annotated[Path | None, option("Folder for the cache of a table on disk.", "DIR", DATA)] = None
     keep_cache: Annotated[bool, flag("--keep-cache", "Keep the cache for later runs.", DATA)] = False

@@ -16,6 +16,8 @@ _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 _DURATION = re.compile(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s?)?")
 
 Options = TypeVar("Options")
+SEPARATOR = "What separates the cells of a CSV file: one character such as ';', or the word tab."
+DECIMAL = "The decimal mark in a CSV file: '.' or ','."
 
 
 def option(
@@ -76,6 +78,22 @@ def probabilities(text: str, name: str) -> tuple[float, ...]:
     if not all(0 < value < 1 for value in values):
         raise InputError(f"{name}: expected numbers between 0 and 1 such as 0.05,0.5,0.95, got {text!r}")
     return values
+
+
+def csv_marks(separator: str | None, decimal: str) -> tuple[str | None, str]:
+    """Check --sep, one character or the word tab, and --decimal; return the characters, None for the usual separator.
+
+    Raises:
+        InputError: They are not such characters, or the same.
+    """
+    mark = {"tab": "\t", "\\t": "\t"}.get(separator or "", separator)
+    if mark is not None and (len(mark) != 1 or not mark.isascii() or mark.isalnum() or mark in '"\r\n'):
+        raise InputError(f"--sep: expected one character such as ';', or the word tab, got {separator!r}")
+    if decimal not in (".", ","):
+        raise InputError(f"--decimal: expected '.' or ',', got {decimal!r}")
+    if mark == decimal:
+        raise InputError(f"--sep and --decimal: expected different characters, got {decimal!r} for both")
+    return mark, decimal
 
 
 def sizes(text: str | None, name: str) -> tuple[int, ...] | None:
