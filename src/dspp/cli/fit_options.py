@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspp.cli.names import read_registered_names
-from dspp.cli.options import DECIMAL, SEPARATOR, flag, option, sizes
+from dspp.cli.options import DECIMAL, SEPARATOR, at_least, flag, fraction, option, sizes
 from dspp.errors import InputError
 from dspp.registry import Registry, extension_modules, unknown_part
 
@@ -59,7 +59,9 @@ class FitOptions:
     out: Annotated[Path, option("Output file of the model, such as model.dspp.", "FILE", RESULT)]
     drop: Annotated[list[str] | None, option("A column to leave out; repeatable.", "COLUMN", DATA)] = None
     validation: Annotated[Path | None, option("Validation rows, for choosing the best epoch.", "TABLE", DATA)] = None
-    validation_fraction: Annotated[float, option("Fraction of rows held out as validation rows.", "SHARE", DATA)] = 0.1
+    validation_fraction: Annotated[
+        float, option("Fraction of rows held out as validation rows.", "SHARE", DATA), fraction
+    ] = 0.1
     sep: Annotated[str | None, option(SEPARATOR, "CHAR", DATA)] = None
     decimal: Annotated[str, option(DECIMAL, "CHAR", DATA)] = "."
     on_disk: Annotated[bool, flag("--on-disk", "Read the table from disk during training.", DATA)] = False
@@ -69,14 +71,20 @@ class FitOptions:
         str,
         option(f"One of {', '.join(MODELS)}; nn+NAME adds a neural network in front.", "NAME", MODEL, choices=MODELS),
     ] = "dspp"
-    layers: Annotated[int | None, option("GP layers, including the top one.", "N", MODEL)] = None
-    width: Annotated[int | None, option("GPs per hidden layer: 5, or 20 for several targets.", "N", MODEL)] = None
-    inducing: Annotated[int | None, option("Inducing points per GP; more are slower and finer.", "N", MODEL)] = None
+    layers: Annotated[int | None, option("GP layers, including the top one.", "N", MODEL), at_least(1)] = None
+    width: Annotated[
+        int | None, option("GPs per hidden layer: 5, or 20 for several targets.", "N", MODEL), at_least(1)
+    ] = None
+    inducing: Annotated[
+        int | None, option("Inducing points per GP; more are slower and finer.", "N", MODEL), at_least(1)
+    ] = None
     kernel: Annotated[str | None, option(f"One of {', '.join(KERNELS)}.", "NAME", MODEL, choices=KERNELS)] = None
     rule: Annotated[
         str | None, option(f"Quadrature rule of hidden layers: {', '.join(RULES)}.", "NAME", MODEL, choices=RULES)
     ] = None
-    sites: Annotated[int | None, option("Sites of the rule, i.e. components of the mixture.", "N", MODEL)] = None
+    sites: Annotated[
+        int | None, option("Sites of the rule, i.e. components of the mixture.", "N", MODEL), at_least(1)
+    ] = None
     topology: Annotated[
         str | None,
         option(f"Inputs of later hidden layers: {', '.join(TOPOLOGIES)}.", "NAME", MODEL, choices=TOPOLOGIES),
@@ -91,30 +99,40 @@ class FitOptions:
     conformal: Annotated[
         bool, flag("--conformal", "Recalibrate intervals, with a guarantee, on 10 % of the rows.", MODEL)
     ] = False
-    epochs: Annotated[int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING)] = None
-    batch_size: Annotated[int, option("Rows per step.", "N", TRAINING)] = 500
+    epochs: Annotated[
+        int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING), at_least(1)
+    ] = None
+    batch_size: Annotated[int, option("Rows per step.", "N", TRAINING), at_least(1)] = 500
     learning_rate: Annotated[float, option("Initial learning rate of Adam.", "NUMBER", TRAINING)] = 0.05
     schedule: Annotated[
         str | None,
         option(f"Learning rate schedule: {', '.join(SCHEDULES)}.", "NAME", TRAINING, choices=SCHEDULES),
     ] = None
-    restarts: Annotated[int, option("Short runs from different starts; the best one continues.", "N", TRAINING)] = 3
-    patience: Annotated[int | None, option("Stop after N epochs without a better validation NLL.", "N", TRAINING)] = (
-        None
-    )
+    restarts: Annotated[
+        int, option("Short runs from different starts; the best one continues.", "N", TRAINING), at_least(1)
+    ] = 3
+    patience: Annotated[
+        int | None, option("Stop after N epochs without a better validation NLL.", "N", TRAINING), at_least(1)
+    ] = None
     time_budget: Annotated[
         str | None, option("Time limit such as 90s, 5m or 2h; fewer epochs if needed.", "TIME", TRAINING)
     ] = None
-    seed: Annotated[int, option("The same seed gives the same model.", "N", TRAINING)] = 0
-    threads: Annotated[int | None, option("Threads for training; all cores by default.", "N", TRAINING, min=1)] = None
+    seed: Annotated[int, option("The same seed gives the same model.", "N", TRAINING), at_least(0)] = 0
+    threads: Annotated[
+        int | None, option("Threads for training; all cores by default.", "N", TRAINING), at_least(1)
+    ] = None
     device: Annotated[str, option("cpu or cuda.", "NAME", TRAINING)] = "cpu"
     resume: Annotated[bool, flag("--resume", "Resume an interrupted run of this command.", TRAINING)] = False
     tune: Annotated[bool, flag("--tune", "Search for the settings not given as options.", SEARCH)] = False
-    trials: Annotated[int | None, option("Maximum number of settings to try; 30 by default.", "N", SEARCH)] = None
+    trials: Annotated[
+        int | None, option("Maximum number of settings to try; 30 by default.", "N", SEARCH), at_least(1)
+    ] = None
     study: Annotated[
         Path | None, option("Journal of the trials, from which the same command resumes.", "FILE", SEARCH)
     ] = None
-    jobs: Annotated[int, option("Trials at once, one thread each; results then depend on timing.", "N", SEARCH)] = 1
+    jobs: Annotated[
+        int, option("Trials at once, one thread each; results then depend on timing.", "N", SEARCH), at_least(1)
+    ] = 1
     engine: Annotated[
         str,
         option("Where trials run: local, or ray (pip install 'dspp[ray]').", "NAME", SEARCH, choices=("local", "ray")),

@@ -19,7 +19,7 @@ from dspp.cli.files import (
     open_input,
     stdin_as_file,
 )
-from dspp.cli.options import DECIMAL, SEPARATOR, csv_marks, flag, option, probabilities
+from dspp.cli.options import DECIMAL, SEPARATOR, at_least, csv_marks, flag, option, probabilities, share
 from dspp.cli.session import Session
 
 if TYPE_CHECKING:
@@ -57,16 +57,20 @@ class PredictOptions:
     ]
     out: Annotated[Path, option("Output file: .csv, .parquet, .feather or .arrow; - prints CSV.", "FILE")]
     quantiles: Annotated[str, option("Probabilities of quantiles to write, such as 0.05,0.5,0.95.", "LIST")] = ""
-    interval: Annotated[float | None, option("Coverage of a central interval to write, such as 0.9.", "SHARE")] = None
+    interval: Annotated[
+        float | None, option("Coverage of a central interval to write, such as 0.9.", "SHARE"), share
+    ] = None
     mixture: Annotated[bool, flag("--mixture", "Write weight, mean and std of each component.")] = False
-    samples: Annotated[int, option("Number of samples to write per row.", "N", min=0)] = 0
+    samples: Annotated[int, option("Number of samples to write per row.", "N"), at_least(0)] = 0
     seed: Annotated[
-        int, option("Seed of the samples, reproducible for equal --batch-rows.", "N", min=-(2**63), max=2**64 - 1)
+        int,
+        option("Seed of the samples, reproducible for equal --batch-rows.", "N"),
+        at_least(-(2**63), 2**64 - 1),  # as torch requires
     ] = 0
     keep: Annotated[list[str] | None, option("An input column to copy; repeatable.", "COLUMN")] = None
     sep: Annotated[str | None, option(SEPARATOR, "CHAR")] = None
     decimal: Annotated[str, option(DECIMAL, "CHAR")] = "."
-    batch_rows: Annotated[int, option("Rows per batch.", "N", min=1)] = 65_536
+    batch_rows: Annotated[int, option("Rows per batch.", "N"), at_least(1)] = 65_536
     overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
 
 
@@ -74,8 +78,6 @@ def run(options: PredictOptions, session: Session) -> None:
     """Predict batch by batch; the output file is renamed into place when complete."""
     check_inputs(options.model, options.new)
     levels = probabilities(options.quantiles, "--quantiles")
-    if options.interval is not None:
-        probabilities(str(options.interval), "--interval")
     if options.out != STDOUT:
         check_output(options.out, options.overwrite, options.model, options.new)
     marks = csv_marks(options.sep, options.decimal)
