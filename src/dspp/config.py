@@ -13,6 +13,8 @@ import numpy as np
 
 from dspp.errors import InputError
 
+PAPER_SIZES = (1000, 1000, 500, 50, 20)  # of the layers of the network that nn+ stands for
+
 
 @dataclass(frozen=True)
 class _Config:

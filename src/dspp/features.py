@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-PAPER_SIZES = (1000, 1000, 500, 50, 20)
+from dspp.config import PAPER_SIZES
 
 
 def feature_network(num_inputs: int, sizes: Sequence[int] = PAPER_SIZES) -> nn.Sequential:

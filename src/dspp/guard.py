@@ -38,7 +38,9 @@ class Guard:
     var: Float[Tensor, "G T"]
 
     def __post_init__(self) -> None:
-        shapes_fit = self.mean.ndim == 2 and self.mean.shape == self.var.shape and len(self.mean) == len(self.log_weights)
+        shapes_fit = (
+            self.mean.ndim == 2 and self.mean.shape == self.var.shape and len(self.mean) == len(self.log_weights)
+        )
         if not shapes_fit or not bool((self.var > 0.0).all()) or not 0.0 < self.weight < 1.0:
             raise InputError(
                 f"guard: expected a weight inside (0, 1), and means and positive variances of shape (G, T), got the weight "

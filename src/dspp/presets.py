@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dspp.config import ModelConfig, ObjectiveConfig
+from dspp.config import PAPER_SIZES, ModelConfig, ObjectiveConfig
 from dspp.errors import InputError
-from dspp.features import PAPER_SIZES
 from dspp.registry import Registry
 
 

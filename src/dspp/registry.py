@@ -5,7 +5,7 @@ command line and the common tests then find it by name.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -19,6 +19,16 @@ class UnknownPartError(InputError):
     """No part has this name; `part` is its kind and name, such as "kernel 'mine'"."""
 
     part: str = ""
+
+
+def unknown_part(kind: str, name: str, known: Iterable[str]) -> UnknownPartError:
+    """Return (do not raise) the error for a name that is not among the known ones."""
+    problem = UnknownPartError(
+        f"unknown {kind} {name!r}; choose one of: {', '.join(sorted(known))}, or import the module that registers it "
+        "(on the command line: --import MODULE)"
+    )
+    problem.part = f"{kind} {name!r:.100}"
+    return problem
 
 
 def extension_modules() -> tuple[str, ...]:
@@ -63,13 +73,7 @@ class Registry(Mapping[str, T]):
         try:
             return self._parts[name]
         except (KeyError, TypeError):
-            known = ", ".join(sorted(self._parts))
-            problem = UnknownPartError(
-                f"unknown {self.kind} {name!r}; choose one of: {known}, or import the module that registers it (on the "
-                "command line: --import MODULE)"
-            )
-            problem.part = f"{self.kind} {name!r:.100}"
-            raise problem from None
+            raise unknown_part(self.kind, name, self._parts) from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._parts

@@ -1,20 +1,22 @@
 """The parameters shared by estimators and command line, and the settings they stand for."""
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
-from torch import nn
 
 from dspp.config import ModelConfig, TrainConfig
 from dspp.errors import InputError
 from dspp.presets import Spec, preset
-from dspp.quadrature import RULES
 from dspp.size import Size, choose_size
+
+if TYPE_CHECKING:  # imported where it is needed, as the command line checks its options before it imports torch
+    from torch import nn
 
 MEMBER_KINDS = ("plain", "trees")  # members read the encoded columns; "trees" also the prediction of boosted trees
 MEMBER_BETA = 0.5  # of members, if beta is None: they are small and trained to the end, without validation rows
@@ -81,7 +83,7 @@ class Parameters:
     sites: int | None = None
     likelihood: str | None = None
     topology: str | None = None
-    features: Sequence[int] | nn.Module | None = None
+    features: "Sequence[int] | nn.Module | None" = None
     beta: float | None = None
     epochs: int | None = None
     batch_size: int | None = None
@@ -108,9 +110,9 @@ class Settings(Parameters):
     preset: str = "dspp"
 
     @property
-    def module(self) -> nn.Module | None:
+    def module(self) -> "nn.Module | None":
         """The user's feature module, if any."""
-        return self.features if isinstance(self.features, nn.Module) else None
+        return self.features if _is_module(self.features) else None
 
     def is_ensemble(self, num_rows: int) -> bool:
         """Return whether a table of this many rows is fitted by several members.
@@ -143,7 +145,11 @@ class Settings(Parameters):
         given |= self.model_settings or {}
         spec = preset(self.preset, **given)
         own_width = "width" in given or spec.model.width != ModelConfig().width
-        if num_outputs == 1 or spec.model.layers == 1 or own_width or RULES[spec.model.rule].grid:  # S^W sites
+        if num_outputs == 1 or spec.model.layers == 1 or own_width:
+            return spec
+        from dspp.quadrature import RULES
+
+        if RULES[spec.model.rule].grid:  # S^W sites
             return spec
         return replace(spec, model=spec.model.change(width=SHARED_WIDTH))
 
@@ -234,7 +240,12 @@ def _to_json(value: Any) -> Any:
         return {name: _to_json(part) for name, part in value.items()}
     if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
         return [_to_json(part) for part in value]
-    return None if isinstance(value, nn.Module) else value
+    return None if _is_module(value) else value
+
+
+def _is_module(value: object) -> "TypeGuard[nn.Module]":
+    torch = sys.modules.get("torch")  # whoever passes a module has imported it
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def check_number(name: str, value: object) -> None:

@@ -16,32 +16,34 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors
-import torch
 from filelock import FileLock, Timeout
-from safetensors.torch import save as to_bytes
-from torch import Tensor
 
 from dspp.errors import CheckpointError, InputError, ModelFileError
+
+if TYPE_CHECKING:  # imported where it is needed: reading a header or a table is fast without
+    from torch import Tensor
 
 KEY = "dspp"  # entry of the safetensors metadata with the JSON header
 StorageError = type[ModelFileError] | type[CheckpointError] | type[InputError]
 
 
-def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any], error: StorageError) -> None:
+def write(path: str | Path, tensors: Mapping[str, "Tensor"], header: Mapping[str, Any], error: StorageError) -> None:
     """Write tensors and header to `path`, atomically.
 
     Raises:
         error: It could not be written; the previous file is unchanged.
     """
+    from safetensors.torch import save as to_bytes
+
     plain = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(header, allow_nan=False)
     write_bytes(Path(path), to_bytes(plain, metadata={KEY: text}), error)
 
 
-def read(path: str | Path, error: StorageError) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(path: str | Path, error: StorageError) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
     """Return the tensors and the header of a file written by `write`.
 
     Raises:
@@ -51,14 +53,24 @@ def read(path: str | Path, error: StorageError) -> tuple[dict[str, Tensor], dict
         return {name: file.get_tensor(name).clone() for name in file.keys()}, header  # noqa: SIM118 - no mapping
 
 
+def read_header(path: str | Path, error: StorageError) -> dict[str, Any]:
+    """Return the header of a file written by `write`, without reading its tensors or importing torch.
+
+    Raises:
+        error: The file does not exist, was not written by dspp, or is damaged.
+    """
+    with _open(Path(path), error, framework="np") as (_, header):
+        return header
+
+
 @contextmanager
-def _open(path: Path, error: StorageError) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _open(path: Path, error: StorageError, framework: str = "pt") -> Iterator[tuple[Any, dict[str, Any]]]:
     """Open a file and yield it with its header."""
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise error(f"{path} {what}; check the path")
     try:
-        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+        with safetensors.safe_open(path, framework=framework, device="cpu") as file:
             header = json.loads((file.metadata() or {})[KEY])
             if not isinstance(header, dict):
                 raise TypeError("its header is not a JSON object")
@@ -92,8 +104,10 @@ def read_start(path: Path, name: str, error: StorageError) -> tuple[dict[str, An
         return header, shape, 8 + int.from_bytes(start.read(8), "little")
 
 
-def digest(tensors: Mapping[str, Tensor], header: Any) -> str:
+def digest(tensors: Mapping[str, "Tensor"], header: Any) -> str:
     """Return the SHA-256 hash of the header and of every tensor's name, type, shape and bytes."""
+    import torch
+
     hasher = hashlib.sha256(json.dumps(header).encode())
     for name, tensor in sorted(tensors.items()):
         hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

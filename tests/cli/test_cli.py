@@ -497,16 +497,16 @@ BAD_FITS = {
     "--target price --kernel rbg": "unknown kernel 'rbg'; choose one of: ",
     "--target price --rule qr9": "unknown rule 'qr9'; choose one of: ",
     "--target price --topology ring": "unknown topology 'ring'; choose one of: ",
-    "--target price --layers 0": "layers: expected at least 1, got 0",
-    "--target price --epochs many": "Invalid value for '--epochs'",
-    "--target price --epochs 0": "epochs: expected at least 1, got 0",
+    "--target price --layers 0": "--layers: expected a whole number of at least 1, got 0",
+    "--target price --epochs many": "--epochs: expected a whole number, got 'many'",
+    "--target price --epochs 0": "--epochs: expected a whole number of at least 1, got 0",
     "--target price --features 10,x": "--features: expected layer sizes such as 100,50, got '10,x'",
     "--target price --time-budget soon": "--time-budget: expected a duration such as 90s, 5m or 1h30m, got 'soon'",
-    "--target price --validation-fraction 2": "validation_fraction: expected a fraction in [0, 1)",
+    "--target price --validation-fraction 2": "--validation-fraction: expected a number in [0, 1), such as 0.1, got 2",
     "--target price --validation gone.csv": "gone.csv: the file does not exist",
     "--target price --report no/r.html": "the folder no does not exist; create it first",
     "--target price --epoch 3": "No such option: --epoch",
-    "--target price --threads 0": "Invalid value for '--threads'",
+    "--target price --threads 0": "--threads: expected a whole number of at least 1, got 0",
     "--target price --trials 3": "--trials is an option of --tune; add --tune",
     "--target price --study s": "--study is an option of --tune; add --tune",
     "--target price --jobs 2": "--jobs is an option of --tune; add --tune",
@@ -546,14 +546,21 @@ def test_tables_that_cannot_be_learned_from(text: str, tmp_path: Path) -> None:
 
 
 BAD_PREDICTIONS = {
-    "--quantiles 0.5,1.5": "--quantiles: expected numbers between 0 and 1 such as 0.05,0.5,0.95, got '0.5,1.5'",
-    "--quantiles half": "--quantiles: expected numbers between 0 and 1 such as 0.05,0.5,0.95, got 'half'",
-    "--interval 90": "--interval: expected numbers between 0 and 1 such as 0.05,0.5,0.95, got '90.0'",
+    "--quantiles 0.5,1.5": "--quantiles: expected numbers inside (0, 1), such as 0.05,0.5,0.95, got 0.5,1.5; use",
+    "--quantiles half": "--quantiles: expected numbers inside (0, 1), such as 0.05,0.5,0.95, got half; use",
+    "--quantiles 5,50,97.5": "got 5,50,97.5; use --quantiles 0.05,0.5,0.975",
+    "--quantiles 5%,95%": "got 5%,95%; use --quantiles 0.05,0.95",
+    "--interval 90": "--interval: expected a number inside (0, 1), such as 0.9, got 90; use --interval 0.9",
+    "--interval 90%": "--interval: expected a number inside (0, 1), such as 0.9, got 90%; use --interval 0.9",
+    "--interval 80%": "got 80%; use --interval 0.8",
+    "--interval 0,95": "got 0,95; use --interval 0.95",
+    "--interval 1": "got 1; use --interval 0.9",
+    "--interval wide": "got wide; use --interval 0.9",
     "--keep pirce": "expected a column 'pirce' (--keep); did you mean 'price'?",
-    "--samples -1": "Invalid value for '--samples'",
-    "--samples 1 --seed -99999999999999999999": "Invalid value for '--seed'",
-    "--samples 1 --seed 99999999999999999999": "Invalid value for '--seed'",
-    "--batch-rows 0": "Invalid value for '--batch-rows'",
+    "--samples -1": "--samples: expected a whole number of at least 0, got -1",
+    "--samples 1 --seed -99999999999999999999": "--seed: expected a whole number of at least -",
+    "--samples 1 --seed 99999999999999999999": "--seed: expected a whole number of at most ",
+    "--batch-rows 0": "--batch-rows: expected a whole number of at least 1, got 0",
 }
 
 
@@ -782,6 +789,16 @@ assert "dspp[ray]" in shown  # brackets are not taken for a style
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.parametrize("command", ["", "fit", "predict", "evaluate", "info", "tune", "demo"])
+def test_help_shows_neither_types_nor_ranges(command: str) -> None:
+    result = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert result.exit_code == 0
+    for odd in ("<", "{", "x>=", "<=", "922337203"):
+        assert odd not in result.stdout, odd
+    assert f"Usage: dspp {command}".rstrip() in result.stdout
+    assert "Options ─" not in result.stdout or "--help" in result.stdout
+
+
 def test_words_are_completed() -> None:
     words = {"dspp fit --model p": "ppgpr", "dspp fit --kernel r": "rbf", "dspp pre": "predict"}
     for typed, expected in words.items():
@@ -844,7 +861,7 @@ def test_lists_of_numbers() -> None:
     assert probabilities("", "x") == ()
     assert sizes("100, 20", "x") == (100, 20)
     for text in ("0", "1", "nan", "a", "0.5;0.6"):
-        with pytest.raises(InputError, match="numbers between 0 and 1"):
+        with pytest.raises(InputError, match=r"expected numbers inside \(0, 1\)"):
             probabilities(text, "x")
     for text in ("", "0", "1.5", "-2", "10,"):
         with pytest.raises(InputError, match="expected layer sizes"):

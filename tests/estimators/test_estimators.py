@@ -135,11 +135,12 @@ def test_skpro_s_alias_is_there_where_skpro_is(plain: Regressor, monkeypatch: py
 
 def test_frames_in_frames_out(houses: Regressor) -> None:
     table = frame(9, seed=5)
-    mean, std = houses.predict(table, return_std=True)
-    assert isinstance(mean, pd.Series)
-    assert mean.name == "price"
-    pd.testing.assert_index_equal(mean.index, table.index)
-    assert std.name == "price_std"
+    whole = houses.predict_table(table, [0.1], 0.5)
+    assert list(whole.columns) == ["price_mean", "price_std", "price_q0.1", "price_lower", "price_upper"]
+    pd.testing.assert_index_equal(whole.index, table.index)
+    mean, std = houses.predict(table, return_std=True)  # arrays, as scikit-learn expects
+    np.testing.assert_array_equal(mean, whole["price_mean"].to_numpy(), strict=True)
+    np.testing.assert_array_equal(std, whole["price_std"].to_numpy(), strict=True)
     quantiles = houses.predict_quantiles(table, [0.1, 0.9])
     assert list(quantiles.columns) == ["price_q0.1", "price_q0.9"]
     pd.testing.assert_index_equal(quantiles.index, table.index)
@@ -148,12 +149,13 @@ def test_frames_in_frames_out(houses: Regressor) -> None:
 
 def test_pandas_polars_and_arrow_agree(houses: Regressor) -> None:
     table = frame(9, seed=5)
-    expected = houses.predict(table).to_numpy()
-    polars = houses.predict(pl.from_pandas(table.reset_index(drop=True)))
-    arrow = houses.predict(pa.Table.from_pandas(table, preserve_index=False))
-    assert isinstance(polars, pl.Series)
-    np.testing.assert_array_equal(polars.to_numpy(), expected)
-    np.testing.assert_array_equal(arrow.to_numpy(), expected)
+    expected = houses.predict(table)
+    polars = pl.from_pandas(table.reset_index(drop=True))
+    arrow = pa.Table.from_pandas(table, preserve_index=False)
+    np.testing.assert_array_equal(houses.predict(polars), expected, strict=True)
+    np.testing.assert_array_equal(houses.predict(arrow), expected, strict=True)
+    assert isinstance(houses.predict_table(polars), pl.DataFrame)
+    assert isinstance(houses.predict_table(arrow), pa.Table)
 
 
 def test_columns_in_another_order_or_missing_are_named(houses: Regressor) -> None:
@@ -245,7 +247,8 @@ def test_targets_keep_their_names() -> None:
     table = frame()
     both = pd.DataFrame({"price": price(table), "tax": -price(table)})
     estimator = PPGPRRegressor(**QUICK).fit(table, both)
-    assert list(estimator.predict(table).columns) == ["price", "tax"]
+    assert estimator.predict(table).shape == (N, 2)
+    assert list(estimator.predict_table(table).columns) == ["price_mean", "price_std", "tax_mean", "tax_std"]
     assert list(estimator.predict_interval(table).columns) == ["price_lower", "price_upper", "tax_lower", "tax_upper"]
 
 
@@ -336,7 +339,7 @@ def test_save_and_load_give_the_same_bits(houses: Regressor, tmp_path) -> None: 
     again = dspp.load(tmp_path / "model.dspp")
     assert type(again) is DSPPRegressor
     table = frame(9, seed=5)
-    pd.testing.assert_series_equal(again.predict(table), houses.predict(table), check_exact=True)
+    np.testing.assert_array_equal(again.predict(table), houses.predict(table), strict=True)
     assert again.get_params()["inducing"] == 12
     assert list(again.feature_names_in_) == list(table.columns)
     assert again.fitted_.metrics == houses.fitted_.metrics

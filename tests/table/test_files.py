@@ -262,7 +262,7 @@ def test_paths_that_are_no_tables(tmp_path: Path) -> None:
     assert "does not exist" in refusal(tmp_path / "absent.csv")
     (tmp_path / "folder.csv").mkdir()
     assert "got a folder" in refusal(tmp_path / "folder.csv")
-    message = refusal(write(tmp_path / "table.xlsx", "a"))
+    message = refusal(write(tmp_path / "table.txt", "a"))
     assert all(suffix in message for suffix in SUFFIXES)
 
 

@@ -121,7 +121,8 @@ def test_a_table_of_any_kind_is_searched_and_left_alone(tmp_path) -> None:
     before, y = frame.copy(deep=True), pd.Series(Y, name="price")
     for _ in range(2):  # the second call reads the winner from its file
         result = search(frame, y, space={"learning_rate": [1e-6, 0.05]}, study=tmp_path / "s", **SHALLOW)
-        assert result.best_estimator.predict(frame).name == "price"
+        assert result.best_estimator.fitted_.target_names == ("price",)
+        assert result.best_estimator.predict(frame).shape == y.shape
     pd.testing.assert_frame_equal(frame, before)
     assert list(result.best_estimator.feature_names_in_) == ["a", "kind", "b"]
 

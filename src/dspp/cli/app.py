@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from dspp.cli import demo, evaluate, fit, fit_options, info, predict
-from dspp.cli.group import Commands
+from dspp.cli.group import Command, Commands
 from dspp.cli.options import flag, make_command, option
 from dspp.cli.session import import_modules
 
@@ -62,22 +62,25 @@ def store_shared_options(
 
 app.command(
     "fit",
+    cls=Command,
     help="Train a model on a table.\n\nThe table may contain text, dates and missing values. Some rows are held out to "
     "choose the best epoch and to score the model. After Ctrl-C, --resume continues.",
     epilog=fit_options.EXAMPLES,
 )(make_command(fit_options.FitOptions, fit.run))
-app.command("predict", help="Predict the distribution of each row of a table.", epilog=predict.EXAMPLES)(
+app.command("predict", cls=Command, help="Predict the distribution of each row of a table.", epilog=predict.EXAMPLES)(
     make_command(predict.PredictOptions, predict.run)
 )
 app.command(
     "evaluate",
+    cls=Command,
     help="Score a model on new rows, and check whether its intervals can be trusted.",
     epilog=evaluate.EXAMPLES,
 )(make_command(evaluate.EvaluateOptions, evaluate.run))
-app.command("info", epilog=info.EXAMPLES)(info.info)
+app.command("info", cls=Command, epilog=info.EXAMPLES)(info.info)
 app.command(
     "tune",
+    cls=Command,
     help="Search for good settings and save the best model; the same as `fit --tune`.",
     epilog=fit_options.TUNE_EXAMPLES,
 )(make_command(fit_options.FitOptions, fit.run, tune=True))
-app.command("demo")(demo.demo)
+app.command("demo", cls=Command)(demo.demo)

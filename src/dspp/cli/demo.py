@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dspp.cli import show
-from dspp.cli.options import flag, option
+from dspp.cli.options import at_least, flag, option
 from dspp.cli.session import Session, Stopped
 from dspp.errors import InputError
 
@@ -24,14 +24,16 @@ SETTINGS = "--model dspp --width 8 --inducing 60 --beta 3.0 --epochs 60"  # chos
 def demo(
     ctx: typer.Context,
     folder: Annotated[Path, option("Output folder; created if it does not exist.", "FOLDER")] = Path("dspp-demo"),
-    epochs: Annotated[int | None, option("Passes over the rows; fewer are faster.", "N")] = None,
+    epochs: Annotated[str | None, option("Passes over the rows; fewer are faster.", "N")] = None,
     overwrite: Annotated[bool, flag("--overwrite", "Replace files in a non-empty folder.")] = False,
 ) -> None:
     """Run the full workflow on simulated data: train, predict, evaluate, report; about a minute."""
-    from dspp.simulation import robot_arm
-
+    if epochs is not None:
+        at_least(1)(epochs, "--epochs")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
         raise InputError(f"{folder}: expected an empty folder; choose another --folder, or pass --overwrite")
+    from dspp.simulation import robot_arm
+
     session: Session = ctx.obj
     arm = robot_arm(ROWS, seed=0)
     train, test = _write(arm, folder)
@@ -68,11 +70,11 @@ def _write(arm: "RobotArm", folder: Path) -> tuple["np.ndarray", "np.ndarray"]:
     return train, test
 
 
-def _commands(folder: Path, epochs: int | None) -> list[list[str]]:
+def _commands(folder: Path, epochs: str | None) -> list[list[str]]:
     train, test, model, predictions, report = (
         str(folder / name) for name in ("train.csv", "test.csv", "model.dspp", "predictions.csv", "report.html")
     )
-    settings = SETTINGS.split() if epochs is None else [*SETTINGS.split()[:-1], str(epochs)]
+    settings = SETTINGS.split() if epochs is None else [*SETTINGS.split()[:-1], epochs]
     return [
         ["fit", train, "--target", "distance", "--out", model, *settings, "--overwrite"],
         ["predict", model, test, "--out", predictions, "--quantiles", "0.05,0.5,0.95", "--overwrite"],

@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspp.cli import show
-from dspp.cli.files import UnseenLevels, check_columns, check_output
-from dspp.cli.options import flag, option
+from dspp.cli.files import (
+    UnseenLevels,
+    check_columns,
+    check_inputs,
+    check_model,
+    check_output,
+    open_input,
+    source_name,
+    stdin_as_file,
+)
+from dspp.cli.options import DECIMAL, SEPARATOR, csv_marks, flag, option
 from dspp.cli.session import Session
 
 if TYPE_CHECKING:
     from dspp.fitted import Evaluation, Fitted
+    from dspp.table.table import FileTable
 
 EXAMPLES = """Examples:
 
@@ -29,46 +39,61 @@ class EvaluateOptions:
     """The options of `dspp evaluate`."""
 
     model: Annotated[Path, typer.Argument(help="The model file.", metavar="MODEL")]
-    test: Annotated[Path, typer.Argument(help="Rows with targets, other than the training rows.", metavar="TABLE")]
+    test: Annotated[
+        Path,
+        typer.Argument(
+            help="Rows with targets, other than the training rows; - reads CSV from standard input.", metavar="TABLE"
+        ),
+    ]
     report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE")] = None
+    sep: Annotated[str | None, option(SEPARATOR, "CHAR")] = None
+    decimal: Annotated[str, option(DECIMAL, "CHAR")] = "."
     as_json: Annotated[bool, flag("--json", "Print a single JSON object.")] = False
     overwrite: Annotated[bool, flag("--overwrite", "Replace an existing report.")] = False
 
 
 def run(options: EvaluateOptions, session: Session) -> None:
     """Print the scores and a verdict on the intervals."""
+    check_inputs(options.model, options.test)
     if options.report is not None:
         check_output(options.report, options.overwrite, options.model, options.test)
+    check_model(options.model)
+    marks = csv_marks(options.sep, options.decimal)
+    with stdin_as_file(options.test) as (path,):
+        assert path is not None
+        _run(options, session, open_input(path, marks))
+
+
+def _run(options: EvaluateOptions, session: Session, file: "FileTable") -> None:
     from dspp import modelfile
 
+    source = source_name(options.test)
     fitted = modelfile.load(options.model)
-    with session.working(f"evaluating {options.model} on {options.test}"):
-        evaluation, warnings = evaluate(fitted, options.test)
+    with session.working(f"evaluating {options.model} on {source}"):
+        evaluation, warnings = evaluate(fitted, file)
         if options.report is not None:
             from dspp.report import write_evaluation_report
 
-            write_evaluation_report(evaluation, options.report, str(options.test))
+            write_evaluation_report(evaluation, options.report, source)
     for warning in warnings:
         session.warn(warning)
     if options.as_json:
         print(json.dumps(_as_json(evaluation, warnings, options), indent=2))
         return
-    title = f"{options.model} on {len(evaluation.table):,} rows of {options.test}"
+    title = f"{options.model} on {len(evaluation.table):,} rows of {source}"
     session.say(*show.score_table(title, evaluation.scores, "evaluate"))
     session.say(evaluation.calibration.verdict())
     if options.report is not None:
         session.say(f"Report: {options.report}")
 
 
-def evaluate(fitted: "Fitted", path: Path) -> tuple["Evaluation", list[str]]:
+def evaluate(fitted: "Fitted", file: "FileTable") -> tuple["Evaluation", list[str]]:
     """Evaluate the rows of a file that have a target; return the evaluation and warnings."""
     import numpy as np
 
-    from dspp.table.files import open_table
     from dspp.table.memory import split_targets
 
-    file = open_table(path)
-    check_columns(path, file.names, fitted.target_names, "--target")
+    check_columns(file.path, file.names, fitted.target_names, "--target")
     rows = file.read(None if fitted.encoder is None else fitted.encoder.arrow_types())
     labelled = split_targets(rows, fitted.target_names, every_target=False)
     evaluation = fitted.evaluate(labelled)
@@ -84,7 +109,7 @@ def _as_json(evaluation: "Evaluation", warnings: list[str], options: EvaluateOpt
     report = {"report": str(options.report)} if options.report is not None else {}
     return {
         "model": str(options.model),
-        "data": str(options.test),
+        "data": source_name(options.test),
         "rows": len(evaluation.table),
         **show.plain(evaluation.scores),
         "verdict": evaluation.calibration.verdict(),

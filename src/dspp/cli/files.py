@@ -1,23 +1,101 @@
-"""Checks of column names and output files, and warnings about categories not seen in training."""
+"""Tables on standard input, checks of column names and output files, and categories not seen in training."""
 
-import difflib
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dspp.errors import InputError
+from dspp.errors import DsppError, InputError, ModelFileError
+from dspp.table.messages import check_exists, closest
 
 if TYPE_CHECKING:
-    from dspp.table.table import MemoryTable
+    from dspp.table.table import FileTable, MemoryTable
+
+STDIN = Path("-")
+_MAGIC = {b"PAR1": ".parquet", b"ARROW1": ".arrow", b"\x1f\x8b": ".csv.gz"}  # the first bytes of files that are not CSV
+
+
+# ---------------------------------------------------------------- tables
+
+
+def source_name(path: Path) -> str:
+    """Return what to call an input."""
+    return "standard input" if path == STDIN else str(path)
+
+
+@contextmanager
+def stdin_as_file(*paths: Path | None) -> Iterator[list[Path | None]]:
+    """Yield the paths with `-` replaced by a temporary copy of standard input, which errors do not mention.
+
+    Tables are read more than once: to learn their columns, for their rows, and for the line of an error.
+    """
+    if STDIN not in paths:
+        yield list(paths)
+        return
+    if paths.count(STDIN) > 1:
+        raise InputError("expected one table on standard input, got - twice; pass a file for one of them")
+    with tempfile.TemporaryDirectory(prefix="dspp-") as folder:
+        copy = _copy_stdin(Path(folder))
+        try:
+            yield [copy if path == STDIN else path for path in paths]
+        except DsppError as problem:
+            raise type(problem)(str(problem).replace(str(copy), source_name(STDIN))) from problem
+
+
+def _copy_stdin(folder: Path) -> Path:
+    """Copy standard input to a file whose suffix says what it contains."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError("standard input: expected a file, since several processes read the table; pass its path")
+    if sys.stdin.isatty():
+        raise InputError(
+            "standard input: expected a table, got a terminal; pipe one into this command, as in cat new.csv | dspp ..."
+        )
+    start = sys.stdin.buffer.read(8)
+    suffix = next((suffix for magic, suffix in _MAGIC.items() if start.startswith(magic)), ".csv")
+    path = folder / f"stdin{suffix}"
+    with path.open("wb") as file:
+        file.write(start)
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return path
+
+
+def open_input(path: Path, marks: tuple[str | None, str]) -> "FileTable":
+    """Open a table with the separator and the decimal mark of `csv_marks`, which only CSV files allow."""
+    from dspp.table.csvfile import CsvFile, CsvFormat
+    from dspp.table.files import open_table
+
+    written = CsvFormat(*marks)
+    file = open_table(path, written)
+    if not isinstance(file, CsvFile) and written != CsvFormat():
+        raise InputError(f"{path}: --sep and --decimal apply to CSV files; leave them out")
+    return file
+
+
+def check_inputs(*paths: Path | None) -> None:
+    """Raise `InputError` for the first path that does not exist; - is standard input."""
+    for path in paths:
+        if path is not None and path != STDIN:
+            check_exists(path)
 
 
 def check_columns(path: Path, names: Sequence[str], wanted: Sequence[str], option: str) -> None:
     """Raise `InputError` for the first wanted column that does not exist, suggesting a similar name."""
     for name in wanted:
         if name not in names:
-            close = difflib.get_close_matches(name, names, 1, cutoff=0.5)
-            hint = f"; did you mean {close[0]!r}?" if close else f", got {', '.join(map(repr, names[:10]))}"
+            close = closest(name, names, cutoff=0.5)
+            hint = f", got {', '.join(map(repr, names[:10]))}" if close is None else f"; did you mean {close!r}?"
             raise InputError(f"{path}: expected a column {name!r} ({option}){hint}")
+
+
+def check_model(path: Path) -> None:
+    """Raise `ModelFileError` unless the file exists and begins like a model file; torch is not imported."""
+    from dspp.storage import read_header
+
+    read_header(path, ModelFileError)
 
 
 # ---------------------------------------------------------------- output files

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dspp.cli import show, sources
-from dspp.cli.files import check_distinct, check_output, file_size
+from dspp.cli.files import check_distinct, check_inputs, check_output, file_size, source_name, stdin_as_file
 from dspp.cli.fit_options import FitOptions
-from dspp.cli.options import duration
+from dspp.cli.options import csv_marks, duration
 from dspp.cli.session import Session, Stopped
 from dspp.errors import CheckpointError, InputError, TrainingInterrupted
 
@@ -18,37 +18,50 @@ if TYPE_CHECKING:
     from dspp.fitted import Evaluation, Fitted
     from dspp.prepare import Prepared
     from dspp.settings import Settings
-    from dspp.table.table import Table
 
 Trained = tuple["Fitted", "Evaluation | None"]
 
 
 def run(options: FitOptions, session: Session) -> None:
-    """Train, save and score a model; under torchrun, as one of its processes."""
+    """Train, save and score a model; under torchrun, as one of its processes.
+
+    Whatever can be checked without torch, which takes seconds to import, is checked before.
+    """
+    check_inputs(options.train, options.validation)
+    _check_outputs(options)
+    budget = duration(options.time_budget, "--time-budget")
+    options.check_search()
+    options.check_names()
+    csv_marks(options.sep, options.decimal)  # raises if they are not valid
+    checkpoint = None if options.tune else options.resume_file
+    settings = options.settings(time_budget=budget, checkpoint=checkpoint, progress=session.bars)
+    with stdin_as_file(options.train, options.validation) as (train, validation):
+        assert train is not None
+        opened = sources.open_sources(options, train, validation)
+        with session.working(f"reading {opened.name}"):
+            opened = opened.read()
+        _run(options, session, settings, opened)
+
+
+def _run(options: FitOptions, session: Session, settings: "Settings", opened: sources.Sources) -> None:
     from dspp.training.processes import join_processes
 
     with join_processes(options.device) as group:
         session.quiet |= group.rank > 0
         if group.size > 1 and options.tune:
             raise InputError("--tune cannot run under torchrun; use --jobs for several processes")
-        _run(options, session, first=group.rank == 0)
+        _fit(options, session, settings, opened, first=group.rank == 0)
 
 
-def _run(options: FitOptions, session: Session, first: bool) -> None:
-    budget = duration(options.time_budget, "--time-budget")
-    options.check_search()
-    _check_outputs(options)
-    checkpoint = None if options.tune else options.resume_file
-    settings = options.settings(time_budget=budget, checkpoint=checkpoint, progress=session.bars)
-    on_disk = sources.is_on_disk(options)
-    if not on_disk:
-        with session.working(f"reading {options.train}"):
-            table, prepared = sources.prepare_rows(options, settings, on_disk)
+def _fit(options: FitOptions, session: Session, settings: "Settings", opened: sources.Sources, first: bool) -> None:
+    if not opened.on_disk:
+        with session.working(f"preparing {opened.name}"):
+            prepared = sources.prepare_rows(options, settings, opened)
     with _say_how_to_resume(options, session), _stop_on_signal() as stop:
-        if on_disk:
-            table, prepared = sources.prepare_rows(options, settings, on_disk, stop)
+        if opened.on_disk:
+            prepared = sources.prepare_rows(options, settings, opened, stop)
         with prepared:
-            session.say(*_describe_start(options, table, prepared, settings))
+            session.say(*_describe_start(options, opened, prepared, settings))
             fitted, evaluation = (_search if options.tune else _train)(options, session, prepared, settings, stop)
     if not first:  # the first process of a group writes for all
         return
@@ -56,7 +69,7 @@ def _run(options: FitOptions, session: Session, first: bool) -> None:
 
     modelfile.save(fitted, options.out)
     _remove_resume_files(options)
-    source = f"held out of {options.train}" if options.validation is None else str(options.validation)
+    source = f"held out of {opened.name}" if options.validation is None else source_name(options.validation)
     if options.report is not None:
         with session.working(f"writing {options.report}"):
             _report(fitted, evaluation, prepared, source, options.report)
@@ -80,12 +93,15 @@ def _check_outputs(options: FitOptions) -> None:
 # ---------------------------------------------------------------- training
 
 
-def _describe_start(options: FitOptions, table: "Table", prepared: "Prepared", settings: "Settings") -> list[str]:
+def _describe_start(
+    options: FitOptions, opened: sources.Sources, prepared: "Prepared", settings: "Settings"
+) -> list[str]:
     """Return a description of the data and the model, printed before training."""
     from dspp.table.joined import JoinedTable
     from dspp.training.cache import RowCache
 
     assert prepared.encoder is not None
+    table = opened.table
     parts = len(table.parts) if isinstance(table, JoinedTable) else 1
     several = f" in {parts} files" if parts > 1 else ""
     held_out = f", {len(prepared.validation):,} for choosing the best epoch" if len(prepared.validation) else ""
@@ -93,7 +109,7 @@ def _describe_start(options: FitOptions, table: "Table", prepared: "Prepared", s
     if prepared.fold is not None and not len(prepared.validation):
         held_out = f", of which each member holds out {(prepared.fold == 0).sum():,}"
     lines = [
-        f"{options.train}: {prepared.table_rows:,} rows{several}, {len(table.names)} columns",
+        f"{opened.name}: {prepared.table_rows:,} rows{several}, {len(table.names)} columns",
         f"  predicting  {', '.join(options.target)}",
         f"  from        {show.kinds_line(prepared.encoder.describe())}",
         f"  rows        {prepared.num_rows:,} for training{held_out}",

@@ -1,5 +1,6 @@
 """The options of `dspp fit` and `dspp tune`, and the settings they stand for."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspp.cli.names import read_registered_names
-from dspp.cli.options import flag, option, sizes
+from dspp.cli.options import DECIMAL, SEPARATOR, at_least, flag, fraction, option, sizes
 from dspp.errors import InputError
+from dspp.registry import Registry, extension_modules, unknown_part
 
 if TYPE_CHECKING:
     from dspp.settings import Settings
@@ -48,8 +50,8 @@ class FitOptions:
     train: Annotated[
         Path,
         typer.Argument(
-            help="The training table: .csv, .tsv, .parquet, .feather or .arrow; or a folder of Parquet files or "
-            "a quoted pattern such as 'part-*.parquet', which may be larger than memory.",
+            help="The training table: .csv, .tsv, .parquet, .feather or .arrow; - reads CSV from standard input. A "
+            "folder of Parquet files or a quoted pattern such as 'part-*.parquet' may be larger than memory.",
             metavar="TABLE",
         ),
     ]
@@ -57,7 +59,11 @@ class FitOptions:
     out: Annotated[Path, option("Output file of the model, such as model.dspp.", "FILE", RESULT)]
     drop: Annotated[list[str] | None, option("A column to leave out; repeatable.", "COLUMN", DATA)] = None
     validation: Annotated[Path | None, option("Validation rows, for choosing the best epoch.", "TABLE", DATA)] = None
-    validation_fraction: Annotated[float, option("Fraction of rows held out as validation rows.", "SHARE", DATA)] = 0.1
+    validation_fraction: Annotated[
+        float, option("Fraction of rows held out as validation rows.", "SHARE", DATA), fraction
+    ] = 0.1
+    sep: Annotated[str | None, option(SEPARATOR, "CHAR", DATA)] = None
+    decimal: Annotated[str, option(DECIMAL, "CHAR", DATA)] = "."
     on_disk: Annotated[bool, flag("--on-disk", "Read the table from disk during training.", DATA)] = False
     cache: Annotated[Path | None, option("Folder for the cache of a table on disk.", "DIR", DATA)] = None
     keep_cache: Annotated[bool, flag("--keep-cache", "Keep the cache for later runs.", DATA)] = False
@@ -65,17 +71,23 @@ class FitOptions:
         str,
         option(f"One of {', '.join(MODELS)}; nn+NAME adds a neural network in front.", "NAME", MODEL, choices=MODELS),
     ] = "dspp"
-    members: Annotated[
-        str, option("Models to mix: auto, or a number; 1 is the paper's single model.", "N", MODEL)
-    ] = "auto"
-    layers: Annotated[int | None, option("GP layers, including the top one.", "N", MODEL)] = None
-    width: Annotated[int | None, option("GPs per hidden layer: 5, or 20 for several targets.", "N", MODEL)] = None
-    inducing: Annotated[int | None, option("Inducing points per GP; more are slower and finer.", "N", MODEL)] = None
+    members: Annotated[str, option("Models to mix: auto, or a number; 1 is the paper's single model.", "N", MODEL)] = (
+        "auto"
+    )
+    layers: Annotated[int | None, option("GP layers, including the top one.", "N", MODEL), at_least(1)] = None
+    width: Annotated[
+        int | None, option("GPs per hidden layer: 5, or 20 for several targets.", "N", MODEL), at_least(1)
+    ] = None
+    inducing: Annotated[
+        int | None, option("Inducing points per GP; more are slower and finer.", "N", MODEL), at_least(1)
+    ] = None
     kernel: Annotated[str | None, option(f"One of {', '.join(KERNELS)}.", "NAME", MODEL, choices=KERNELS)] = None
     rule: Annotated[
         str | None, option(f"Quadrature rule of hidden layers: {', '.join(RULES)}.", "NAME", MODEL, choices=RULES)
     ] = None
-    sites: Annotated[int | None, option("Sites of the rule, i.e. components of the mixture.", "N", MODEL)] = None
+    sites: Annotated[
+        int | None, option("Sites of the rule, i.e. components of the mixture.", "N", MODEL), at_least(1)
+    ] = None
     topology: Annotated[
         str | None,
         option(f"Inputs of later hidden layers: {', '.join(TOPOLOGIES)}.", "NAME", MODEL, choices=TOPOLOGIES),
@@ -90,33 +102,41 @@ class FitOptions:
     conformal: Annotated[
         bool, flag("--conformal", "Recalibrate intervals, with a guarantee, on 10 % of the rows.", MODEL)
     ] = False
-    epochs: Annotated[int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING)] = None
-    batch_size: Annotated[int | None, option("Rows per step.", "N", TRAINING)] = None
+    epochs: Annotated[
+        int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING), at_least(1)
+    ] = None
+    batch_size: Annotated[int | None, option("Rows per step.", "N", TRAINING), at_least(1)] = None
     learning_rate: Annotated[float, option("Initial learning rate of Adam.", "NUMBER", TRAINING)] = 0.05
     schedule: Annotated[
         str | None,
         option(f"Learning rate schedule: {', '.join(SCHEDULES)}.", "NAME", TRAINING, choices=SCHEDULES),
     ] = None
     restarts: Annotated[
-        int | None, option("Short runs from different starts; the best one continues.", "N", TRAINING)
+        int | None, option("Short runs from different starts; the best one continues.", "N", TRAINING), at_least(1)
     ] = None
-    patience: Annotated[int | None, option("Stop after N epochs without a better validation NLL.", "N", TRAINING)] = (
-        None
-    )
+    patience: Annotated[
+        int | None, option("Stop after N epochs without a better validation NLL.", "N", TRAINING), at_least(1)
+    ] = None
     time_budget: Annotated[
         str | None, option("Time limit such as 90s, 5m or 2h; fewer epochs if needed.", "TIME", TRAINING)
     ] = None
-    seed: Annotated[int, option("The same seed gives the same model.", "N", TRAINING)] = 0
-    threads: Annotated[int | None, option("Threads for training; all cores by default.", "N", TRAINING, min=1)] = None
+    seed: Annotated[int, option("The same seed gives the same model.", "N", TRAINING), at_least(0)] = 0
+    threads: Annotated[
+        int | None, option("Threads for training; all cores by default.", "N", TRAINING), at_least(1)
+    ] = None
     device: Annotated[str, option("cpu or cuda.", "NAME", TRAINING)] = "cpu"
     resume: Annotated[bool, flag("--resume", "Resume an interrupted run of this command.", TRAINING)] = False
     tune: Annotated[bool, flag("--tune", "Search for the settings not given as options.", SEARCH)] = False
-    trials: Annotated[int | None, option("Maximum number of settings to try; 30 by default.", "N", SEARCH)] = None
+    trials: Annotated[
+        int | None, option("Maximum number of settings to try; 30 by default.", "N", SEARCH), at_least(1)
+    ] = None
     study: Annotated[
         Path | None, option("Journal of the trials, from which the same command resumes.", "FILE", SEARCH)
     ] = None
     jobs: Annotated[
-        int | None, option("Processes: for members one per core by default, for the trials of a search 1.", "N", TRAINING)
+        int | None,
+        option("Processes: for members one per core by default, for the trials of a search 1.", "N", TRAINING),
+        at_least(1),
     ] = None
     engine: Annotated[
         str,
@@ -173,38 +193,54 @@ class FitOptions:
     def _network(self) -> tuple[int, ...] | None:
         network = sizes(self.features, "--features")
         if network is None and self.model != self.preset:
-            from dspp.features import PAPER_SIZES
+            from dspp.config import PAPER_SIZES
 
             return PAPER_SIZES
         return network
+
+    def check_names(self) -> None:
+        """Raise `UnknownPartError` for a name that is not registered.
+
+        Without parts of the user, the names in this package are all there are, and torch is not imported.
+        """
+        given = {
+            "preset": (MODELS, self.preset),
+            "kernel": (KERNELS, self.kernel),
+            "rule": (RULES, self.rule),
+            "topology": (TOPOLOGIES, self.topology),
+            "likelihood": (LIKELIHOODS, self.likelihood),
+            "schedule": (SCHEDULES, self.schedule),
+        }
+        for kind, (known, name) in given.items():
+            if name is None or name in known:
+                continue
+            if "torch" not in sys.modules and not extension_modules():
+                raise unknown_part(kind, name, known)
+            _registries()[kind][name]
 
     def settings(self, **run: Any) -> "Settings":
         """Return the checked settings; `run` are settings of this run.
 
         Raises:
-            InputError: A name is unknown, or a number is out of range.
+            InputError: A number is out of range, or the preset is unknown.
         """
-        from dspp.gp.kernels import KERNELS
-        from dspp.likelihoods import LIKELIHOODS
-        from dspp.model import TOPOLOGIES
-        from dspp.presets import PRESETS
-        from dspp.quadrature import RULES
         from dspp.settings import Settings
-        from dspp.training.schedules import SCHEDULES
 
-        named = (
-            (PRESETS, self.preset),
-            (KERNELS, self.kernel),
-            (RULES, self.rule),
-            (TOPOLOGIES, self.topology),
-            (LIKELIHOODS, self.likelihood),
-            (SCHEDULES, self.schedule),
-        )
-        for registry, name in named:
-            if name is not None:
-                registry[name]
         settings = Settings(preset=self.preset, **self.params(), random_state=self.seed, **run)
         settings.spec()
         settings.train_config(1)
         settings.shares(1_000, self.validation is not None)
         return settings
+
+
+def _registries() -> dict[str, Registry[Any]]:
+    """Return the registries of the parts that options name, by kind."""
+    from dspp.gp.kernels import KERNELS
+    from dspp.likelihoods import LIKELIHOODS
+    from dspp.model import TOPOLOGIES
+    from dspp.presets import PRESETS
+    from dspp.quadrature import RULES
+    from dspp.training.schedules import SCHEDULES
+
+    registries = (PRESETS, KERNELS, RULES, TOPOLOGIES, LIKELIHOODS, SCHEDULES)
+    return {registry.kind: registry for registry in registries}

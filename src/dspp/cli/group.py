@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from dspp.cli.session import Session, Stopped, print_error
 from dspp.errors import CheckpointError, DsppError, InputError, ModelFileError
@@ -18,7 +18,43 @@ IMPORT = "--import"  # with its value
 BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
 
 
-class Commands(TyperGroup):
+class PlainHelp:
+    """Help without typer's names of types, which mean nothing to users: <bool> after flags, <path> after arguments."""
+
+    params: list[Any]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, of which help shows the names alone."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class this is mixed into
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = param.metavar or ""
+            elif param.param_type_name == "argument":
+                param.display_type_rich = _no_type
+        return params
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return --help, hidden among options in groups, where it would be a group of its own."""
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.hidden = any(getattr(param, "rich_help_panel", None) for param in self.params)
+        return option
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line, without braces around required arguments."""
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
+        return [piece.strip("{}") for piece in pieces]
+
+
+def _no_type(ctx: Any) -> None:
+    return None
+
+
+class Command(PlainHelp, TyperCommand):
+    """A command of `dspp`."""
+
+
+class Commands(PlainHelp, TyperGroup):
     """The commands of `dspp`, which print a traceback only with --debug."""
 
     def main(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspp.cli import show
-from dspp.cli.files import file_size
+from dspp.cli.files import check_model, file_size
 from dspp.cli.options import flag
 from dspp.cli.session import Session
 
@@ -28,7 +28,8 @@ def info(
     as_json: Annotated[bool, flag("--json", "Print a single JSON object.")] = False,
 ) -> None:
     """Describe a model: its targets and columns, its training, its settings and its scores."""
-    from dspp import modelfile
+    check_model(model)
+    from dspp import modelfile  # here and not before, as it imports torch, which takes seconds
 
     fitted = modelfile.load(model)
     session: Session = ctx.obj

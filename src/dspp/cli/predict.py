@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dspp.cli.files import UnseenLevels, check_columns, check_output, file_size
-from dspp.cli.options import flag, option, probabilities
+from dspp.cli.files import (
+    UnseenLevels,
+    check_columns,
+    check_inputs,
+    check_model,
+    check_output,
+    file_size,
+    open_input,
+    stdin_as_file,
+)
+from dspp.cli.options import DECIMAL, SEPARATOR, at_least, csv_marks, flag, option, probabilities, share
 from dspp.cli.session import Session
 
 if TYPE_CHECKING:
@@ -27,7 +36,7 @@ dspp predict model.dspp new.csv --out predictions.csv
 
 dspp predict model.dspp new.parquet --out predictions.parquet --quantiles 0.01,0.5,0.99 --keep id
 
-dspp predict model.dspp new.csv --out - --interval 0.9 | head
+cat new.csv | dspp predict model.dspp - --out - --sep ';' --decimal , --interval 0.9 | head
 
 Columns: TARGET_mean, TARGET_std, TARGET_q0.05 and so on for each quantile; TARGET_lower and TARGET_upper with \
 --interval; TARGET_weight_0, TARGET_mean_0, TARGET_std_0 and so on with --mixture; TARGET_sample_0 and so on with \
@@ -39,37 +48,49 @@ class PredictOptions:
     """The options of `dspp predict`."""
 
     model: Annotated[Path, typer.Argument(help="The model file.", metavar="MODEL")]
-    new: Annotated[Path, typer.Argument(help="The rows to predict; may be larger than memory.", metavar="TABLE")]
+    new: Annotated[
+        Path,
+        typer.Argument(
+            help="The rows to predict, which may be larger than memory; - reads CSV from standard input.",
+            metavar="TABLE",
+        ),
+    ]
     out: Annotated[Path, option("Output file: .csv, .parquet, .feather or .arrow; - prints CSV.", "FILE")]
     quantiles: Annotated[str, option("Probabilities of quantiles to write, such as 0.05,0.5,0.95.", "LIST")] = ""
-    interval: Annotated[float | None, option("Coverage of a central interval to write, such as 0.9.", "SHARE")] = None
+    interval: Annotated[
+        float | None, option("Coverage of a central interval to write, such as 0.9.", "SHARE"), share
+    ] = None
     mixture: Annotated[bool, flag("--mixture", "Write weight, mean and std of each component.")] = False
-    samples: Annotated[int, option("Number of samples to write per row.", "N", min=0)] = 0
+    samples: Annotated[int, option("Number of samples to write per row.", "N"), at_least(0)] = 0
     seed: Annotated[
-        int, option("Seed of the samples, reproducible for equal --batch-rows.", "N", min=-(2**63), max=2**64 - 1)
+        int,
+        option("Seed of the samples, reproducible for equal --batch-rows.", "N"),
+        at_least(-(2**63), 2**64 - 1),  # as torch requires
     ] = 0
     keep: Annotated[list[str] | None, option("An input column to copy; repeatable.", "COLUMN")] = None
-    batch_rows: Annotated[int, option("Rows per batch.", "N", min=1)] = 65_536
+    sep: Annotated[str | None, option(SEPARATOR, "CHAR")] = None
+    decimal: Annotated[str, option(DECIMAL, "CHAR")] = "."
+    batch_rows: Annotated[int, option("Rows per batch.", "N"), at_least(1)] = 65_536
     overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
 
 
 def run(options: PredictOptions, session: Session) -> None:
     """Predict batch by batch; the output file is renamed into place when complete."""
+    check_inputs(options.model, options.new)
     levels = probabilities(options.quantiles, "--quantiles")
-    if options.interval is not None:
-        probabilities(str(options.interval), "--interval")
     if options.out != STDOUT:
         check_output(options.out, options.overwrite, options.model, options.new)
-    from dspp import modelfile
+    marks = csv_marks(options.sep, options.decimal)
+    with stdin_as_file(options.new) as (path,):
+        assert path is not None
+        _run(options, session, levels, _open(options, path, marks))
+
+
+def _run(options: PredictOptions, session: Session, levels: tuple[float, ...], file: "FileTable") -> None:
+    from dspp import modelfile  # here and not before, as it imports torch, which takes seconds
     from dspp.progress import ProgressBar
-    from dspp.table.csvfile import CsvFile
-    from dspp.table.files import open_table
 
     fitted = modelfile.load(options.model)
-    file = open_table(options.new)
-    check_columns(options.new, file.names, options.keep or (), "--keep")
-    if isinstance(file, CsvFile):  # without types: copied columns stay exactly as typed
-        file = file.keep_verbatim(options.keep or ())
     unseen = UnseenLevels(fitted.encoder)
     hide_bar = session.quiet or (options.out == STDOUT and sys.stdout.isatty())
     with ProgressBar(file.num_rows, False if hide_bar else None) as bar:
@@ -80,6 +101,21 @@ def run(options: PredictOptions, session: Session) -> None:
             session.warn(warning)
     if options.out != STDOUT:
         session.say(f"Predicted {rows:,} rows: {options.out} ({file_size(options.out)})")
+
+
+def _open(options: PredictOptions, path: Path, marks: tuple[str | None, str]) -> "FileTable":
+    """Check the model file and open the table, without importing torch."""
+    from dspp.table.csvfile import CsvFile
+    from dspp.table.files import check_suffix
+
+    if options.out != STDOUT:
+        check_suffix(options.out)
+    check_model(options.model)
+    file = open_input(path, marks)
+    check_columns(path, file.names, options.keep or (), "--keep")
+    if isinstance(file, CsvFile):  # without types: copied columns stay exactly as typed
+        return file.keep_verbatim(options.keep or ())
+    return file
 
 
 def _write(out: Path, batches: Iterator["pa.RecordBatch"]) -> int:

@@ -2,23 +2,25 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dspp.cli.files import check_columns, check_output
+from dspp.cli.files import check_columns, check_output, open_input, source_name
 from dspp.cli.fit_options import FitOptions
+from dspp.cli.options import csv_marks
 from dspp.errors import InputError
 
 if TYPE_CHECKING:
     from dspp.prepare import Prepared
     from dspp.settings import Settings
-    from dspp.table.table import MemoryTable, Table
+    from dspp.table.table import FileTable, MemoryTable, Table
 
 MEMORY_SHARE = 6  # a table that would fill more than a sixth of memory, at 8 bytes per cell, is read from disk
 CGROUP = Path("/sys/fs/cgroup/memory.max")  # memory limit of a container
 
 
-def is_on_disk(options: FitOptions) -> bool:
+def is_on_disk(options: FitOptions, path: Path) -> bool:
     """Return whether to read the table from disk: on request, if it has several files, or if it is too large.
 
     Raises:
@@ -27,7 +29,6 @@ def is_on_disk(options: FitOptions) -> bool:
     from dspp.table.files import TYPED_SUFFIXES, open_table
     from dspp.table.joined import is_folder_or_pattern
 
-    path = options.train
     wanted = options.on_disk or is_folder_or_pattern(path)
     if not wanted and path.suffix.lower() in TYPED_SUFFIXES and path.is_file():
         file = open_table(path)
@@ -36,6 +37,8 @@ def is_on_disk(options: FitOptions) -> bool:
         if options.cache is not None or options.keep_cache:
             raise InputError("--cache and --keep-cache apply to tables read from disk; add --on-disk")
         return False
+    if options.sep is not None or options.decimal != ".":
+        raise InputError(f"{path}: --sep and --decimal apply to CSV files; leave them out")
     if options.tune:
         raise InputError(
             f"{path}: --tune needs a table in memory, got one on disk; tune on a subset that fits in memory, then pass "
@@ -54,49 +57,86 @@ def memory_bytes() -> float:
     return min(limits)
 
 
-def prepare_rows(
-    options: FitOptions, settings: "Settings", on_disk: bool, should_stop: Callable[[], bool] | None = None
-) -> tuple["Table", "Prepared"]:
-    """Return the table, and its rows prepared for training."""
-    from dspp.prepare import OnDisk, prepare
-    from dspp.table.files import open_table
+@dataclass(frozen=True)
+class Sources:
+    """The tables of `dspp fit`.
+
+    Attributes:
+        name: What to call the training table.
+        table: The training table.
+        validation: The table of --validation, if given.
+        on_disk: Whether the training table stays on disk.
+    """
+
+    name: str
+    table: "Table"
+    validation: "FileTable | None"
+    on_disk: bool
+
+    def read(self) -> "Sources":
+        """Return the same tables with the training table in memory, unless it stays on disk."""
+        return self if self.on_disk else replace(self, table=self.table.read())
+
+
+def open_sources(options: FitOptions, train: Path, validation: Path | None) -> Sources:
+    """Open the tables and check their columns; only their headers are read, and torch is not imported.
+
+    Args:
+        options: The options of the command.
+        train: The file of the training table, which differs from that of the options if it is standard input.
+        validation: The file of the validation table.
+
+    Raises:
+        InputError: A file does not exist or is not a table, or a column does not exist.
+    """
     from dspp.table.joined import JoinedTable, open_tables
 
-    table: Table = open_tables(options.train) if on_disk else open_table(options.train)
+    on_disk, marks = is_on_disk(options, train), csv_marks(options.sep, options.decimal)
+    table: Table = open_tables(train) if on_disk else open_input(train, marks)
     if isinstance(table, JoinedTable):
         for output in filter(None, (options.out, options.report)):
             check_output(output, options.overwrite, *(part.path for part in table.parts))
-    check_targets(options.train, table, options.target)
-    check_columns(options.train, table.names, options.drop or [], "--drop")
-    if not on_disk:
-        table = table.read()
-    prepared = prepare(
-        table,
+    check_targets(train, table, options.target)
+    check_columns(train, table.names, options.drop or [], "--drop")
+    held_out = None if validation is None else open_input(validation, marks)
+    if held_out is not None:
+        check_targets(held_out.path, held_out, options.target)
+        check_columns(held_out.path, held_out.names, _inputs(options, table), "as in the training table")
+    return Sources(source_name(options.train), table, held_out, on_disk)
+
+
+def prepare_rows(
+    options: FitOptions, settings: "Settings", sources: Sources, should_stop: Callable[[], bool] | None = None
+) -> "Prepared":
+    """Return the rows prepared for training."""
+    from dspp.prepare import OnDisk, prepare
+
+    return prepare(
+        sources.table,
         settings,
         targets=options.target,
         drop=options.drop or [],
-        validation=_validation(options, table),
-        disk=OnDisk(options.cache, options.keep_cache) if on_disk else None,
+        validation=_validation(options, sources),
+        disk=OnDisk(options.cache, options.keep_cache) if sources.on_disk else None,
         should_stop=should_stop,
     )
-    return table, prepared
 
 
-def _validation(options: FitOptions, table: "Table") -> "MemoryTable | None":
+def _inputs(options: FitOptions, table: "Table") -> list[str]:
+    return [name for name in table.names if name not in (*options.target, *(options.drop or []))]
+
+
+def _validation(options: FitOptions, sources: Sources) -> "MemoryTable | None":
     """Return the rows of --validation that have a target, in the types of the training rows."""
     import pyarrow as pa
 
     from dspp.encoding.encoder import reading_types
-    from dspp.table.files import open_table
     from dspp.table.memory import split_targets
 
-    if options.validation is None:
+    if sources.validation is None:
         return None
-    inputs = [name for name in table.names if name not in (*options.target, *(options.drop or []))]
-    file = open_table(options.validation)
-    check_targets(options.validation, file, options.target)
-    rows = file.read(reading_types(pa.schema([table.schema.field(name) for name in inputs])))
-    check_columns(options.validation, rows.names, inputs, "as in the training table")
+    table, inputs = sources.table, _inputs(options, sources.table)
+    rows = sources.validation.read(reading_types(pa.schema([table.schema.field(name) for name in inputs])))
     return split_targets(rows.select([*inputs, *options.target]), options.target)
 
 

@@ -12,7 +12,6 @@ Each input column becomes one or more columns of numbers:
 plus a column "<name> is missing" if the training rows have missing values.
 """
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
@@ -30,7 +29,7 @@ from dspp.notes import Note, notes_from_json, notes_to_json
 from dspp.table.arrays import kind_of
 from dspp.table.checks import check_width
 from dspp.table.memory import BLOCK, number_columns
-from dspp.table.messages import Place, check_names
+from dspp.table.messages import Place, check_names, closest
 from dspp.table.table import MemoryTable
 
 MAX_COLUMNS: Final = 10_000
@@ -142,8 +141,8 @@ class TableEncoder:
         names = table.column_names
         check_names(names, where)
         for absent in sorted(set(self.column_names).difference(names)):
-            close = difflib.get_close_matches(absent, names, 1)
-            hint = f"did you mean {close[0]!r}?" if close else "pass every column of the training rows"
+            close = closest(absent, names)
+            hint = "pass every column of the training rows" if close is None else f"did you mean {close!r}?"
             raise InputError(f"{where}: expected a column {absent!r}, got none; {hint}")
         return table.select(list(self.column_names))
 

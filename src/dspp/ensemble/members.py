@@ -94,7 +94,10 @@ def member_seed(seed: int, number: int) -> int:
 
 
 def train_member(
-    task: Task, job: Job, should_stop: Callable[[], bool] | None = None, show: Callable[[int, float], None] | None = None
+    task: Task,
+    job: Job,
+    should_stop: Callable[[], bool] | None = None,
+    show: Callable[[int, float], None] | None = None,
 ) -> Trained:
     """Train one member; one that diverges is returned without a model."""
     for module in job.modules:
@@ -303,4 +306,13 @@ def custom_modules() -> tuple[str, ...]:
     return extension_modules()
 
 
-__all__ = ["Job", "Task", "Trained", "TrainingInterrupted", "custom_modules", "open_desk", "train_member", "train_members"]
+__all__ = [
+    "Job",
+    "Task",
+    "Trained",
+    "TrainingInterrupted",
+    "custom_modules",
+    "open_desk",
+    "train_member",
+    "train_members",
+]

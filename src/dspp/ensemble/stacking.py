@@ -64,9 +64,13 @@ def stack(
     importance = importance * len(importance) / importance.sum()
     marginal = [_marginal(guard, likelihood, group) for group in groups]
     best: tuple[float, Mixing] | None = None
-    can_widen = all(hasattr(part, "widen") for group in groups for parts in group.predictions.values() for part in parts)
+    can_widen = all(
+        hasattr(part, "widen") for group in groups for parts in group.predictions.values() for part in parts
+    )
     for spread in sorted(SPREADS, key=lambda s: abs(math.log(s))) if can_widen else [1.0]:
-        densities = np.concatenate([_densities(g, m, float(spread)) for g, m in zip(groups, marginal, strict=True)], axis=1)
+        densities = np.concatenate(
+            [_densities(g, m, float(spread)) for g, m in zip(groups, marginal, strict=True)], axis=1
+        )
         weights, value = _expectation_maximisation(densities, importance)
         value -= SPREAD_PRIOR * math.log(spread) ** 2
         if best is None or value > best[0] + 1e-9:
@@ -93,9 +97,7 @@ def _marginal(guard: Guard, likelihood: str, group: HeldOutRows) -> Float[np.nda
     return marginal.log_prob(torch.from_numpy(group.y)).numpy()
 
 
-def _densities(
-    group: HeldOutRows, marginal: Float[np.ndarray, " n"], spread: float
-) -> Float[np.ndarray, "C+1 n"]:
+def _densities(group: HeldOutRows, marginal: Float[np.ndarray, " n"], spread: float) -> Float[np.ndarray, "C+1 n"]:
     """Return the log density of each kind, the mean over its members, and last that of the guard."""
     y = torch.from_numpy(group.y)
     kinds = []

@@ -1,7 +1,6 @@
 """From prepared rows to a fitted ensemble, with its out-of-fold evaluation."""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -205,5 +204,9 @@ def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRo
 
 def _mix(fitted: Fitted, group: HeldOutRows, mixing: Mixing) -> Predictive:
     """Mix the predictions for one fold, in standardised units."""
-    parts = [(part, weight / len(group.predictions[kind])) for kind, weight in mixing.weights.items() for part in group.predictions[kind]]
+    parts = [
+        (part, weight / len(group.predictions[kind]))
+        for kind, weight in mixing.weights.items()
+        for part in group.predictions[kind]
+    ]
     return fitted.mix([part for part, _ in parts], [weight for _, weight in parts])

@@ -24,7 +24,7 @@ from dspp.predictive import Predictive
 from dspp.presets import Spec
 from dspp.settings import Parameters, Settings, check_number
 from dspp.table.checks import check_y
-from dspp.table.frames import frame_like, is_frame, series_like
+from dspp.table.frames import frame_like, is_frame
 from dspp.table.joined import from_dataset, is_dataset
 from dspp.table.memory import attach_targets, to_table
 from dspp.table.messages import join_names
@@ -36,9 +36,9 @@ Array = NDArray[np.float64]
 class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  # type: ignore[misc]
     """Predicts a distribution for each row of a table; see `Parameters` for the parameters.
 
-    For a data frame, predictions are series or data frames with the same index. Scikit-learn's estimators that reshape
-    predictions (TransformedTargetRegressor, StackingRegressor) need arrays: pass them `X.to_numpy()`, or a pipeline
-    whose first step returns arrays.
+    `predict` returns arrays, as scikit-learn expects: TransformedTargetRegressor, StackingRegressor and its other
+    estimators take data frames too. For a data frame, `predict_table`, `predict_quantiles` and `predict_interval`
+    return a data frame of the same library with the same index.
 
     Attributes:
         fitted_: The fitted model (`dspp.fitted.Fitted`) with scales, encoding, history and scores.
@@ -163,11 +163,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Return the mean of each row's distribution and, with `return_std`, its standard deviation.
 
-        The result is an array (N,), or (N, T) for T outputs; for a data frame, a series or data frame with its index.
+        These are arrays (N,), or (N, T) for T outputs, also for a data frame; `predict_table` returns data frames.
         """
         mixture = self.predict_dist(X)
-        mean = self._to_user_type(X, mixture.mean)
-        return (mean, self._to_user_type(X, mixture.std, "_std")) if return_std else mean
+        mean = mixture.mean.numpy()
+        return (mean, mixture.std.numpy()) if return_std else mean
 
     def predict_table(
         self,
@@ -223,16 +223,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
     def _columns(self, X: Any, **what: Any) -> dict[str, Array]:
         check_is_fitted(self, "fitted_")
         return self.fitted_.predictions(self._table(X, reset=False), **what)
-
-    def _to_user_type(self, X: Any, values: torch.Tensor, suffix: str = "") -> Any:
-        """Return one number per row and output, in the library of X."""
-        array = values.numpy()
-        if not is_frame(X):
-            return array
-        names = [name + suffix for name in self.fitted_.target_names]
-        if array.ndim == 1:
-            return series_like(X, names[0], array)
-        return frame_like(X, dict(zip(names, array.T, strict=True)))
 
     def _stack(self, X: Any, columns: dict[str, Array], labels: Sequence[str]) -> Any:
         """Return several numbers per row and output, in the library of X."""

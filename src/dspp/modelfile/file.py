@@ -12,6 +12,7 @@ from dspp.config import TrainConfig
 from dspp.errors import InputError, ModelFileError
 from dspp.fitted import Fitted, Member
 from dspp.likelihoods import LIKELIHOODS
+from dspp.modelfile.earlier import from_version_1, from_version_2
 from dspp.modelfile.header import (
     FORMAT,
     VERSION,
@@ -25,7 +26,6 @@ from dspp.modelfile.header import (
     read_spec,
     write_header,
 )
-from dspp.modelfile.earlier import from_version_1, from_version_2
 from dspp.modelfile.weights import (
     Tensors,
     cheap_to_factorise,

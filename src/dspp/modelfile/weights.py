@@ -169,7 +169,9 @@ def read_guard(tensors: Tensors, weight: float, num_outputs: int) -> Guard:
     parts = [tensors.get(f"guard.{name}", torch.empty(0)) for name in GUARD]
     count = len(parts[0])
     shapes = [(count,), (count, num_outputs), (count, num_outputs)]
-    fit = all(part.dtype == torch.float64 and tuple(part.shape) == shape for part, shape in zip(parts, shapes, strict=True))
+    fit = all(
+        part.dtype == torch.float64 and tuple(part.shape) == shape for part, shape in zip(parts, shapes, strict=True)
+    )
     if not fit or not 1 <= count <= MAX_GUARD or abs(float(parts[0].exp().sum()) - 1.0) > 1e-6:
         raise InputError(f"guard: expected 1 to {MAX_GUARD} components of {num_outputs} outputs whose weights sum to 1")
     return Guard(weight, *parts)

@@ -5,16 +5,18 @@ The result is always a new float64 array, so that later code cannot modify the c
 
 import sys
 from collections import Counter
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeGuard, Union
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from dspp.errors import InputError
 
-Array = ArrayLike | torch.Tensor
+if TYPE_CHECKING:  # whoever passes a tensor has imported torch; checks of files and columns are fast without
+    import torch
+
+Array = Union[ArrayLike, "torch.Tensor"]
 
 
 def check_X(X: Array, name: str = "X") -> Float[np.ndarray, "N D"]:  # noqa: N802 - X is a matrix
@@ -77,7 +79,7 @@ def check_Xy(  # noqa: N802 - X is a matrix
 
 
 def check_width(
-    X: Float[np.ndarray, "N D"] | Float[torch.Tensor, "N D"], expected: int, owner: str = "the model"
+    X: "Float[np.ndarray, 'N D'] | Float[torch.Tensor, 'N D']", expected: int, owner: str = "the model"
 ) -> None:
     """Raise `InputError` unless X has the number of columns that `owner` expects."""
     if X.shape[1] != expected:
@@ -89,12 +91,12 @@ def check_width(
 
 def _to_numpy(data: Array, name: str) -> NDArray[np.generic]:
     """Return `data` as an array of its own dtype, possibly sharing the caller's memory."""
-    if _is_sparse(data) or (isinstance(data, torch.Tensor) and data.layout != torch.strided):
+    if _is_sparse(data):
         raise InputError(f"{name}: expected a dense table, got a sparse one; convert it with .toarray()")
     if data is None:
         raise InputError(f"{name}: expected numbers, got None; pass {name}")
     try:
-        array = _tensor_to_numpy(data) if isinstance(data, torch.Tensor) else np.asanyarray(data)
+        array = _tensor_to_numpy(data) if _is_tensor(data) else np.asanyarray(data)
     except Exception as error:  # whatever an object's own conversion raises
         raise InputError(f"{name}: expected a table of numbers, got {_explain_unreadable(data, error)}") from None
     if array.ndim == 0:
@@ -126,12 +128,19 @@ def _length(thing: object) -> int | None:
 
 
 def _is_sparse(data: object) -> bool:
-    """Return whether data is a SciPy sparse matrix; its owner has then imported scipy.sparse."""
+    """Return whether data is a sparse tensor or SciPy matrix; its owner has then imported torch or scipy.sparse."""
+    if _is_tensor(data):
+        return bool(data.layout != sys.modules["torch"].strided)
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and bool(sparse.issparse(data))
 
 
-def _tensor_to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:
+def _is_tensor(data: object) -> "TypeGuard[torch.Tensor]":
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(data, torch.Tensor)
+
+
+def _tensor_to_numpy(tensor: "torch.Tensor") -> NDArray[np.generic]:
     tensor = tensor.detach().cpu()
     if tensor.is_floating_point():
         tensor = tensor.double()  # numpy has no bfloat16 nor float8

@@ -24,7 +24,7 @@ from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table import arrays
 from dspp.table.messages import Place, check_names
-from dspp.table.table import FileTable, Types, name_file_in_errors
+from dspp.table.table import FileTable, MemoryTable, Types, name_file_in_errors
 
 _BLOCK_BYTES: Final = 4 << 20  # read at once; longer lines are rejected
 _ZIP, _UTF16 = b"PK\x03\x04", (b"\xff\xfe", b"\xfe\xff")
@@ -32,6 +32,14 @@ _ZIP, _UTF16 = b"PK\x03\x04", (b"\xff\xfe", b"\xfe\xff")
 # Types to try, in this order; a column that fits none stays text. Integers must also parse as floats: Arrow reads 0xd8
 # as an integer only, and the encoder would reject it.
 _GUESSES: Final = [(pa.int64(), pa.float64()), (pa.float64(),), (pa.bool_(),), (pa.date32(),)]
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How CSV files are written, where that differs between countries and programs."""
+
+    separator: str | None = None  # the character between cells; None: a tab in .tsv files, otherwise a comma
+    decimal: str = "."  # the decimal mark, a point or a comma
 
 
 @dataclass(frozen=True)
@@ -44,19 +52,23 @@ class CsvFile(FileTable):
         header: All names in the header, including empty ones.
         header_lines: The number of lines before the first row.
         separator: The character between cells.
+        decimal: The decimal mark; numbers with the other mark, or with thousands separators, are text.
         verbatim: Columns that `batches` yields exactly as typed: neither stripped nor with missing values replaced.
     """
 
     header: tuple[str, ...] = ()
     header_lines: int = 1
     separator: str = ","
+    decimal: str = "."
     verbatim: frozenset[str] = frozenset()
 
     @classmethod
-    def open(cls, path: Path) -> "CsvFile":
+    def open(cls, path: Path, written: CsvFormat) -> "CsvFile":
         """Read the header and check that rows follow."""
         _check_is_text(path)
-        separator = "\t" if path.name.lower().endswith((".tsv", ".tsv.gz")) else ","
+        separator = written.separator or ("\t" if path.name.lower().endswith((".tsv", ".tsv.gz")) else ",")
+        if separator == written.decimal:
+            raise InputError(f"{path}: expected a decimal mark that does not separate cells, got ','; add --sep ';'")
         try:
             with _open_text(path) as stream:
                 reader = csv.reader(stream, delimiter=separator)
@@ -67,11 +79,19 @@ class CsvFile(FileTable):
         names = [name for name in header if name]
         _check_header(path, names, has_rows, separator)
         schema = pa.schema([(name, pa.string()) for name in names])
-        return cls(path, schema, None, _header_notes(header), header, reader.line_num, separator)
+        return cls(path, schema, None, _header_notes(header), header, reader.line_num, separator, written.decimal)
 
     def keep_verbatim(self, names: Iterable[str]) -> "CsvFile":
         """Return the same file with these columns verbatim."""
         return replace(self, verbatim=frozenset(names))
+
+    def read(self, column_types: Types | None = None) -> MemoryTable:
+        """Return the whole table, with notes on columns that would be numbers with another decimal mark."""
+        table = super().read(column_types)
+        assert table.arrow is not None
+        guessed = [name for name in self.names if name not in (column_types or {})]
+        notes = (_note_on_marks(name, table.arrow.column(name), self.decimal) for name in guessed)
+        return replace(table, notes=(*table.notes, *filter(None, notes)))
 
     def _read(self, column_types: Types) -> pa.Table:
         with self._diagnose_failure():
@@ -81,7 +101,7 @@ class CsvFile(FileTable):
     def _column(self, name: str, text: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
         chunks = [arrays.clean(chunk) for chunk in text.chunks]
         if kind is None:
-            return _guess_type(chunks)
+            return _guess_type(chunks, self.decimal)
         starts = accumulate(map(len, chunks[:-1]), initial=0)
         typed = [self._parse_cells(name, chunk, kind, row) for chunk, row in zip(chunks, starts, strict=True)]
         return pa.chunked_array(typed)
@@ -109,9 +129,13 @@ class CsvFile(FileTable):
                 row += len(batch)
 
     def _parse_cells(self, name: str, text: pa.Array, kind: pa.DataType | None, row: int) -> pa.Array:
-        if kind is None or arrays.is_text(kind):
+        if kind is not None and arrays.is_text(kind):
             return text
         place = Place(self.where, name, row, self.line_of)
+        if self.decimal == "," and (kind is None or arrays.is_number(kind)):
+            text = _parse_commas(text, kind, place)
+        if kind is None:
+            return text
         if types.is_timestamp(kind):
             return arrays.parse_datetimes(text, place).cast(kind, safe=False)
         return arrays.parse(text, kind, place)
@@ -214,10 +238,8 @@ def _check_header(path: Path, names: list[str], has_rows: bool, separator: str) 
     if not names:
         raise InputError(f"{path}: expected column names on the first line, got none; add a header")
     if others:
-        raise InputError(
-            f"{path}: expected cells separated by {separator!r}, got {others[0]!r}; "
-            "save it with commas as .csv, or with tabs as .tsv"
-        )
+        used = "tab" if others[0] == "\t" else repr(others[0])
+        raise InputError(f"{path}: expected cells separated by {separator!r}, got {others[0]!r}; pass --sep {used}")
     check_names(names, str(path))
     if not has_rows:
         raise InputError(f"{path}: expected at least one row, got only a header")
@@ -233,13 +255,57 @@ def _header_notes(header: tuple[str, ...]) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def _guess_type(chunks: list[pa.Array]) -> pa.ChunkedArray:
+# Cells of a column that would be numbers with another decimal mark or without thousands separators.
+_OTHER_MARKS: Final = {
+    ".": (r"^[+-]?[0-9]*(,[0-9]+)*(\.[0-9]+)?([eE][+-]?[0-9]+)?$", ","),
+    ",": (r"^[+-]?[0-9]*(\.[0-9]{3})*(\.[0-9]+)?(,[0-9]+)?([eE][+-]?[0-9]+)?$", "."),
+}
+
+
+def _note_on_marks(name: str, column: pa.ChunkedArray, decimal: str) -> Note | None:
+    """Return a note on a text column in which all cells look like numbers and some have the other mark."""
+    pattern, other = _OTHER_MARKS[decimal]
+    if not arrays.is_text(column.type) or not pc.all(pc.match_substring_regex(column, pattern)).as_py():
+        return None
+    marked = column.filter(pc.match_substring(column, other))
+    if not len(marked):
+        return None
+    example = marked[0].as_py()
+    if decimal == ".":
+        hint = "if the comma is the decimal mark, pass --decimal ','; if it separates thousands, remove it"
+    else:
+        hint = "if the point separates thousands, remove it; if it is the decimal mark, leave out --decimal ','"
+    return Note(f"column {name!r} is text such as {example!r:.40}", hint)
+
+
+def _parse_commas(text: pa.Array, kind: pa.DataType | None, place: Place) -> pa.Array:
+    """Return numbers that have a decimal comma with a point; text in a column of unknown type stays as it is.
+
+    Raises:
+        InputError: A cell of a column of numbers has a point, or is not a number.
+    """
+    numbers = _swap_marks(text)
+    if arrays.can_cast(numbers, kind or pa.float64()):
+        return numbers
+    if kind is None:
+        return text
+    row = arrays.first_failure(numbers, kind)
+    raise place.error(f"expected a number with a decimal comma, got {text[row].as_py()!r:.60}", row)
+
+
+def _swap_marks(text: pa.Array) -> pa.Array:
+    """Replace commas by points; cells that have a point become something that is not a number."""
+    return pc.replace_substring(pc.replace_substring(text, ".", ";"), ",", ".")
+
+
+def _guess_type(chunks: list[pa.Array], decimal: str) -> pa.ChunkedArray:
     """Return a text column in the first type that fits every cell."""
     if all(chunk.null_count == len(chunk) for chunk in chunks):
         return pa.chunked_array([pa.nulls(len(chunk)) for chunk in chunks], pa.null())
+    plain = chunks if decimal == "." else [_swap_marks(chunk) for chunk in chunks]
     for kinds in _GUESSES:
-        if all(arrays.can_cast(chunk, kind) for kind in kinds for chunk in chunks):
-            return pa.chunked_array([chunk.cast(kinds[0]) for chunk in chunks])
+        if all(arrays.can_cast(chunk, kind) for kind in kinds for chunk in plain):
+            return pa.chunked_array([chunk.cast(kinds[0]) for chunk in plain])
     if any(arrays.can_cast(reading, kind) for reading, kind in arrays.datetime_readings(chunks[0])):
         with contextlib.suppress(InputError, pa.ArrowInvalid):  # a later cell is not a date, or the text exceeds 2 GB
             return pa.chunked_array([_parse_times(pa.concat_arrays(chunks))])

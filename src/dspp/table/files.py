@@ -3,7 +3,7 @@
 import contextlib
 import gzip
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -14,42 +14,56 @@ import pyarrow.csv
 from dspp.errors import InputError
 from dspp.storage import open_atomic
 from dspp.table.arrays import simplify_schema, simplify_types
-from dspp.table.csvfile import CsvFile
+from dspp.table.csvfile import CsvFile, CsvFormat
 from dspp.table.messages import check_names, first_line
 from dspp.table.table import FileTable, Types, name_file_in_errors
 
 TYPED_SUFFIXES: Final = (".parquet", ".feather", ".arrow")  # files whose columns have types
 
 
-def open_table(path: str | os.PathLike[str]) -> FileTable:
+def open_table(path: str | os.PathLike[str], csv: CsvFormat = CsvFormat()) -> FileTable:  # noqa: B008 - frozen
     """Open a table file in the format of its suffix: .csv, .tsv (also with .gz), .parquet, .feather or .arrow.
+
+    Args:
+        path: The file.
+        csv: The separator and the decimal mark of CSV files.
 
     Raises:
         InputError: The file does not exist, its suffix is unknown, or it has no table or no rows.
     """
-    table = open_file(Path(path))
+    table = open_file(Path(path), csv)
     if table.num_rows == 0:
         raise InputError(f"{path}: expected at least one row, got none")
     return table
 
 
-def open_file(path: Path) -> FileTable:
+def open_file(path: Path, csv: CsvFormat = CsvFormat()) -> FileTable:  # noqa: B008 - frozen
     """Open a table file that may have no rows."""
-    open_it = _OPENERS[_suffix(path)]
+    if path.name.lower().endswith(_SPREADSHEETS):
+        raise InputError(
+            f"{path}: expected a CSV, Parquet or Arrow file, got a spreadsheet; export it as CSV, or convert it in "
+            f"Python with pandas.read_excel({path.name!r}).to_parquet({path.with_suffix('.parquet').name!r})"
+        )
+    kind = _KINDS[_suffix(path)]
     if not path.is_file():
         problem = "expected a file, got a folder" if path.is_dir() else "the file does not exist"
         raise InputError(f"{path}: {problem}; check the path")
     with name_file_in_errors(path):
         if path.stat().st_size == 0:
             raise InputError(f"{path}: expected a table, got an empty file")
-        return open_it(path)
+        return CsvFile.open(path, csv) if kind is CsvFile else kind.open(path)
+
+
+def check_suffix(path: Path) -> None:
+    """Raise `InputError` unless a file of this name can be written as a table."""
+    _suffix(path)
 
 
 def _suffix(path: Path) -> str:
-    for suffix in _OPENERS:
+    for suffix in _KINDS:
         if path.name.lower().endswith(suffix):
             return suffix
-    raise InputError(f"{path}: expected a file name ending in one of {', '.join(_OPENERS)}; rename or convert it")
+    raise InputError(f"{path}: expected a file name ending in one of {', '.join(_KINDS)}; rename or convert it")
 
 
 # ---------------------------------------------------------------- Parquet and Arrow
@@ -112,15 +126,16 @@ def _validate(table: Any) -> Any:
     return simplify_types(table)
 
 
-_OPENERS: Final[dict[str, Callable[[Path], FileTable]]] = {
-    ".csv": CsvFile.open,
-    ".tsv": CsvFile.open,
-    ".csv.gz": CsvFile.open,
-    ".tsv.gz": CsvFile.open,
-    ".parquet": ParquetFile.open,
-    ".feather": ArrowFile.open,
-    ".arrow": ArrowFile.open,
+_KINDS: Final[dict[str, Any]] = {
+    ".csv": CsvFile,
+    ".tsv": CsvFile,
+    ".csv.gz": CsvFile,
+    ".tsv.gz": CsvFile,
+    ".parquet": ParquetFile,
+    ".feather": ArrowFile,
+    ".arrow": ArrowFile,
 }
+_SPREADSHEETS: Final = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 
 
 # ---------------------------------------------------------------- writing

@@ -84,15 +84,6 @@ def frame_like(X: Any, columns: Mapping[str, Shaped[np.ndarray, " N"]]) -> Any:
     return pa.table(dict(columns))
 
 
-def series_like(X: Any, name: str, values: Shaped[np.ndarray, " N"]) -> Any:
-    """Return one column as a series of the same library as X; Arrow columns have no name."""
-    if _is_a(X, "pandas", "DataFrame", "Series"):
-        return sys.modules["pandas"].Series(np.array(values), index=X.index, name=name)
-    if _is_a(X, "polars", "DataFrame", "Series"):
-        return sys.modules["polars"].Series(name, values)
-    return pa.array(values) if isinstance(X, pa.RecordBatch) else pa.chunked_array([values])
-
-
 def _is_a(X: object, library: str, *kinds: str) -> bool:
     module = sys.modules.get(library)
     return any(isinstance(X, getattr(module, kind, ())) for kind in kinds)

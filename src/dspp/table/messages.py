@@ -1,7 +1,10 @@
 """Error messages about tables: the place of a problem, and lists of names."""
 
+import difflib
+import glob
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dspp.errors import InputError
@@ -42,6 +45,12 @@ class Place:
         return InputError(f"{self.where}: column {self.column!r}, row {label}{line}: {problem}")
 
 
+def check_exists(path: Path) -> None:
+    """Raise `InputError` unless there is a file or folder at this path, or it is a pattern such as data/*.parquet."""
+    if not path.exists() and not glob.has_magic(str(path)):
+        raise InputError(f"{path}: the file does not exist; check the path")
+
+
 def check_names(names: list[Any], where: str) -> None:
     """Raise `InputError` unless there is at least one name and the names are unique strings."""
     odd = [name for name in names if not isinstance(name, str)]
@@ -57,6 +66,13 @@ def check_names(names: list[Any], where: str) -> None:
 def join_names(names: Sequence[object], limit: int = 5) -> str:
     """Return the first `limit` names as text, for a message."""
     return ", ".join(repr(name) for name in names[:limit]) + (", …" if len(names) > limit else "")
+
+
+def closest(name: str, names: Sequence[str], cutoff: float = 0.6) -> str | None:
+    """Return the name that was probably meant, or None if none is similar; upper and lower case count as the same."""
+    folded = {other.casefold(): other for other in reversed(names)}
+    close = difflib.get_close_matches(name.casefold(), list(folded), 1, cutoff)
+    return folded[close[0]] if close else None
 
 
 def first_line(problem: Exception) -> str:
