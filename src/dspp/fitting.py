@@ -131,7 +131,9 @@ def _train_ensemble(
     if ensemble.held_out is None:
         return fitted, None
     given = on_disk or len(prepared.validation) > 0
-    table = prepared.validation_table if given else prepared.table.take(ensemble.rows)
+    whole = prepared.validation_table if given else prepared.table
+    assert whole is not None
+    table = whole if given or len(ensemble.rows) == len(whole) else whole.take(ensemble.rows)
     evaluation = Evaluation(fitted, table, _decode(fitted.codec, ensemble.held_out))
     scored = "validation rows" if given else f"{len(table):,} rows, each predicted by the members that did not see it"
     fitted = replace(fitted, scored=scored, metrics=evaluation.scores)

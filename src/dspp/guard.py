@@ -1,7 +1,7 @@
 """The guard: the marginal distribution of the targets, mixed into predictions with a small weight.
 
-Where a model is confidently wrong, the density it gives to the observed value may be as small as exp(−30). With weight w
-for the guard, the surprise −log p(y) is at most −log w plus that of the marginal distribution, for every row.
+Where a model is confidently wrong, the density it gives to the observed value may be as small as exp(−30). With a guard
+of weight w, the surprise −log p(y) of a row is at most −log w plus that of the marginal distribution.
 """
 
 from dataclasses import dataclass
@@ -38,21 +38,20 @@ class Guard:
     var: Float[Tensor, "G T"]
 
     def __post_init__(self) -> None:
-        shapes_fit = (
-            self.mean.ndim == 2 and self.mean.shape == self.var.shape and len(self.mean) == len(self.log_weights)
-        )
-        if not shapes_fit or not bool((self.var > 0.0).all()) or not 0.0 < self.weight < 1.0:
+        shapes = [tuple(part.shape) for part in (self.mean, self.var)]
+        fit = self.mean.ndim == 2 and shapes[0] == shapes[1] and len(self.mean) == len(self.log_weights)
+        if not fit or not bool((self.var > 0.0).all()) or not 0.0 < self.weight < 1.0:
             raise InputError(
-                f"guard: expected a weight inside (0, 1), and means and positive variances of shape (G, T), got the weight "
-                f"{self.weight} and shapes {tuple(self.mean.shape)} and {tuple(self.var.shape)}"
+                f"guard: expected a weight inside (0, 1), and means and positive variances of shape (G, T), got "
+                f"{self.weight} and shapes {shapes[0]} and {shapes[1]}"
             )
 
     @classmethod
     def fit(cls, y: Float[np.ndarray, "N T"], weight: float) -> "Guard":
         """Describe the targets, in standardised units; NaN means "not observed".
 
-        A single output is divided into bins of equal probability. Several outputs have two components, whose outputs are
-        independent: one with the moments of the targets, one as wide as their range.
+        A single output is divided into bins of equal probability. Several outputs have two components, whose outputs
+        are independent: one with the moments of the targets, one as wide as their range.
         """
         known = [column[~np.isnan(column)] for column in y.T]
         count = max(1, min(BINS, len(known[0]) // ROWS_PER_BIN)) if len(known) == 1 else 1

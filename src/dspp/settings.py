@@ -179,8 +179,8 @@ class Settings(Parameters):
         """Return the training settings of the members of an ensemble."""
         batch_size = size.batch_size if self.batch_size is None else self.batch_size
         epochs = self.epochs or max(1, round(size.steps / math.ceil(num_rows / batch_size)))
-        given = {"batch_size": batch_size, "epochs": epochs, "patience": None, "restarts": self.restarts or 1}
-        return replace(self, **given).train_config(num_rows)
+        members = replace(self, batch_size=batch_size, epochs=epochs, patience=None, restarts=self.restarts or 1)
+        return members.train_config(num_rows)
 
     def train_config(self, num_rows: int) -> TrainConfig:
         """Return the training settings for this number of rows."""

@@ -1,9 +1,9 @@
 """The size of an ensemble, as a function of the table and the time budget.
 
-The rule aims at a training time: 14 s for up to 1,000 rows, and more like N^0.8 beyond, on two cores of the machine it
-was measured on. Time goes first into members and steps, which help every table, and then into inducing points. A shorter
-time budget buys fewer steps and, when these would become too few, smaller and fewer members. The rule depends on the
-number of rows and the budget only, not on the machine, so that equal inputs give equal models.
+The rule aims at a time for the whole fit: 14 s for up to 1,000 rows, growing like N^0.8 beyond, on two cores of the
+machine it was measured on. A shorter time budget buys fewer steps and, when these would become too few, smaller and
+then fewer members. The rule depends on the number of rows and the budget only, not on the machine, so that equal inputs give
+equal models.
 """
 
 import itertools

@@ -19,13 +19,12 @@ from torch import nn
 from dspp import training
 from dspp.config import TrainConfig
 from dspp.engines import cores, is_orphan, run_all
-from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
+from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged
 from dspp.fitted import add_column
 from dspp.history import Epoch
 from dspp.predictive import Predictive
 from dspp.presets import Spec
 from dspp.progress import ProgressBar
-from dspp.registry import extension_modules
 from dspp.training.processes import ProcessGroup
 from dspp.training.result import FitResult
 from dspp.training.rows import Rows, Source
@@ -185,8 +184,9 @@ def train_members(
             results = _train_in_processes(job, timed, processes, should_stop, show)
         for one in results:
             trained[one.task.number] = one
-            for epoch in one.result.history if one.result is not None and on_epoch is not None else ():
-                on_epoch(epoch)  # type: ignore[misc]
+            if one.result is not None and on_epoch is not None:
+                for epoch in one.result.history:
+                    on_epoch(epoch)
             show(one.task.number, 0.0)
     members = [trained[number] for number in sorted(trained)]
     if all(one.result is None for one in members):
@@ -272,10 +272,8 @@ def _train_in_processes(
             (job.desk / STOP).touch()
         show(0, sum(_read_shares(job.desk)))
 
-    finished = 0
     for _, one in run_all(_train_in_worker, tasks, shared=(job,), jobs=processes, while_waiting=look):
         _share_file(job.desk, one.task.number).unlink(missing_ok=True)
-        finished += 1
         yield one
 
 
@@ -299,20 +297,3 @@ def _read_shares(desk: Path) -> Sequence[float]:
         with contextlib.suppress(OSError, ValueError):
             shares.append(float(path.read_text() or 0.0))
     return shares
-
-
-def custom_modules() -> tuple[str, ...]:
-    """Return the modules that workers must import."""
-    return extension_modules()
-
-
-__all__ = [
-    "Job",
-    "Task",
-    "Trained",
-    "TrainingInterrupted",
-    "custom_modules",
-    "open_desk",
-    "train_member",
-    "train_members",
-]

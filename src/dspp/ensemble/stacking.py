@@ -1,7 +1,7 @@
 """How to mix members, learned from the rows they held out: weights of kinds, the spread, the weight of the guard.
 
-Stacking of predictive densities (Yao et al. 2018) maximises Σ_n log Σ_c w_c p_c(y_n) over the weights, where p_c(y_n) is the
-density by the members of kind c that did not see row n. The problem is convex; expectation maximisation solves it.
+Stacking of predictive densities (Yao et al. 2018) maximises Σ_n log Σ_c w_c p_c(y_n) over the weights, where p_c(y_n)
+is the density by the members of kind c that did not see row n. The problem is convex; expectation maximisation solves it.
 """
 
 import math
@@ -64,13 +64,10 @@ def stack(
     importance = importance * len(importance) / importance.sum()
     marginal = [_marginal(guard, likelihood, group) for group in groups]
     best: tuple[float, Mixing] | None = None
-    can_widen = all(
-        hasattr(part, "widen") for group in groups for parts in group.predictions.values() for part in parts
-    )
-    for spread in sorted(SPREADS, key=lambda s: abs(math.log(s))) if can_widen else [1.0]:
-        densities = np.concatenate(
-            [_densities(g, m, float(spread)) for g, m in zip(groups, marginal, strict=True)], axis=1
-        )
+    first = next(iter(groups[0].predictions.values()))[0]
+    for spread in SPREADS if hasattr(first, "widen") else [1.0]:
+        each = [_densities(group, guarded, float(spread)) for group, guarded in zip(groups, marginal, strict=True)]
+        densities = np.concatenate(each, axis=1)
         weights, value = _expectation_maximisation(densities, importance)
         value -= SPREAD_PRIOR * math.log(spread) ** 2
         if best is None or value > best[0] + 1e-9:
@@ -82,9 +79,9 @@ def stack(
 def shrink_spread(spread: float, judged: int, members: int) -> float:
     """Return the spread of a mixture of `members`, given the one that suits a mixture of `judged` of them.
 
-    Much of what makes a single member overconfident is that it differs from other members by chance, and that part of the
-    variance falls like 1/m in a mixture of m. So does what is missing from its spread: measured on small tables, the best
-    factor was 1 + c/m to a good approximation.
+    Much of what makes a single member overconfident is that it differs from other members by chance, and that part of
+    the variance falls like 1/m in a mixture of m. So does what is missing from its spread: measured on small tables,
+    the best factor was 1 + c/m to a good approximation.
     """
     return 1.0 + (spread - 1.0) * judged / members if spread > 1.0 else spread
 

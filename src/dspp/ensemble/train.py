@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 
 from dspp.config import TrainConfig
-from dspp.ensemble.members import Job, Task, Trained, custom_modules, open_desk, train_members
+from dspp.ensemble.members import Job, Task, Trained, open_desk, train_members
 from dspp.ensemble.stacking import HeldOutRows, Mixing, shrink_spread, stack
 from dspp.fitted import Fitted, Member
 from dspp.guard import Guard
@@ -18,6 +18,7 @@ from dspp.history import Epoch
 from dspp.notes import Note
 from dspp.predictive import GroupedPredictive, Predictive
 from dspp.presets import Spec
+from dspp.registry import extension_modules
 from dspp.settings import Settings
 from dspp.size import Size, step_seconds
 from dspp.training.rows import Rows, Source
@@ -110,7 +111,7 @@ def train_ensemble(
             keep=settings.checkpoint is not None,
             features=settings.module,
             options=dict(options),
-            modules=custom_modules(),
+            modules=extension_modules(),
         )
         members = train_members(
             job,
@@ -127,7 +128,8 @@ def train_ensemble(
 
 
 def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
-    assert isinstance(data.rows, Rows) and data.fold is not None
+    assert isinstance(data.rows, Rows)
+    assert data.fold is not None
     return cross_fit(data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.fold, weights=data.weights, seed=seed)
 
 
@@ -160,7 +162,7 @@ def _assemble(
         spread=shrink_spread(mixing.spread, judged, len(kept)),
         guard=guard,
         trees=trees.all_rows if trees is not None and "trees" in mixing.weights else None,
-        notes=(*notes, *(Note("", note) for note in dict.fromkeys(n for one in kept for n in one.result.notes))),
+        notes=(*notes, *_training_notes(kept)),
     )
     if not groups:
         return Ensemble(fitted, np.empty(0, np.int64), None)
@@ -170,8 +172,14 @@ def _assemble(
     ends = np.cumsum([len(group.rows) for group in groups])
     index = tuple(torch.from_numpy(part) for part in np.split(order, ends[:-1]))
     parts = tuple(_mix(judge, group, mixing) for group in groups)
-    held_out: Predictive = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
+    held_out = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
     return Ensemble(fitted, np.sort(rows), held_out)
+
+
+def _training_notes(trained: list[Trained]) -> list[Note]:
+    """Return the notes of all members, each once."""
+    texts = (text for one in trained if one.result is not None for text in one.result.notes)
+    return [Note("", text) for text in dict.fromkeys(texts)]
 
 
 def _member(one: Trained, spec: Spec) -> Member:
@@ -186,7 +194,7 @@ def _targets(data: EnsembleRows) -> Float[np.ndarray, "N T"]:
 
 
 def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRows]:
-    """Return the held-out rows of each fold, with the predictions of its members; folds that lack a kind are left out."""
+    """Return the held-out rows of each fold with the predictions of its members, without folds that lack a kind."""
     kinds = list(dict.fromkeys(one.task.kind for one in trained))
     groups = []
     for fold in range(data.num_folds):
@@ -204,9 +212,8 @@ def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRo
 
 def _mix(fitted: Fitted, group: HeldOutRows, mixing: Mixing) -> Predictive:
     """Mix the predictions for one fold, in standardised units."""
-    parts = [
-        (part, weight / len(group.predictions[kind]))
-        for kind, weight in mixing.weights.items()
-        for part in group.predictions[kind]
-    ]
-    return fitted.mix([part for part, _ in parts], [weight for _, weight in parts])
+    parts, weights = [], []
+    for kind, weight in mixing.weights.items():
+        parts += group.predictions[kind]
+        weights += [weight / len(group.predictions[kind])] * len(group.predictions[kind])
+    return fitted.mix(parts, weights)

@@ -59,7 +59,7 @@ class Likelihood(nn.Module, ABC):
     def from_moments(
         cls, log_weights: Float[Tensor, " S"], mean: Float[Tensor, "S N T"], var: Float[Tensor, "S N T"]
     ) -> Predictive | None:
-        """Return a predictive distribution with these component moments, outputs being independent; None: there is none.
+        """Return a predictive distribution with these component moments and independent outputs; None: there is none.
 
         An ensemble uses it for the marginal distribution of the targets.
         """

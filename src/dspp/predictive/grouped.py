@@ -20,8 +20,8 @@ class GroupedPredictive(OneOutput):
     """The distributions of N rows in groups, each of which has its own mixture; a row belongs to one group.
 
     Within a mixture all rows have the same weights, so rows predicted by different models cannot share one. What
-    depends on single rows (moments, density, cdf, quantiles, scores) is computed group by group; there is no common list
-    of components.
+    depends on single rows (moments, density, cdf, quantiles, scores) is computed group by group; there is no common
+    list of components.
 
     Attributes:
         parts: The distributions of each group.
@@ -41,6 +41,11 @@ class GroupedPredictive(OneOutput):
         return sum(len(part) for part in self.parts)
 
     @property
+    def num_rows(self) -> int:
+        """N, the number of rows."""
+        return len(self)
+
+    @property
     def num_outputs(self) -> int:
         """T, the number of outputs."""
         return self.parts[0].num_outputs
@@ -56,7 +61,7 @@ class GroupedPredictive(OneOutput):
         return self._rows_of(part.std for part in self.parts)
 
     @property
-    def component_mean(self) -> Float[Tensor, "1 N *T"]:
+    def component_mean(self) -> Float[Tensor, "1 N *T"]:  # type: ignore[override]
         """The mean, which tells the shape of targets; components differ between groups."""
         return self.mean.unsqueeze(0)
 
@@ -102,6 +107,10 @@ class GroupedPredictive(OneOutput):
         if len(parts) == 1:
             return parts[0]
         return GroupedPredictive(parts, tuple(where for _, where in found))
+
+    def widen(self, factor: float) -> Self:
+        """Return the distributions with the variance of every component multiplied by `factor`."""
+        return type(self)(tuple(part.widen(factor) for part in self.parts), self.index)
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Self:
         """Return the same distributions in another dtype or on another device."""
