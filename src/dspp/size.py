@@ -2,8 +2,8 @@
 
 The rule aims at a time for the whole fit: 14 s for up to 1,000 rows, growing like N^0.8 beyond, on two cores of the
 machine it was measured on. A shorter time budget buys fewer steps and, when these would become too few, smaller and
-then fewer members. The rule depends on the number of rows and the budget only, not on the machine, so that equal inputs give
-equal models.
+then fewer members. The rule depends on the number of rows and the budget only, not on the machine, so that equal inputs
+give equal models.
 """
 
 import itertools

@@ -1,7 +1,8 @@
 """How to mix members, learned from the rows they held out: weights of kinds, the spread, the weight of the guard.
 
 Stacking of predictive densities (Yao et al. 2018) maximises Σ_n log Σ_c w_c p_c(y_n) over the weights, where p_c(y_n)
-is the density by the members of kind c that did not see row n. The problem is convex; expectation maximisation solves it.
+is the density by the members of kind c that did not see row n. The problem is convex and solved by expectation
+maximisation.
 """
 
 import math
