@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from dspp.fitted import Evaluation, Fitted
     from dspp.prepare import Prepared
     from dspp.settings import Settings
+
+REPORT_SECONDS = 3.0  # kept of a time budget for the report
 
 Trained = tuple["Fitted", "Evaluation | None"]
 
@@ -152,7 +155,8 @@ def _train(
     """Train one model."""
     from dspp.fitting import train
 
-    return train(prepared, settings, should_stop=stop, resume=options.resume)
+    spent = time.monotonic() - session.begin + (REPORT_SECONDS if options.report else 0.0)
+    return train(prepared, settings, should_stop=stop, resume=options.resume, spent=spent)
 
 
 def _search(
