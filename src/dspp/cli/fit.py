@@ -42,7 +42,7 @@ def run(options: FitOptions, session: Session) -> None:
         assert train is not None
         opened = sources.open_sources(options, train, validation)
         with session.working(f"reading {opened.name}"):
-            opened = opened.read()
+            opened = opened.read(options.target)
         _run(options, session, settings, opened)
 
 

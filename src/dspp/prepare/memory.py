@@ -12,6 +12,7 @@ from dspp.likelihoods import LIKELIHOODS
 from dspp.notes import Note
 from dspp.prepare.likelihood import choose_likelihood
 from dspp.prepare.prepared import Prepared, check_scale, standardise_rows, target_place, to_rows
+from dspp.prepare.targets import target_notes
 from dspp.settings import Settings
 from dspp.table.memory import check_no_inf
 from dspp.table.split import split
@@ -66,7 +67,12 @@ def prepare_in_memory(
         codec=codec,
         target_names=table.target_names,
         table_rows=table_rows,
-        notes=(*table.notes, *_notes(encoder, train, table), *chosen),
+        notes=(
+            *table.notes,
+            *target_notes(table.targets, table.target_names),
+            *_notes(encoder, train, table),
+            *chosen,
+        ),
         fold=fold,
         likelihood=likelihood,
     )
