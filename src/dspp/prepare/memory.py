@@ -15,6 +15,7 @@ from dspp.settings import Settings
 from dspp.table.memory import check_no_inf
 from dspp.table.split import split
 from dspp.table.table import MemoryTable
+from dspp.trees import assign_inner
 
 FEWEST_OBSERVED = 2  # training rows of each of several outputs
 
@@ -37,19 +38,27 @@ def prepare_in_memory(
         index = split_rows(settings, len(table), validation is not None, table.targets)
     train, held_out, calibration = (table if len(i) == len(table) else table.take(i) for i in index)
     validation = held_out if validation is None else validation
-    encoder = learn(train, validation, calibration)
-    X = encode(train, encoder)
     y = kind.real(train.targets, table.target_names, target_place(train))
-    scale_X, codec = Standardizer.fit(X), kind.fit(y)
+    codec = kind.fit(y)
     check_scale(codec, table.target_names, table.where)
+    y = codec.scale.transform(y)
+    encoder = learn(train, validation, calibration, y=y)
+    X = encode(train, encoder)
+    scale_X = Standardizer.fit(X)
     fold = None
     if ensemble and len(validation):
         fold = np.repeat([NEVER, 0], [len(table), len(validation)])
     elif ensemble:
         size = settings.size(len(table), codec.scale.mean.size)
         fold = assign_folds(len(table), size.folds, settings.random_state)
+    X, means = scale_X.transform(X), None
+    if encoder is not None and train.arrow is not None:
+        own_fold = np.full(len(train), NEVER) if fold is None else fold[: len(train)]
+        inner = assign_inner(own_fold, settings.random_state)
+        means = encoder.cross_fit_means(train.arrow, y, own_fold, inner, scale_X, train.place)
+        X = X if means is None else means.insert(X)
     return Prepared(
-        train=to_rows(scale_X.transform(X), codec.scale.transform(y)),
+        train=to_rows(X, y),
         calibration=standardise_rows(calibration, encoder, scale_X, codec, model.dtype),
         validation=standardise_rows(validation, encoder, scale_X, codec, model.dtype),
         validation_table=validation,
@@ -62,6 +71,7 @@ def prepare_in_memory(
         table_rows=table_rows,
         notes=(*table.notes, *_notes(encoder, train, table)),
         fold=fold,
+        means=None if len(validation) else means,  # all members then hold out the same rows, and read the same means
     )
 
 
