@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 
 from dspp.config import TrainConfig
+from dspp.encoding.means import CrossFittedMeans
 from dspp.ensemble.members import Job, Task, Trained, open_desk, train_members
 from dspp.ensemble.stacking import HeldOutRows, Mixing, shrink_spread, stack
 from dspp.fitted import Fitted, Member
@@ -35,6 +37,7 @@ class EnsembleRows:
     fold: Int[np.ndarray, " N"] | None
     held_out: Rows | None = None
     weights: Float[np.ndarray, " N"] | None = None
+    means: CrossFittedMeans | None = None
 
     @property
     def num_folds(self) -> int:
@@ -107,6 +110,7 @@ def train_ensemble(
             rows=data.rows,
             fold=data.fold,
             held_out=data.held_out,
+            means=data.means,
             desk=desk,
             keep=settings.checkpoint is not None,
             features=settings.module,
@@ -130,7 +134,9 @@ def train_ensemble(
 def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
-    return cross_fit(data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.fold, weights=data.weights, seed=seed)
+    X, y = data.rows.x.numpy(), data.rows.y.numpy()[:, 0]
+    member_X = None if data.means is None else partial(data.means.insert, X)
+    return cross_fit(X, y, data.fold, weights=data.weights, seed=seed, member_X=member_X)
 
 
 def _assemble(
