@@ -18,10 +18,17 @@ MAX_ROWS = 50_000  # per fit
 
 @dataclass(frozen=True, eq=False)
 class CrossFitted:
-    """The column of predictions that each of K members reads, and the trees for new rows."""
+    """The column of predictions that each of K members reads, and the trees for new rows.
+
+    Attributes:
+        columns: The predictions: see `for_member`.
+        all_rows: Trees that saw all rows.
+        without_fold: For each fold, trees that saw none of its rows.
+    """
 
     columns: Float[np.ndarray, "K N"]
     all_rows: Trees
+    without_fold: tuple[Trees, ...]
 
     def for_member(self, k: int) -> Float[np.ndarray, " N"]:
         """Return the column of member k, which is trained without fold k.
@@ -89,7 +96,7 @@ def cross_fit(
         for part in (held, *(~held & (inner == j) for j in np.unique(inner))):
             if part.any():
                 columns[k, part] = without(held | part).predict(X[part])
-    return CrossFitted(columns, without(np.zeros(len(X), bool)))
+    return CrossFitted(columns, without(np.zeros(len(X), bool)), tuple(without(outer == k) for k in range(K)))
 
 
 def _assign(
