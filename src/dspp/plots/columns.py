@@ -79,18 +79,18 @@ def coverage_dots(
     high = np.nan_to_num(beta.ppf(1.0 - tail, inside + 1, totals - inside), nan=1.0)
     place, blamed = np.arange(len(names)), np.asarray(off, dtype=bool)
     ax.axvline(level, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
-    for mask, color, label in ((~blamed, MAIN, "consistent with chance"), (blamed, CONTRAST, "not due to chance")):
+    for mask, color, label in ((~blamed, MAIN, "may be chance"), (blamed, CONTRAST, "not chance")):
         if mask.any():
             ax.hlines(place[mask], low[mask], high[mask], color=color, alpha=0.6, linewidth=2.0)
             ax.plot((inside / totals)[mask], place[mask], color=color, label=label, **dots(5.5))
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol="\N{NO-BREAK SPACE}%"))
     ax.set_xlim(max(0.0, min(low.min() - 0.01, level - 0.1)), 1.0)
-    _name_rows(ax, names)
-    return label_axes(ax, "rows inside their interval", "")
+    _name_rows(ax, names, 42)
+    return label_axes(ax, "rows inside their interval", "", legend_columns=2, legend_side="right")
 
 
-def _name_rows(ax: "Axes", names: Sequence[str]) -> None:
-    ax.set_yticks(range(len(names)), [shorten(name) for name in names], parse_math=False)  # "US$" is not a formula
+def _name_rows(ax: "Axes", names: Sequence[str], limit: int = 26) -> None:
+    ax.set_yticks(range(len(names)), [shorten(name, limit) for name in names], parse_math=False)  # "US$" is not a formula
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.grid(visible=False, axis="y")
     if ax.yaxis.label.get_color() == INK:  # in the house style

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -68,14 +68,16 @@ def log_axes(ax: "Axes", x: bool = False, y: bool = False) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def label_axes(ax: "Axes", x: str, y: str, legend_columns: int = 3) -> "Axes":
+def label_axes(
+    ax: "Axes", x: str, y: str, legend_columns: int = 3, legend_side: Literal["left", "right"] = "left"
+) -> "Axes":
     """Label the axes and put the legend above them, where it hides nothing."""
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(
-            loc="lower left",
-            bbox_to_anchor=(0.0, 1.0),
+            loc=f"lower {legend_side}",
+            bbox_to_anchor=(0.0 if legend_side == "left" else 1.0, 1.0),
             ncols=legend_columns,
             frameon=False,
             fontsize=FONT_SIZE,

@@ -23,7 +23,7 @@ def choose_axis(y: Float[np.ndarray, " N"], mean: Float[np.ndarray, " N"]) -> Ax
     """Choose the axis of observed values and predicted means.
 
     Values with heavy tails are those whose range from 1 to 99 % is a small share of their whole range. If they are
-    positive and skewed, the axis is logarithmic, otherwise it is that of 98 % of the values.
+    nearly all positive and skewed, the axis is logarithmic, otherwise it is that of 98 % of the values.
     """
     both = np.concatenate([y, mean])
     if len(y) < FEWEST_ROWS:
@@ -32,12 +32,14 @@ def choose_axis(y: Float[np.ndarray, " N"], mean: Float[np.ndarray, " N"]) -> Ax
     if not 0.0 < high - low < HEAVY * np.ptp(both):
         return Axis()
     skewness = np.mean(((y - y.mean()) / max(y.std(), np.finfo(float).tiny)) ** 3)
-    if y.min() > 0.0 and skewness > SKEWED and low > 0.0 and y.max() / y.min() > 20.0:
-        start = max(y.min(), np.quantile(mean, 0.001)) if mean.min() <= 0.0 else both.min()
-        limits = float(min(start, y.min()) / 1.15), float(both.max() * 1.15)
-        return Axis(True, limits, " The tail of the values is long, so both axes are logarithmic.")
-    margin = 0.05 * (high - low)
-    limits = float(low - margin), float(high + margin)
+    if low > 0.0 and skewness > SKEWED:
+        start = max(both[both > 0.0].min(), 0.3 * low)
+        limits = float(start / 1.15), float(both.max() * 1.15)
+        said = "The tail of the values is long, so both axes are logarithmic"
+    else:
+        margin = 0.05 * (high - low)
+        limits = float(low - margin), float(high + margin)
+        said = "A few values are extreme, so the axes span 98 % of all"
     beyond = int(((y < limits[0]) | (y > limits[1]) | (mean < limits[0]) | (mean > limits[1])).sum())
-    rows = f"{beyond:,} row{'' if beyond == 1 else 's'} lie{'s' if beyond == 1 else ''}"
-    return Axis(False, limits, f" The axes span 98 % of the values: {rows} outside of the figure.")
+    rows = f"; {beyond:,} row{' is' if beyond == 1 else 's are'} outside of the figure" if beyond else ""
+    return Axis(low > 0.0 and skewness > SKEWED, limits, f" {said}{rows}.")

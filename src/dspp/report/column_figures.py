@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dspp import plots
+from dspp.plots.style import shorten
 from dspp.report.effects import Effect, Group
 from dspp.report.figures import Panel, Picture, make_small, picture
 from dspp.report.importance import REPEATS, Importance
@@ -65,7 +66,7 @@ def _draw_effect(one: Effect) -> "Axes":
     if one.at.dtype.kind in "US":
         ax.set_xlabel(one.target, parse_math=False)
         return make_small(ax, max(2.3, 0.5 + 0.21 * len(one.at)))
-    ax.set_xlabel(one.column, parse_math=False)
+    ax.set_xlabel("")  # the column is the title of the panel
     ax.set_ylabel(one.target, parse_math=False)
     if one.at.dtype.kind == "M":
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -80,7 +81,7 @@ def _draw_effect(one: Effect) -> "Axes":
 
 def coverage_by_group(found: Sequence[Group], key: str) -> Picture:
     """Return the coverage in groups of rows."""
-    names = [f"{group.column}: {group.label}" for group in found]
+    names = [f"{shorten(group.column, 16)}: {shorten(group.label, 24)}" for group in found]
     return picture(
         f"groups-{key}",
         "Coverage in groups of rows",
@@ -104,5 +105,5 @@ def describe_groups(found: Sequence[Group]) -> str:
     each = "; ".join(
         f"{g.column}: {g.label} ({100 * g.coverage:.1f} % of {g.num_rows:,} rows, intervals {g.off})" for g in blamed
     )
-    differ = "group differs" if len(blamed) == 1 else "groups differ"
-    return f"{len(blamed)} of {len(found)} {differ} from 90 % by more than chance explains, shown in orange: {each}."
+    differ = "differs" if len(blamed) == 1 else "differ"
+    return f"{len(blamed)} of the {len(found)} groups {differ} from 90 % by more than chance explains, shown in orange: {each}."

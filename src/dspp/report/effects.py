@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dspp.calibration import chance_bounds
 from dspp.fitted import Evaluation
-from dspp.report.numbers import number
+from dspp.report.numbers import are_years, number_with_spread
 from dspp.report.probe import Probe, Values
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of an effect
@@ -145,6 +145,10 @@ def _range(values: Values, mask: NDArray[np.bool_]) -> str:
     low, high = values.array[mask].min(), values.array[mask].max()
     if values.kind == "time":
         ends = [str(end.astype("datetime64[D]")) for end in (low, high)]
+    elif are_years((low, high)):
+        ends = [f"{end:.0f}" for end in (low, high)]
     else:
-        ends = [number(float(end), 3) if abs(end) < 1_000 else number(float(end), 4) for end in (low, high)]
+        spread = np.ptp(np.nanquantile(values.array.astype(np.float64), [0.05, 0.95]))
+        whole = bool((values.array[~values.missing] % 1 == 0).all())
+        ends = [f"{end:,.0f}".replace("-", "−") if whole else number_with_spread(end, spread) for end in (low, high)]
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"

@@ -99,24 +99,25 @@ def predicted_observed(target: TargetData, key: str, num_outputs: int) -> Pictur
 def crps_by_spread(target: TargetData, key: str) -> Picture:
     """Return the figure of errors by predicted spread."""
     groups = "ten groups of equal size" if len(target.y) >= 10 else "groups"
-    log = _spans_orders(target.std)
+    log = _spans_orders(target.spread)
     return picture(
         f"spread-{key}",
         "Error by predicted spread",
         f"Rows sorted by predicted spread, in {groups}. Bars that rise to the right show that the model knows when it "
-        "is uncertain. Orange dots show the mean score of a calibrated Normal with the predicted spread."
+        "is uncertain. Orange dots show the mean score of a calibrated Normal with the predicted spread (half of "
+        "the 68 % interval)."
         + (" The vertical axis is logarithmic." if log else ""),
-        partial(plots.crps_by_spread, target.std, target.crps, log=log),
+        partial(plots.crps_by_spread, target.spread, target.crps, log=log),
     )
 
 
 def densities(target: TargetData, data: ReportData, key: str) -> Picture:
     """Return the densities of a certain, a typical and an uncertain prediction."""
-    order = np.argsort(target.std, kind="stable")
+    order = np.argsort(target.spread, kind="stable")
     name, panels = f"density-{key}", []
     for i, (kind, rank) in enumerate(TYPICAL):
         row = int(order[round(rank * (len(order) - 1))])
-        title = f"{kind.capitalize()}: row {data.row_label(target.row(row))}, spread {number(target.std[row])}"
+        title = f"{kind.capitalize()}: row {data.row_label(target.row(row))}, spread {number(target.spread[row])}"
         limits = _density_limits(target, row)
         if not limits[0] <= target.y[row] <= limits[1]:
             title += f"; observed {number(target.y[row])}, off the figure"
@@ -127,8 +128,8 @@ def densities(target: TargetData, data: ReportData, key: str) -> Picture:
         "Predictions for three rows",
         "The curve is the predicted density; the shaded area is the 90 % interval. Vertical lines mark the mean "
         "(solid), the median (dashed) and the observed value (orange). Thin grey curves are the components of the "
-        "mixture. The rows are at 10 %, 50 % and 90 % of all rows, sorted by spread (standard deviation). Thin tails "
-        "beyond the figure are left out.",
+        "mixture. The rows are at 10 %, 50 % and 90 % of all rows, sorted by spread (half of the 68 % interval). Thin "
+        "tails beyond the figure are left out.",
         panels,
     )
 
@@ -163,9 +164,9 @@ def make_small(ax: "Axes", height: float = 2.3) -> "Axes":
     return ax
 
 
-def _spans_orders(std: NDArray[np.floating]) -> bool:
+def _spans_orders(spread: NDArray[np.floating]) -> bool:
     """Return whether the spread of the rows differs so much that bars on a linear axis would vanish."""
-    low, high = np.quantile(std, [0.1, 0.95])
+    low, high = np.quantile(spread, [0.1, 0.95])
     return bool(0.0 < 30.0 * low < high)
 
 

@@ -113,6 +113,8 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
 def _subject(evaluation: Evaluation, rows: str) -> str:
     """Return which rows the report is about."""
     count = f"{len(evaluation.table):,} row{'' if len(evaluation.table) == 1 else 's'}"
+    if len(evaluation.parts) > 1:
+        return f"{count} of {rows.removeprefix('held out of ')}, held out in turn"
     return f"{count} {rows}" if rows.startswith("held out") else f"{count} of {rows}"
 
 

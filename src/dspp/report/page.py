@@ -136,8 +136,8 @@ def _columns(data: ReportData) -> Section:
     for target, head, key in _outputs(data):
         effects = [effect for effect in data.effects if effect.target == target.name]
         groups = data.groups.get(target.name, ())
-        pictures = [column_figures.effects(effects, key)] if effects else []
-        pictures += [column_figures.coverage_by_group(groups, key)] if groups else []
+        pictures = [column_figures.coverage_by_group(groups, key)] if groups else []
+        pictures += [column_figures.effects(effects, key)] if effects else []
         if pictures:
             blocks.append(Block(head, pictures=pictures))
     intro = "Which columns of the table matter, what they do, and whether intervals hold for all of their values."

@@ -123,7 +123,7 @@ def kinds_table(ensemble: EnsembleData) -> TextTable:
         )
         for kind in ensemble.kinds
     ]
-    return TextTable(("members that read", "members", "weight", "NLL alone", "RMSE alone", "CRPS alone"), rows)
+    return TextTable(("members that read", "members", "weight", "NLL", "RMSE", "CRPS"), rows)
 
 
 def members_table(members: Sequence[MemberData]) -> TextTable:
@@ -132,7 +132,7 @@ def members_table(members: Sequence[MemberData]) -> TextTable:
     for k, member in enumerate(members, start=1):
         last = member.history[-1].train_nll if member.history else math.nan
         name, epochs = kind_name(member.kind), f"{len(member.history):,}"
-        rows.append((f"{k}", name, percent(member.weight), epochs, number(last, 3), f"{member.seconds:,.1f} s"))
+        rows.append((f"{k}", name, percent(member.weight), epochs, number_with_spread(last, 0.1), f"{member.seconds:,.1f} s"))
     return TextTable(("member", "reads", "weight", "epochs", "last training NLL", "training time"), rows)
 
 
