@@ -142,7 +142,7 @@ def _train_ensemble(
     whole = prepared.validation_table if given else prepared.table
     assert whole is not None
     table = whole if given or len(ensemble.rows) == len(whole) else whole.take(ensemble.rows)
-    evaluation = Evaluation(fitted, table, _decode(fitted.codec, ensemble.held_out))
+    evaluation = Evaluation(fitted, table, _decode(fitted.codec, ensemble.held_out), ensemble.parts)
     scored = "validation rows" if given else f"{len(table):,} rows, each predicted by the members that did not see it"
     fitted = replace(fitted, scored=scored, metrics=evaluation.scores)
     return fitted, replace(evaluation, fitted=fitted)

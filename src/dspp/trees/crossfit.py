@@ -19,10 +19,17 @@ MAX_ROWS = 50_000  # per fit
 
 @dataclass(frozen=True, eq=False)
 class CrossFitted:
-    """The column of predictions that each of K members reads, and the trees for new rows."""
+    """The column of predictions that each of K members reads, and the trees for new rows.
+
+    Attributes:
+        columns: The predictions: see `for_member`.
+        all_rows: Trees that saw all rows.
+        without_fold: For each fold, trees that saw none of its rows.
+    """
 
     columns: Float[np.ndarray, "K N"]
     all_rows: Trees
+    without_fold: tuple[Trees, ...]
 
     def for_member(self, k: int) -> Float[np.ndarray, " N"]:
         """Return the column of member k, which is trained without fold k.
@@ -97,7 +104,7 @@ def cross_fit(
         return without
 
     shared = fitter(X)
-    columns = np.empty((K, len(X)))
+    columns, without_fold = np.empty((K, len(X))), []
     for k in range(K):
         inputs, without = X, shared
         if member_X is not None:
@@ -107,7 +114,8 @@ def cross_fit(
         for part in (held, *(~held & (inner == j) for j in np.unique(inner))):
             if part.any():
                 columns[k, part] = without(held | part).predict(inputs[part])
-    return CrossFitted(columns, shared(np.zeros(len(X), bool)))
+        without_fold.append(without(held))
+    return CrossFitted(columns, shared(np.zeros(len(X), bool)), tuple(without_fold))
 
 
 def assign_inner(fold: Int[np.ndarray, " N"], seed: int) -> Int[np.ndarray, " N"]:
