@@ -41,6 +41,7 @@ def cross_fit(
     weights: Array | None = None,
     seed: int = 0,
     inner: ArrayLike | None = None,
+    stop_early: bool = True,
     max_rounds: int = 200,
     max_rows: int | None = MAX_ROWS,
 ) -> CrossFitted:
@@ -58,6 +59,8 @@ def cross_fit(
         weights: one weight per row; rows of weight 0 get predictions but are not learned from.
         seed: of the fits and of random inner folds.
         inner: per row, its inner fold from 0, for rows that must stay together.
+        stop_early: whether random rows decide how many trees are kept, as in `fit_trees`; not for rows that must stay
+            together.
         max_rounds: the largest number of trees per fit.
         max_rows: the largest number of rows per fit; None for all.
 
@@ -80,7 +83,7 @@ def cross_fit(
         if not weights[rows].any():
             raise InputError("fold: expected training rows outside of any two folds, got none; pass more folds or rows")
         if key not in fits:
-            fits[key] = boost(binned.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows)
+            fits[key] = boost(binned.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows, stop_early)
         return fits[key]
 
     columns = np.empty((K, len(X)))
