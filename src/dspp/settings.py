@@ -179,7 +179,14 @@ class Settings(Parameters):
             return spec
         return replace(spec, model=spec.model.change(width=SHARED_WIDTH))
 
-    def size(self, num_rows: int, num_outputs: int = 1, one_part: bool = False, trees: bool = True) -> Size:
+    def size(
+        self,
+        num_rows: int,
+        num_outputs: int = 1,
+        one_part: bool = False,
+        trees: bool = True,
+        most_folds: int | None = None,
+    ) -> Size:
         """Return the size of the ensemble for a table of this many rows and outputs.
 
         Args:
@@ -187,10 +194,18 @@ class Settings(Parameters):
             num_outputs: Number of outputs; the trees that members of the second kind read predict one.
             one_part: Whether all members hold out the same rows, whatever the number of rows.
             trees: Whether trees can be fitted, which need the rows in memory.
+            most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
         """
         kinds = MEMBER_KINDS if trees and num_outputs == 1 and self.module is None else MEMBER_KINDS[:1]
         members = None if self.members == "auto" else int(self.members)
-        return choose_size(num_rows, kinds, members=members, time_budget=self.time_budget, one_part=one_part)
+        return choose_size(
+            num_rows,
+            kinds,
+            members=members,
+            time_budget=self.time_budget,
+            one_part=one_part,
+            most_folds=most_folds,
+        )
 
     def member_spec(self, size: Size, num_outputs: int = 1) -> Spec:
         """Return the model and the objective of the members of an ensemble."""

@@ -31,11 +31,12 @@ GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
 
 @dataclass(frozen=True, eq=False)
 class EnsembleRows:
-    """Standardised rows for an ensemble: see `members.Job`."""
+    """Standardised rows for an ensemble: see `members.Job`; `inner` are the inner folds of trees, if not random."""
 
     rows: Rows | Source
     fold: Int[np.ndarray, " N"] | None
     held_out: Rows | None = None
+    inner: Int[np.ndarray, " N"] | None = None
     weights: Float[np.ndarray, " N"] | None = None
     means: CrossFittedMeans | None = None
 
@@ -135,9 +136,10 @@ def train_ensemble(
 def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
-    X, y = data.rows.x.numpy(), data.rows.y.numpy()[:, 0]
+    X, y, together = data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.inner is not None
     member_X = None if data.means is None else partial(data.means.insert, X)
-    return cross_fit(X, y, data.fold, weights=data.weights, seed=seed, member_X=member_X)
+    how: dict[str, Any] = {"inner": data.inner, "stop_early": not together, "member_X": member_X}
+    return cross_fit(X, y, data.fold, weights=data.weights, seed=seed, **how)
 
 
 def _assemble(

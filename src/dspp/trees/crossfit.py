@@ -50,6 +50,7 @@ def cross_fit(
     seed: int = 0,
     inner: ArrayLike | None = None,
     member_X: Callable[[int], Array] | None = None,
+    stop_early: bool = True,
     max_rounds: int = 200,
     max_rows: int | None = MAX_ROWS,
 ) -> CrossFitted:
@@ -69,6 +70,8 @@ def cross_fit(
         inner: per row, its inner fold from 0, for rows that must stay together.
         member_X: the inputs as member k reads them, if they differ between members; X is then what the trees for new
             rows are fitted to, and no trees serve two members, which makes K² + 1 fits, or 6 K + 1.
+        stop_early: whether random rows decide how many trees are kept, as in `fit_trees`; not for rows that must stay
+            together.
         max_rounds: the largest number of trees per fit.
         max_rows: the largest number of rows per fit; None for all.
 
@@ -98,7 +101,7 @@ def cross_fit(
                     "fold: expected training rows outside of any two folds, got none; pass more folds or rows"
                 )
             if key not in fits:
-                fits[key] = boost(binned.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows)
+                fits[key] = boost(binned.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows, stop_early)
             return fits[key]
 
         return without
