@@ -105,7 +105,8 @@ def _train_ensemble(
     begin, outputs = time.monotonic(), len(prepared.target_names)
     on_disk = prepared.fold is None
     size = prepared.size(settings)
-    spec, config = settings.member_spec(size, outputs), settings.member_config(size, prepared.num_rows)
+    members = prepared.settings_of_members(settings)
+    spec, config = members.member_spec(size, outputs), members.member_config(size, prepared.num_rows)
     deadline = None if settings.time_budget is None else begin + settings.time_budget
     with prepared.source(spec, config, reading) as rows:
         if on_disk:

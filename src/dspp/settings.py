@@ -48,7 +48,9 @@ class Parameters:
         rule: Quadrature rule of the hidden layers: qr3, qr1, qr2, gauss-hermite, monte-carlo.
         sites: Sites of the quadrature rule.
         likelihood: Distribution of the noise: gaussian, student-t (outliers) or log-normal (positive targets); None:
-            the preset's own, gaussian for all presets of this package.
+            the preset's own, gaussian for all presets of this package. "auto": an ensemble chooses between gaussian and
+            log-normal if all targets are positive, by the density of rows held out from boosted trees; otherwise as
+            None.
         topology: Inputs of the hidden layers after the first.
         features: Layer sizes of a neural network in front of the first layer, or your own module; None: no network.
         beta: Weight of the KL term; larger is smoother.
@@ -81,7 +83,7 @@ class Parameters:
     kernel: str | None = None
     rule: str | None = None
     sites: int | None = None
-    likelihood: str | None = None
+    likelihood: str | None = "auto"
     topology: str | None = None
     features: "Sequence[int] | nn.Module | None" = None
     beta: float | None = None
@@ -133,9 +135,17 @@ class Settings(Parameters):
             )
         return self.members > 1
 
+    @property
+    def chooses_likelihood(self) -> bool:
+        """Whether an ensemble is to choose the likelihood."""
+        named = self.likelihood != "auto" or "likelihood" in (self.model_settings or {})
+        return not named and self.spec().model.likelihood == "gaussian"
+
     def spec(self, num_outputs: int = 1) -> Spec:
         """Return the model and the objective for this number of outputs."""
         given = {name: getattr(self, name) for name in MODEL_SETTINGS if getattr(self, name) is not None}
+        if self.likelihood == "auto":
+            del given["likelihood"]
         if self.features is not None and self.module is None:
             if not isinstance(self.features, Iterable):
                 raise InputError(

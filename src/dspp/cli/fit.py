@@ -126,7 +126,7 @@ def _describe_model(prepared: "Prepared", settings: "Settings") -> str:
     if not settings.is_ensemble(prepared.num_rows):
         epochs = settings.train_config(prepared.num_rows).epochs
         return show.settings_line(settings.spec(outputs), epochs)
-    size = prepared.size(settings)
+    size, settings = prepared.size(settings), prepared.settings_of_members(settings)
     epochs = settings.member_config(size, prepared.num_rows).epochs
     return f"{len(size.slots)} members; each {show.settings_line(settings.member_spec(size, outputs), epochs)}"
 

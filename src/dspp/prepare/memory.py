@@ -10,6 +10,7 @@ from dspp.errors import InputError
 from dspp.folds import NEVER, assign_folds
 from dspp.likelihoods import LIKELIHOODS
 from dspp.notes import Note
+from dspp.prepare.likelihood import choose_likelihood
 from dspp.prepare.prepared import Prepared, check_scale, standardise_rows, target_place, to_rows
 from dspp.settings import Settings
 from dspp.table.memory import check_no_inf
@@ -39,6 +40,11 @@ def prepare_in_memory(
     validation = held_out if validation is None else validation
     encoder = learn(train, validation, calibration)
     X = encode(train, encoder)
+    likelihood: str | None = None
+    chosen: list[Note] = []
+    if ensemble and settings.chooses_likelihood and table.targets.shape[1] == 1:
+        likelihood, chosen = choose_likelihood(X, train.targets[:, 0], settings.random_state)
+        kind = LIKELIHOODS[likelihood].codec
     y = kind.real(train.targets, table.target_names, target_place(train))
     scale_X, codec = Standardizer.fit(X), kind.fit(y)
     check_scale(codec, table.target_names, table.where)
@@ -60,8 +66,9 @@ def prepare_in_memory(
         codec=codec,
         target_names=table.target_names,
         table_rows=table_rows,
-        notes=(*table.notes, *_notes(encoder, train, table)),
+        notes=(*table.notes, *_notes(encoder, train, table), *chosen),
         fold=fold,
+        likelihood=likelihood,
     )
 
 
