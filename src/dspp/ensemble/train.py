@@ -29,12 +29,16 @@ GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
 
 @dataclass(frozen=True, eq=False)
 class EnsembleRows:
-    """Standardised rows for an ensemble: see `members.Job`."""
+    """Standardised rows for an ensemble: see `members.Job`.
+
+    The last `validation` rows were given by the user to judge the ensemble: only the mixing is learned from them.
+    """
 
     rows: Rows | Source
     fold: Int[np.ndarray, " N"] | None
     held_out: Rows | None = None
     weights: Float[np.ndarray, " N"] | None = None
+    validation: int = 0
 
     @property
     def num_folds(self) -> int:
@@ -130,7 +134,9 @@ def train_ensemble(
 def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
-    return cross_fit(data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.fold, weights=data.weights, seed=seed)
+    weights = np.ones(len(data.rows)) if data.weights is None else data.weights.copy()
+    weights[len(weights) - data.validation :] = 0.0
+    return cross_fit(data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.fold, weights=weights, seed=seed)
 
 
 def _assemble(
@@ -190,7 +196,7 @@ def _member(one: Trained, spec: Spec) -> Member:
 
 def _targets(data: EnsembleRows) -> Float[np.ndarray, "N T"]:
     rows = data.rows if isinstance(data.rows, Rows) else data.rows.start
-    return np.asarray(rows.y.cpu().double().numpy())
+    return np.asarray(rows.y.cpu().double().numpy())[: len(rows) - data.validation]
 
 
 def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRows]:

@@ -42,7 +42,8 @@ def prepare_in_memory(
     X = encode(train, encoder)
     likelihood: str | None = None
     chosen: list[Note] = []
-    if ensemble and settings.chooses_likelihood and table.targets.shape[1] == 1:
+    positive = not (validation.targets <= 0.0).any()
+    if ensemble and settings.chooses_likelihood and table.targets.shape[1] == 1 and positive:
         likelihood, chosen = choose_likelihood(X, train.targets[:, 0], settings.random_state)
         kind = LIKELIHOODS[likelihood].codec
     y = kind.real(train.targets, table.target_names, target_place(train))
