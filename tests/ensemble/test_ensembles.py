@@ -98,7 +98,9 @@ def test_the_prediction_is_the_formula(model: DSPPRegressor) -> None:
     guard = stats.norm.pdf(z, fitted.guard.mean, fitted.guard.var.sqrt())  # (G, N)
     density += fitted.guard.weight * (fitted.guard.log_weights.exp().numpy() @ guard)
     expected = np.log(density) - math.log(scale.scale[0])
-    np.testing.assert_allclose(log_density(fitted.distribution(X), Y), expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        log_density(fitted.distribution(X), Y), expected, rtol=0, atol=1e-7
+    )  # weights in float32
     assert sum(fitted.weights) == pytest.approx(1.0)
 
 
@@ -177,7 +179,7 @@ def test_every_likelihood_has_ensembles(likelihood: str) -> None:
 def test_several_outputs_partly_observed() -> None:
     both = np.stack([Y, X[:, 1] - 2 * Y], axis=1)
     both[::3, 0] = np.nan
-    both[1::4, 1] = np.nan
+    both[1::3, 1] = np.nan
     model = DSPPRegressor(members=3, **TINY).fit(X, both)
     fitted = model.fitted_
     assert {member.kind for member in fitted.members} == {"plain"}
@@ -195,6 +197,9 @@ def test_an_output_that_is_seen_seldom_is_learned_by_every_member() -> None:
     for seed in range(4):
         model = DSPPRegressor(members=2, **TINY, random_state=seed).fit(X, both)
         assert np.isfinite(model.predict(X)).all()
+    both[1:, 1] = np.nan
+    with pytest.raises(InputError, match="column 1: expected at least 2 observed values, got 1"):
+        DSPPRegressor(members=2, **TINY).fit(X, both)
 
 
 def test_rows_from_the_disk(tmp_path: Path) -> None:
