@@ -66,8 +66,9 @@ class Parameters:
         conformal: Whether to recalibrate intervals, with a finite-sample guarantee, on held-out rows.
         calibration_fraction: For a single model: fraction of the rows held out for recalibration.
         time_budget: Time limit of `fit` in seconds; it trains fewer epochs if needed.
-        checkpoint: A file for the state of training, from which an interrupted `fit` resumes. It is kept after `fit`,
-            so that the same `fit` can be repeated at once; delete it before fitting other rows or settings.
+        checkpoint: A file for the state of training, or a folder if there are several members, from which an
+            interrupted `fit` resumes. It is kept after `fit`, so that the same `fit` can be repeated at once; delete it
+            before fitting other rows or settings.
         model_settings: Further fields of `ModelConfig`.
         train_settings: Further fields of `TrainConfig`.
         random_state: The same seed gives identical results.

@@ -151,10 +151,14 @@ def test_folders_of_checkpoints_that_cannot_be_used(tmp_path: Path) -> None:
         DSPPRegressor(**settings).fit(X, Y[::-1])
     with pytest.raises(CheckpointError, match="belongs to another run"):
         DSPPRegressor(**settings | {"random_state": 1}).fit(X, Y)
+    (tmp_path / "run" / "notes.txt").write_text("of somebody else")
+    with pytest.raises(CheckpointError, match=r"a folder of checkpoints, got one with 'notes\.txt'"):
+        DSPPRegressor(**settings).fit(X, Y)
+    (tmp_path / "run" / "notes.txt").unlink()
     (tmp_path / "file").write_text("of a single model")
     with pytest.raises(CheckpointError, match="of a single model; resume with members=1"):
         DSPPRegressor(**settings | {"checkpoint": tmp_path / "file"}).fit(X, Y)
-    with pytest.raises(CheckpointError, match="of an ensemble"):
+    with pytest.raises(CheckpointError, match="is a folder, such as that of an ensemble"):
         DSPPRegressor(**settings | {"members": 1}).fit(X, Y)
     with pytest.raises(CheckpointError, match="cannot create"):
         DSPPRegressor(**settings | {"checkpoint": tmp_path / "no" / "folder"}).fit(X, Y)
