@@ -121,7 +121,8 @@ def _train_ensemble(
         else:
             assert isinstance(rows, Rows)
             both = (torch.cat(parts) for parts in ((rows.x, prepared.validation.x), (rows.y, prepared.validation.y)))
-            data = EnsembleRows(Rows(*both), prepared.fold, inner=prepared.inner, means=prepared.means)
+            more_data = {"inner": prepared.inner, "means": prepared.means, "validation": len(prepared.validation)}
+            data = EnsembleRows(Rows(*both), prepared.fold, **more_data)
         ensemble = train_ensemble(
             data,
             spec,

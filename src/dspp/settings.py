@@ -70,8 +70,9 @@ class Parameters:
             "refuse" them, or "impute" the training median, an unknown category, or halfway between true and false. It
             does not affect training, in which columns may have missing values.
         time_budget: Time limit of `fit` in seconds; it trains fewer epochs if needed.
-        checkpoint: A file for the state of training, from which an interrupted `fit` resumes. It is kept after `fit`,
-            so that the same `fit` can be repeated at once; delete it before fitting other rows or settings.
+        checkpoint: A file for the state of training, or a folder if there are several members, from which an
+            interrupted `fit` resumes. It is kept after `fit`, so that the same `fit` can be repeated at once; delete it
+            before fitting other rows or settings.
         model_settings: Further fields of `ModelConfig`.
         train_settings: Further fields of `TrainConfig`.
         random_state: The same seed gives identical results.

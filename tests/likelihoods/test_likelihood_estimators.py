@@ -91,7 +91,7 @@ def test_student_t_is_better_where_there_are_outliers(name: str) -> None:
     random = np.random.default_rng(1)
     x = random.normal(size=(900, 2))
     y = np.sin(2 * x[:, 0]) + 0.1 * random.standard_t(1.5, 900)
-    sizes = {"inducing": 30, "epochs": 40, "restarts": 1, "batch_size": 150, "progress": False}
+    sizes = {"members": 1, "inducing": 30, "epochs": 40, "restarts": 1, "batch_size": 150, "progress": False}
     nll = {
         likelihood: MODELS[name](likelihood=likelihood, **sizes).fit(x[:600], y[:600]).score_nll(x[600:], y[600:])
         for likelihood in ("gaussian", "student-t")

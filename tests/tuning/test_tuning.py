@@ -67,7 +67,7 @@ def whole() -> TuneResult:
 
 def test_the_better_setting_wins_and_is_the_model_that_its_trial_trained() -> None:
     result = tune(X_TRAIN, Y_TRAIN, X_val=X_VAL, y_val=Y_VAL, space={"learning_rate": [1e-6, 0.05]}, seed=3, **SHALLOW)
-    alone = ESTIMATORS["ppgpr"](**SHALLOW["base"], learning_rate=0.05, random_state=3)
+    alone = ESTIMATORS["ppgpr"](members=1, **SHALLOW["base"], learning_rate=0.05, random_state=3)
     alone.fit(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL)
     assert result.best_params == {"model": "ppgpr", "learning_rate": 0.05}
     assert result.best_nll == result.best_estimator.score_nll(X_VAL, Y_VAL) == alone.score_nll(X_VAL, Y_VAL)

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import math
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from dspp import training
 from dspp.config import TrainConfig
 from dspp.encoding.means import CrossFittedMeans
 from dspp.engines import cores, is_orphan, run_all
-from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged
+from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.fitted import add_column
 from dspp.history import Epoch
 from dspp.predictive import Predictive
@@ -31,6 +32,7 @@ from dspp.training.result import FitResult
 from dspp.training.rows import Rows, Source
 
 STOP = "stop"  # a file that tells workers to stop
+ON_DESK = re.compile(rf"\.?member-\d+\.checkpoint.*|{STOP}|\d+\.share")  # the files on a desk
 WORTH_PROCESSES = 10.0  # seconds of training below which other processes are not worth starting
 
 
@@ -202,7 +204,7 @@ def open_desk(checkpoint: str | Path | None, resume: bool) -> Iterator[Path]:
     """Open the folder of an ensemble's checkpoints, or a temporary one.
 
     Raises:
-        CheckpointError: The folder exists and `resume` is False, or it is a file.
+        CheckpointError: The folder exists and `resume` is False, it has other files, or it is a file.
     """
     if checkpoint is None:
         with tempfile.TemporaryDirectory(prefix="dspp-") as folder:
@@ -215,8 +217,12 @@ def open_desk(checkpoint: str | Path | None, resume: bool) -> Iterator[Path]:
         raise CheckpointError(
             f"{path} is the checkpoint of a single model; resume with members=1, or delete it to start afresh"
         )
-    if path.exists() and not resume and any(path.iterdir()):
+    found = [file.name for file in path.iterdir()] if path.exists() else []
+    if found and not resume:
         raise CheckpointError(f"{path} already exists; resume from it, or delete it to start afresh")
+    for name in found:
+        if not ON_DESK.fullmatch(name):
+            raise CheckpointError(f"{path}: expected a folder of checkpoints, got one with {name!r}; choose another")
     try:
         path.mkdir(parents=False, exist_ok=True)
     except OSError as problem:
@@ -271,19 +277,37 @@ def _train_in_processes(
     should_stop: Callable[[], bool] | None,
     show: Callable[[int, float], None],
 ) -> Iterator[Trained]:
+    stopped: list[str] = []
+
     def look() -> None:
         if should_stop is not None and should_stop():
             (job.desk / STOP).touch()
         show(0, sum(_read_shares(job.desk)))
 
-    for _, one in run_all(_train_in_worker, tasks, shared=(job,), jobs=processes, while_waiting=look):
-        _share_file(job.desk, one.task.number).unlink(missing_ok=True)
-        yield one
+    def until_stopped() -> Iterator[Task]:
+        for task in tasks:
+            if (job.desk / STOP).exists():
+                stopped.append(f"training was stopped before {task}; repeat the same call to resume")
+                return
+            yield task
+
+    for _, one in run_all(_train_in_worker, until_stopped(), shared=(job,), jobs=processes, while_waiting=look):
+        if isinstance(one, str):
+            stopped.append(one)  # the others stop too, each with a checkpoint
+        else:
+            _share_file(job.desk, one.task.number).unlink(missing_ok=True)
+            yield one
+    if stopped:
+        raise TrainingInterrupted(stopped[0])
 
 
-def _train_in_worker(task: Task, job: Job) -> Trained:
+def _train_in_worker(task: Task, job: Job) -> Trained | str:
+    """Return the trained member, or why it was interrupted."""
     torch.set_num_threads(1)
-    return train_member(task, job)
+    try:
+        return train_member(task, job)
+    except TrainingInterrupted as problem:
+        return str(problem)
 
 
 def _share_file(desk: Path, number: int) -> Path:

@@ -31,7 +31,10 @@ GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
 
 @dataclass(frozen=True, eq=False)
 class EnsembleRows:
-    """Standardised rows for an ensemble: see `members.Job`; `inner` are the inner folds of trees, if not random."""
+    """Standardised rows for an ensemble: see `members.Job`; `inner` are the inner folds of trees, if not random.
+
+    The last `validation` rows were given by the user to judge the ensemble: only the mixing is learned from them.
+    """
 
     rows: Rows | Source
     fold: Int[np.ndarray, " N"] | None
@@ -39,6 +42,7 @@ class EnsembleRows:
     inner: Int[np.ndarray, " N"] | None = None
     weights: Float[np.ndarray, " N"] | None = None
     means: CrossFittedMeans | None = None
+    validation: int = 0
 
     @property
     def num_folds(self) -> int:
@@ -137,9 +141,11 @@ def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
     X, y, together = data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.inner is not None
+    weights = np.ones(len(X)) if data.weights is None else data.weights.copy()
+    weights[len(weights) - data.validation :] = 0.0
     member_X = None if data.means is None else partial(data.means.insert, X)
     how: dict[str, Any] = {"inner": data.inner, "stop_early": not together, "member_X": member_X}
-    return cross_fit(X, y, data.fold, weights=data.weights, seed=seed, **how)
+    return cross_fit(X, y, data.fold, weights=weights, seed=seed, **how)
 
 
 def _assemble(
@@ -215,7 +221,7 @@ def _member(one: Trained, spec: Spec) -> Member:
 
 def _targets(data: EnsembleRows) -> Float[np.ndarray, "N T"]:
     rows = data.rows if isinstance(data.rows, Rows) else data.rows.start
-    return np.asarray(rows.y.cpu().double().numpy())
+    return np.asarray(rows.y.cpu().double().numpy())[: len(rows) - data.validation]
 
 
 def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRows]:

@@ -1,4 +1,4 @@
-"""Conversion of files of version 1, which hold one model, to version 2; they remain readable for ever."""
+"""Conversion of files of versions 1, which hold one model, and 2, without corrections; both remain readable."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,5 +40,5 @@ def _add_axis(tensors: Tensors) -> Tensors:
 
 def from_version_2(header: dict[str, Any]) -> dict[str, Any]:
     """Return the header of a file of version 2 with the fields that version 3 added, at values that change nothing."""
-    members = [{"kind": "plain", **member} if isinstance(member, dict) else member for member in header["members"]]
+    members = [{"kind": "plain", **member} for member in get(header, "members", list[dict[str, Any]])]
     return {"spread": 1.0, "guard": None, "trees": False, "scored": "", **header, "members": members}

@@ -183,7 +183,6 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         read_scale(tensors, "scale_y", (T,)),
     )  # before models are built from D and T
     members = tuple(_restore_member(values, weights, (D, T), features) for values, weights in parts)
-    guard = get(header, "guard", float | None)
     fitted = Fitted(
         members=members,
         weights=tuple(map(float, get(header, "weights", list[float]))),
@@ -199,8 +198,8 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         num_rows=get(header, "num_rows", int),
         params=get(header, "params", dict[str, Any] | None) if "params" in header else None,
         spread=float(get(header, "spread", float)),
-        guard=None if guard is None else read_guard(tensors, float(guard), T),
-        trees=read_trees(tensors, D) if get(header, "trees", bool) else None,
+        guard=read_guard(tensors, get(header, "guard", float | None), T),
+        trees=read_trees(tensors, get(header, "trees", bool), D),
         scored=get(header, "scored", str),
     )
     if cheap_to_factorise([member.model for member in members]):

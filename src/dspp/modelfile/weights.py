@@ -164,23 +164,36 @@ def read_scale(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Standardi
     return Standardizer(mean.numpy(), scale.numpy())
 
 
-def read_guard(tensors: Tensors, weight: float, num_outputs: int) -> Guard:
-    """Return the guard."""
-    parts = [tensors.get(f"guard.{name}", torch.empty(0)) for name in GUARD]
-    count = len(parts[0])
+def read_guard(tensors: Tensors, weight: float | None, num_outputs: int) -> Guard | None:
+    """Return the guard of this weight, or None without a weight."""
+    found = _shared_tensors(tensors, "guard.", weight is not None)
+    if weight is None:
+        return None
+    for name in found.keys() - set(GUARD):
+        raise InputError(f"guard.{name:.100}: not a tensor of a guard")
+    parts = [found.get(name, torch.empty(0)) for name in GUARD]
+    count = parts[0].numel()
     shapes = [(count,), (count, num_outputs), (count, num_outputs)]
     fit = all(
         part.dtype == torch.float64 and tuple(part.shape) == shape for part, shape in zip(parts, shapes, strict=True)
     )
     if not fit or not 1 <= count <= MAX_GUARD or abs(float(parts[0].exp().sum()) - 1.0) > 1e-6:
         raise InputError(f"guard: expected 1 to {MAX_GUARD} components of {num_outputs} outputs whose weights sum to 1")
-    return Guard(weight, *parts)
+    return Guard(float(weight), *parts)
 
 
-def read_trees(tensors: Tensors, num_inputs: int) -> Trees:
-    """Return the boosted trees."""
-    found = {name.removeprefix("trees."): value for name, value in tensors.items() if name.startswith("trees.")}
-    return Trees.from_tensors(found, num_inputs)
+def read_trees(tensors: Tensors, exist: bool, num_inputs: int) -> Trees | None:
+    """Return the boosted trees, if they exist."""
+    found = _shared_tensors(tensors, "trees.", exist)
+    return Trees.from_tensors(found, num_inputs) if exist else None
+
+
+def _shared_tensors(tensors: Tensors, prefix: str, expected: bool) -> Tensors:
+    """Return the tensors with this prefix, without it; none may be there unless the header says so."""
+    found = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    if found and not expected:
+        raise InputError(f"{prefix}{next(iter(found)):.100}: not a tensor of this model, as its header says")
+    return found
 
 
 def read_scores(tensors: Tensors, num_outputs: int) -> Tensor | None:

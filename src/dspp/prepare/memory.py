@@ -39,6 +39,7 @@ def prepare_in_memory(
     kind.real(table.targets, table.target_names, target_place(table))  # raises for invalid targets
     ensemble = settings.is_ensemble(len(table))
     if ensemble:
+        _check_counts(~np.isnan(table.targets))
         index = np.arange(len(table)), np.empty(0, np.intp), np.empty(0, np.intp)  # members hold out rows themselves
     else:
         given = validation is not None
@@ -49,7 +50,8 @@ def prepare_in_memory(
     X = encode(train, encoder)
     likelihood: str | None = None
     chosen: list[Note] = []
-    if ensemble and settings.chooses_likelihood and table.targets.shape[1] == 1:
+    positive = not (validation.targets <= 0.0).any()
+    if ensemble and settings.chooses_likelihood and table.targets.shape[1] == 1 and positive:
         likelihood, chosen = choose_likelihood(X, train.targets[:, 0], settings.random_state)
         if not (validation.targets > 0.0).all():  # rows that a log-normal could not score
             likelihood, chosen = None, []
@@ -189,13 +191,7 @@ def _split_whole(
 
 def _choose_training_rows(observed: Bool[np.ndarray, "N T"], train: Index) -> Bool[np.ndarray, " N"]:
     """Return a mask of the rows in `train` and of the first further rows that an output needs."""
-    counts = observed.sum(axis=0)
-    if counts.min() < FEWEST_OBSERVED:
-        column = int(counts.argmin())
-        raise InputError(
-            f"y: column {column}: expected at least {FEWEST_OBSERVED} observed values, got {counts[column]}; leave out "
-            "this output"
-        )
+    _check_counts(observed)
     trained = np.zeros(len(observed), bool)
     trained[train] = True
     for column in observed.T:
@@ -203,6 +199,17 @@ def _choose_training_rows(observed: Bool[np.ndarray, "N T"], train: Index) -> Bo
         if lacking > 0:
             trained[np.flatnonzero(column & ~trained)[:lacking]] = True
     return trained
+
+
+def _check_counts(observed: Bool[np.ndarray, "N T"]) -> None:
+    """Raise `InputError` if one of several outputs is observed too rarely."""
+    counts = observed.sum(axis=0)
+    if len(counts) > 1 and counts.min() < FEWEST_OBSERVED:
+        column = int(counts.argmin())
+        raise InputError(
+            f"y: column {column}: expected at least {FEWEST_OBSERVED} observed values, got {counts[column]}; leave out "
+            "this output"
+        )
 
 
 def _notes(encoder: TableEncoder | None, train: MemoryTable, table: MemoryTable) -> list[Note]:
