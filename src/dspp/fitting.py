@@ -3,7 +3,7 @@
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from dspp import training
-from dspp.calibration import Conformal
-from dspp.ensemble import EnsembleRows, train_ensemble
+from dspp.calibration import Conformal, CrossConformal
+from dspp.ensemble import Ensemble, EnsembleRows, train_ensemble
 from dspp.fitted import Evaluation, Fitted, Member
 from dspp.history import Epoch
 from dspp.likelihoods import Codec
@@ -24,6 +24,13 @@ from dspp.settings import Settings, check_number
 from dspp.training.rows import Rows
 
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
+CHOSE_EPOCH = "These rows also chose the epoch, so this is optimistic; score new rows with dspp evaluate."
+OUT_OF_FOLD = (
+    "Each row is predicted only by the members that did not see it, a part of the ensemble, so scores are slightly "
+    "pessimistic."
+)
+SET_WEIGHTS = "These rows also set the members' weights and their spread, so this is very slightly optimistic."
+TRAINED_ON = "The model was trained on these rows, so this is optimistic; score new rows with dspp evaluate."
 PROMISED = 0.9  # coverage in the notes on recalibration: the default of `predict_interval`
 
 
@@ -80,16 +87,38 @@ def train(
         notes=tuple(Note("", note) for note in result.notes),
     )
     if len(prepared.calibration):
-        calibration = Evaluation(
-            fitted, prepared.calibration_table, fitted.predict_standardised(prepared.calibration.x)
-        )
-        conformal = Conformal.fit(calibration.distribution, calibration.y)
-        notes = (*fitted.notes, *_infinite_interval_notes(conformal, fitted.target_names))
-        fitted = replace(fitted, conformal=conformal.scores.reshape(-1, fitted.num_outputs), notes=notes)
+        fitted = _recalibrate(fitted, prepared)
     evaluation = evaluate_validation(fitted, prepared)
-    if evaluation is not None:
-        fitted.metrics.update(evaluation.scores)  # the model is not shared yet
-    return fitted, evaluation
+    if evaluation is None:
+        return fitted, None
+    fitted = _with_scores(fitted, evaluation, f"{len(evaluation.table):,} validation rows, which also chose the epoch")
+    return fitted, replace(evaluation, fitted=fitted)
+
+
+def _recalibrate(fitted: Fitted, prepared: Prepared) -> Fitted:
+    """Return the model with scores of the calibration rows, which it did not see."""
+    distribution = fitted.predict_standardised(prepared.calibration.x)
+    calibration = Evaluation(fitted, prepared.calibration_table, distribution)
+    return _with_conformal(fitted, Conformal.fit(calibration.distribution, calibration.y), "raise calibration_fraction")
+
+
+def _with_conformal(fitted: Fitted, found: Conformal | CrossConformal, remedy: str = "") -> Fitted:
+    """Return the model with calibration scores, and notes where they are too few."""
+    return replace(
+        fitted,
+        conformal=found.scores.reshape(-1, fitted.num_outputs),
+        conformal_folds=found.fold if isinstance(found, CrossConformal) else None,
+        notes=(*fitted.notes, *_infinite_interval_notes(found.counts, fitted.target_names, remedy)),
+    )
+
+
+def _with_scores(fitted: Fitted, evaluation: Evaluation, scored: str) -> Fitted:
+    """Return the model with its scores, and with a recommendation if they show that intervals are too narrow."""
+    notes = fitted.notes
+    if fitted.conformal is None and evaluation.calibration.is_too_narrow:
+        how = "fit with conformal=True (on the command line, --conformal) for intervals with a coverage guarantee"
+        notes = (*notes, Note("intervals are too narrow", how))
+    return replace(fitted, metrics=evaluation.scores, scored=scored, notes=notes)
 
 
 def _train_ensemble(
@@ -128,16 +157,37 @@ def _train_ensemble(
             options=more,
         )
     fitted = ensemble.fitted
+    if len(prepared.calibration):
+        fitted = _recalibrate(fitted, prepared)
     if ensemble.held_out is None:
+        if settings.conformal and fitted.conformal is None:
+            note = Note("intervals are not recalibrated", "no fold was held out by members of every kind")
+            fitted = replace(fitted, notes=(*fitted.notes, note))
         return fitted, None
     given = on_disk or len(prepared.validation) > 0
     whole = prepared.validation_table if given else prepared.table
     assert whole is not None
     table = whole if given or len(ensemble.rows) == len(whole) else whole.take(ensemble.rows)
-    evaluation = Evaluation(fitted, table, _decode(fitted.codec, ensemble.held_out))
-    scored = "validation rows" if given else f"{len(table):,} rows, each predicted by the members that did not see it"
-    fitted = replace(fitted, scored=scored, metrics=evaluation.scores)
+    in_folds = data.num_folds > 1
+    evaluation = Evaluation(
+        fitted, table, _decode(fitted.codec, ensemble.held_out), OUT_OF_FOLD if in_folds else SET_WEIGHTS
+    )
+    if fitted.conformal is not None:
+        evaluation = replace(evaluation, fitted=fitted, folds={})
+    elif settings.conformal:  # these rows give the calibration scores, so their coverage would say nothing
+        fitted = _with_conformal(fitted, _score_held_out(evaluation, ensemble if in_folds else None))
+    scored = "that no member was trained on"
+    if in_folds:
+        scored = "out of fold, each predicted by the members that did not see it"
+    fitted = _with_scores(fitted, evaluation, f"{len(table):,} rows {scored}")
     return fitted, replace(evaluation, fitted=fitted)
+
+
+def _score_held_out(evaluation: Evaluation, in_folds: Ensemble | None) -> Conformal | CrossConformal:
+    """Return calibration scores of the held-out rows: by folds, or of one part that all members held out."""
+    if in_folds is None:
+        return Conformal.fit(evaluation.distribution, evaluation.y)
+    return CrossConformal.fit(evaluation.distribution, evaluation.y, torch.from_numpy(in_folds.fold))
 
 
 def _decode(codec: Codec, predictive: Predictive) -> Predictive:
@@ -170,18 +220,20 @@ def evaluate_validation(fitted: Fitted, prepared: Prepared) -> Evaluation | None
     """Return the evaluation on the validation rows, or None without validation rows."""
     if not len(prepared.validation):
         return None
-    return Evaluation(fitted, prepared.validation_table, fitted.predict_standardised(prepared.validation.x))
+    distribution = fitted.predict_standardised(prepared.validation.x)
+    chose = CHOSE_EPOCH if any(member.best_epoch is not None for member in fitted.members) else ""
+    return Evaluation(fitted, prepared.validation_table, distribution, chose, folds={})
 
 
-def _infinite_interval_notes(conformal: Conformal, names: tuple[str, ...]) -> list[Note]:
+def _infinite_interval_notes(counts: Sequence[int], names: tuple[str, ...], remedy: str) -> list[Note]:
     """Return notes on outputs with too few calibration rows, (n+1)c > n, for the default coverage c."""
     enough, percent = math.ceil(PROMISED / (1 - PROMISED) - 1e-9), f"{100 * PROMISED:.0f} %"
     return [
         Note(
             f"got {count} calibration row{'' if count == 1 else 's'} of {name}, need at least {enough} for {percent} "
             "intervals",
-            "such intervals are infinite; add rows or raise calibration_fraction",
+            f"such intervals are infinite; add rows{f' or {remedy}' if remedy else ''}",
         )
-        for name, count in zip(names, conformal.counts, strict=True)
+        for name, count in zip(names, counts, strict=True)
         if count < enough
     ]

@@ -4,6 +4,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -221,9 +222,12 @@ def _remove_resume_files(options: FitOptions) -> None:
 def _describe_result(
     fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", source: str, options: FitOptions
 ) -> list[Any]:
+    from dspp.predictive import GroupedPredictive
+
     lines: list[Any] = []
     if evaluation is not None:
-        title = f"Scores on {len(evaluation.table):,} rows ({source})"
+        kind = "Out-of-fold scores" if isinstance(evaluation.distribution, GroupedPredictive) else "Scores"
+        title = f"{kind} on {len(evaluation.table):,} rows ({source})"
         lines += ["", *show.score_table(title, evaluation.scores, "fit"), evaluation.calibration.verdict()]
     lines += [show.training_lines(fitted)]
     lines += [f"note: {note}" for note in fitted.notes if note not in prepared.notes]
@@ -237,6 +241,9 @@ def _report(fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepar
     from dspp.report import write_evaluation_report
 
     if evaluation is None:
+        from dspp.fitting import TRAINED_ON
+
         assert prepared.table is not None
         evaluation, source = fitted.evaluate(prepared.table), "the table it was trained on"
+        evaluation = replace(evaluation, caveat=TRAINED_ON)
     write_evaluation_report(evaluation, path, source)

@@ -50,12 +50,13 @@ class Ensemble:
         fitted: The template given, with members, weights, spread, guard and trees.
         rows: Numbers of the held-out rows, in increasing order.
         held_out: Their predictive distributions in standardised units, by the members that did not see them.
-        notes: For the user.
+        fold: The fold of each of these rows.
     """
 
     fitted: Fitted
     rows: Int[np.ndarray, " n"]
     held_out: Predictive | None
+    fold: Int[np.ndarray, " n"]
 
 
 def train_ensemble(
@@ -160,12 +161,13 @@ def _assemble(
         members=tuple(_member(one, spec) for one in kept),
         weights=tuple(mixing.weights[one.task.kind] / sizes[one.task.kind] for one in kept),
         spread=shrink_spread(mixing.spread, judged, len(kept)),
+        held_out_spread=mixing.spread,
         guard=guard,
         trees=trees.all_rows if trees is not None and "trees" in mixing.weights else None,
         notes=(*notes, *_training_notes(kept)),
     )
     if not groups:
-        return Ensemble(fitted, np.empty(0, np.int64), None)
+        return Ensemble(fitted, np.empty(0, np.int64), None, np.empty(0, np.int64))
     judge = replace(fitted, spread=mixing.spread)
     rows = np.concatenate([group.rows for group in groups])
     order = np.argsort(np.argsort(rows))
@@ -173,7 +175,8 @@ def _assemble(
     index = tuple(torch.from_numpy(part) for part in np.split(order, ends[:-1]))
     parts = tuple(_mix(judge, group, mixing) for group in groups)
     held_out = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
-    return Ensemble(fitted, np.sort(rows), held_out)
+    fold = np.repeat([group.fold for group in groups], [len(group.rows) for group in groups])
+    return Ensemble(fitted, np.sort(rows), held_out, fold[np.argsort(rows)])
 
 
 def _training_notes(trained: list[Trained]) -> list[Note]:
@@ -185,7 +188,16 @@ def _training_notes(trained: list[Trained]) -> list[Note]:
 def _member(one: Trained, spec: Spec) -> Member:
     result = one.result
     assert result is not None
-    return Member(spec, one.config, result.model, result.history, result.best_epoch, result.seconds, one.task.kind)
+    return Member(
+        spec,
+        one.config,
+        result.model,
+        result.history,
+        result.best_epoch,
+        result.seconds,
+        one.task.kind,
+        fold=one.task.fold,
+    )
 
 
 def _targets(data: EnsembleRows) -> Float[np.ndarray, "N T"]:
@@ -206,7 +218,7 @@ def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRo
             rows = data.held_out if data.fold is None else None
             numbers = np.arange(len(rows)) if rows is not None else np.flatnonzero(data.fold == fold)
             y = rows.y.numpy() if rows is not None else data.rows.y.numpy()[numbers]  # type: ignore[union-attr]
-            groups.append(HeldOutRows(numbers, np.asarray(y, dtype=np.float64), found))
+            groups.append(HeldOutRows(numbers, np.asarray(y, dtype=np.float64), found, fold))
     return groups
 
 
