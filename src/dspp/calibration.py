@@ -374,7 +374,8 @@ class CrossConformal:
                 "CrossConformal.fit"
             )
         valid = (scores >= 0.0) & ((scores <= 0.5) | (scores == _NO_SCORE))  # False for NaN
-        ascends = ((scores[1:] >= scores[:-1]).T | (fold[1:] > fold[:-1])).all()
+        rows = scores.reshape(len(scores), -1)
+        ascends = ((rows[1:] >= rows[:-1]) | (fold[1:] > fold[:-1]).unsqueeze(1)).all()
         if not bool(valid.all() & ascends & (scores <= 0.5).any() & (fold[0] >= 0)):
             raise InputError(
                 "expected scores that ascend within each fold, padded only with 1, got scores out of order or outside "
@@ -443,7 +444,8 @@ class CrossConformal:
         for column, q_t, ones in zip(columns, q, outputs, strict=True):
             seen = column <= 0.5
             scores = [column[seen & (self.fold == j)].contiguous() for j in self.folds]
-            pairs.append(_cross_interval(ones, scores, q_t, coverage))
+            used = [k for k, own in enumerate(scores) if len(own)] or [0]  # folds in which the output was observed
+            pairs.append(_cross_interval([ones[k] for k in used], [scores[k] for k in used], q_t, coverage))
         lower, upper = (torch.stack(ends, dim=-1).reshape(shape) for ends in zip(*pairs, strict=True))
         return lower, upper
 
