@@ -247,15 +247,19 @@ class Fitted:
 
     # ---------------------------------------------------------------- the user's tables
 
-    def predict(self, table: MemoryTable) -> Predictive:
+    def predict(self, table: MemoryTable, impute: bool = False) -> Predictive:
         """Return the predictive distribution of each row of a table.
+
+        Args:
+            table: The rows.
+            impute: Whether to fill in missing values in columns without any in training: see `Column.encode`.
 
         Raises:
             InputError: A column is missing, or a value is not of the type seen in training.
         """
-        return self.distribution(self._encode(table), table.place)
+        return self.distribution(self._encode(table, impute), table.place)
 
-    def _encode(self, table: MemoryTable) -> Array:
+    def _encode(self, table: MemoryTable, impute: bool) -> Array:
         if self.encoder is None and table.arrow is not None:
             table = table.select(name for name in table.names if name not in self.target_names)
             if len(table.names) != self.num_inputs:
@@ -263,13 +267,13 @@ class Fitted:
                     f"{table.where}: expected {self.num_inputs} columns, got {len(table.names)}; the model was trained "
                     "on an array without column names, so columns are taken in order"
                 )
-        return encode(table, self.encoder)
+        return encode(table, self.encoder, impute)
 
-    def _predict_folds(self, table: MemoryTable) -> tuple[Predictive, dict[int, Predictive]]:
+    def _predict_folds(self, table: MemoryTable, impute: bool = False) -> tuple[Predictive, dict[int, Predictive]]:
         """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
         if self.conformal_folds is None:
-            return self.predict(table), {}
-        parts = self._predict_members(self._standardise(self._encode(table), table.place))
+            return self.predict(table, impute), {}
+        parts = self._predict_members(self._standardise(self._encode(table, impute), table.place))
         return self.codec.decode(self.mix(parts, self.weights)), self._mix_by_fold(parts)
 
     def predictions(
@@ -281,6 +285,7 @@ class Fitted:
         samples: int = 0,
         generator: torch.Generator | None = None,
         moments: bool = True,
+        impute: bool = False,
     ) -> dict[str, Float[np.ndarray, " N"]]:
         """Return columns of predictions for a table, output by output.
 
@@ -292,8 +297,9 @@ class Fitted:
             samples: Number of samples: TARGET_sample_0 and so on.
             generator: Generator of the samples.
             moments: Whether to add TARGET_mean and TARGET_std.
+            impute: See `predict`.
         """
-        mixture, folds = (self.predict(table), {}) if interval is None else self._predict_folds(table)
+        mixture, folds = (self.predict(table, impute), {}) if interval is None else self._predict_folds(table, impute)
         draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
         ends = None if interval is None else self._intervals(mixture, folds, interval)
         columns: dict[str, Tensor] = {}
@@ -338,15 +344,15 @@ class Fitted:
         why = self.recalibration.why_infinite(coverage, self.target_names)
         return f"at a coverage of {coverage:.6g} intervals are infinite: {why}" if why else ""
 
-    def evaluate(self, table: MemoryTable) -> "Evaluation":
-        """Evaluate the model on rows with targets.
+    def evaluate(self, table: MemoryTable, impute: bool = False) -> "Evaluation":
+        """Evaluate the model on rows with targets; for `impute` see `predict`.
 
         With several outputs, some may have no observed targets; scores are then of the others.
 
         Raises:
             InputError: The rows cannot be used, or have another number of targets than the model.
         """
-        (mixture, folds), y = self._predict_folds(table), table.targets
+        (mixture, folds), y = self._predict_folds(table, impute), table.targets
         if y.shape[1] != len(self.target_names):
             raise InputError(
                 f"y: expected shape {tuple(mixture.mean.shape)}, as predicted, got "
@@ -362,13 +368,31 @@ def add_column(X: Any, column: Float[np.ndarray, " N"] | None) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A model, rows with targets and its predictions for them; scores are computed once, on first use."""
+    """A model, rows with targets and its predictions for them; scores are computed once, on first use.
+
+    Attributes:
+        fitted: The model.
+        table: The rows.
+        distribution: Their predictive distributions.
+        parts: Of rows that were held out in turn, the members that held out the same rows as a model, and the numbers
+            of these rows; empty if `fitted` predicted all of them.
+    """
 
     fitted: Fitted
     table: MemoryTable
     distribution: Predictive
+    parts: tuple[tuple[Fitted, Int[np.ndarray, " n"]], ...] = ()
     caveat: str = ""  # what the rows were used for; empty for new rows
     folds: Mapping[int, Predictive] | None = None  # predictions by folds, for recalibration; None: not to be measured
+
+    def models(self, rows: Int[np.ndarray, " K"]) -> list[tuple[Fitted, Int[np.ndarray, " k"]]]:
+        """Return the models that predicted some rows of the table, each with the positions of its rows in `rows`."""
+        if not self.parts:
+            return [(self.fitted, np.arange(len(rows)))]
+        owner = np.empty(len(self.table), np.int64)
+        for k, (_, index) in enumerate(self.parts):
+            owner[index] = k
+        return [(self.parts[k][0], np.flatnonzero(owner[rows] == k)) for k in np.unique(owner[rows]).tolist()]
 
     @property
     def y(self) -> Float[np.ndarray, " N *T"]:

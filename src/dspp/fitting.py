@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from dspp import training
 from dspp.calibration import Conformal, CrossConformal
-from dspp.ensemble import Ensemble, EnsembleRows, train_ensemble
+from dspp.ensemble import EnsembleRows, train_ensemble
 from dspp.fitted import Evaluation, Fitted, Member
 from dspp.history import Epoch
 from dspp.likelihoods import Codec
@@ -31,6 +31,8 @@ OUT_OF_FOLD = (
 )
 SET_WEIGHTS = "These rows also set the members' weights and their spread, so this is very slightly optimistic."
 TRAINED_ON = "The model was trained on these rows, so this is optimistic; score new rows with dspp evaluate."
+LEAST_SHARE = 0.3  # of a time budget, for training, however long reading the table took
+FINISH_SHARE = 0.1  # of a time budget, for learning how to mix members and for scores
 PROMISED = 0.9  # coverage in the notes on recalibration: the default of `predict_interval`
 
 
@@ -42,6 +44,7 @@ def train(
     should_stop: Callable[[], bool] | None = None,
     resume: bool = True,
     reading: Mapping[str, int] | None = None,
+    spent: float = 0.0,
     **more: Any,
 ) -> tuple[Fitted, Evaluation | None]:
     """Train a model with these settings, and evaluate it on the validation rows.
@@ -53,15 +56,18 @@ def train(
         should_stop: Called after every step; returning True interrupts training, keeping the checkpoint.
         resume: Whether to resume from an existing checkpoint.
         reading: How to read rows on disk; see `DiskRows`.
+        spent: Seconds of the time budget that were or will be spent on other things, such as reading the table.
         **more: Further options of `training.fit`, such as `snapshot_steps`.
 
     Returns:
         The fitted model, and its evaluation on the validation rows, or None without validation rows.
     """
+    time_left = None
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)
+        time_left = max(settings.time_budget - spent, LEAST_SHARE * settings.time_budget)
     if settings.is_ensemble(prepared.num_rows):
-        return _train_ensemble(prepared, settings, on_epoch, should_stop, resume, reading or {}, more)
+        return _train_ensemble(prepared, settings, time_left, on_epoch, should_stop, resume, reading or {}, more)
     spec, config = settings.spec(len(prepared.target_names)), settings.train_config(prepared.num_rows)
     if len(prepared.validation):
         more |= {"X_val": prepared.validation.x, "y_val": prepared.validation.y}
@@ -74,7 +80,7 @@ def train(
             progress=settings.progress,
             checkpoint=settings.checkpoint,
             resume=resume and settings.checkpoint is not None,
-            time_budget=settings.time_budget,
+            time_budget=time_left,
             on_epoch=on_epoch,
             should_stop=should_stop,
             **more,
@@ -124,6 +130,7 @@ def _with_scores(fitted: Fitted, evaluation: Evaluation, scored: str) -> Fitted:
 def _train_ensemble(
     prepared: Prepared,
     settings: Settings,
+    time_left: float | None,
     on_epoch: Callable[[Epoch], None] | None,
     should_stop: Callable[[], bool] | None,
     resume: bool,
@@ -134,15 +141,16 @@ def _train_ensemble(
     begin, outputs = time.monotonic(), len(prepared.target_names)
     on_disk = prepared.fold is None
     size = prepared.size(settings)
-    spec, config = settings.member_spec(size, outputs), settings.member_config(size, prepared.num_rows)
-    deadline = None if settings.time_budget is None else begin + settings.time_budget
+    members = prepared.settings_of_members(settings)
+    spec, config = members.member_spec(size, outputs), members.member_config(size, prepared.num_rows)
+    deadline = None if time_left is None else begin + (1.0 - FINISH_SHARE) * time_left
     with prepared.source(spec, config, reading) as rows:
         if on_disk:
             data = EnsembleRows(rows, None, prepared.validation)
         else:
             assert isinstance(rows, Rows)
             both = (torch.cat(parts) for parts in ((rows.x, prepared.validation.x), (rows.y, prepared.validation.y)))
-            data = EnsembleRows(Rows(*both), prepared.fold)
+            data = EnsembleRows(Rows(*both), prepared.fold, inner=prepared.inner, means=prepared.means)
         ensemble = train_ensemble(
             data,
             spec,
@@ -169,13 +177,12 @@ def _train_ensemble(
     assert whole is not None
     table = whole if given or len(ensemble.rows) == len(whole) else whole.take(ensemble.rows)
     in_folds = data.num_folds > 1
-    evaluation = Evaluation(
-        fitted, table, _decode(fitted.codec, ensemble.held_out), OUT_OF_FOLD if in_folds else SET_WEIGHTS
-    )
+    held_out, caveat = _decode(fitted.codec, ensemble.held_out), OUT_OF_FOLD if in_folds else SET_WEIGHTS
+    evaluation = Evaluation(fitted, table, held_out, ensemble.parts, caveat)
     if fitted.conformal is not None:
-        evaluation = replace(evaluation, fitted=fitted, folds={})
+        evaluation = replace(evaluation, folds={})
     elif settings.conformal:  # these rows give the calibration scores, so their coverage would say nothing
-        fitted = _with_conformal(fitted, _score_held_out(evaluation, ensemble if in_folds else None))
+        fitted = _with_conformal(fitted, _score_held_out(evaluation, in_folds))
     scored = "that no member was trained on"
     if in_folds:
         scored = "out of fold, each predicted by the members that did not see it"
@@ -183,11 +190,14 @@ def _train_ensemble(
     return fitted, replace(evaluation, fitted=fitted)
 
 
-def _score_held_out(evaluation: Evaluation, in_folds: Ensemble | None) -> Conformal | CrossConformal:
+def _score_held_out(evaluation: Evaluation, in_folds: bool) -> Conformal | CrossConformal:
     """Return calibration scores of the held-out rows: by folds, or of one part that all members held out."""
-    if in_folds is None:
+    if not in_folds:
         return Conformal.fit(evaluation.distribution, evaluation.y)
-    return CrossConformal.fit(evaluation.distribution, evaluation.y, torch.from_numpy(in_folds.fold))
+    fold = torch.empty(len(evaluation.table), dtype=torch.int64)
+    for model, rows in evaluation.parts:
+        fold[torch.from_numpy(rows)] = cast(int, model.members[0].fold)
+    return CrossConformal.fit(evaluation.distribution, evaluation.y, fold)
 
 
 def _decode(codec: Codec, predictive: Predictive) -> Predictive:
@@ -222,7 +232,7 @@ def evaluate_validation(fitted: Fitted, prepared: Prepared) -> Evaluation | None
         return None
     distribution = fitted.predict_standardised(prepared.validation.x)
     chose = CHOSE_EPOCH if any(member.best_epoch is not None for member in fitted.members) else ""
-    return Evaluation(fitted, prepared.validation_table, distribution, chose, folds={})
+    return Evaluation(fitted, prepared.validation_table, distribution, caveat=chose, folds={})
 
 
 def _infinite_interval_notes(counts: Sequence[int], names: tuple[str, ...], remedy: str) -> list[Note]:

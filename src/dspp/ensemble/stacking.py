@@ -33,7 +33,7 @@ class HeldOutRows:
         rows: The row numbers.
         y: The targets.
         predictions: By kind, the distributions of its members.
-        fold: The fold that these rows are.
+        fold: The fold.
     """
 
     rows: np.ndarray

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 
 from dspp.config import TrainConfig
+from dspp.encoding.means import CrossFittedMeans
 from dspp.ensemble.members import Job, Task, Trained, open_desk, train_members
 from dspp.ensemble.stacking import HeldOutRows, Mixing, shrink_spread, stack
 from dspp.fitted import Fitted, Member
@@ -29,12 +31,14 @@ GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
 
 @dataclass(frozen=True, eq=False)
 class EnsembleRows:
-    """Standardised rows for an ensemble: see `members.Job`."""
+    """Standardised rows for an ensemble: see `members.Job`; `inner` are the inner folds of trees, if not random."""
 
     rows: Rows | Source
     fold: Int[np.ndarray, " N"] | None
     held_out: Rows | None = None
+    inner: Int[np.ndarray, " N"] | None = None
     weights: Float[np.ndarray, " N"] | None = None
+    means: CrossFittedMeans | None = None
 
     @property
     def num_folds(self) -> int:
@@ -50,13 +54,13 @@ class Ensemble:
         fitted: The template given, with members, weights, spread, guard and trees.
         rows: Numbers of the held-out rows, in increasing order.
         held_out: Their predictive distributions in standardised units, by the members that did not see them.
-        fold: The fold of each of these rows.
+        parts: For each fold, a model of the members that held it out, and the positions of its rows in `rows`.
     """
 
     fitted: Fitted
     rows: Int[np.ndarray, " n"]
     held_out: Predictive | None
-    fold: Int[np.ndarray, " n"]
+    parts: tuple[tuple[Fitted, Int[np.ndarray, " n"]], ...] = ()
 
 
 def train_ensemble(
@@ -108,6 +112,7 @@ def train_ensemble(
             rows=data.rows,
             fold=data.fold,
             held_out=data.held_out,
+            means=data.means,
             desk=desk,
             keep=settings.checkpoint is not None,
             features=settings.module,
@@ -131,7 +136,10 @@ def train_ensemble(
 def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
-    return cross_fit(data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.fold, weights=data.weights, seed=seed)
+    X, y, together = data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.inner is not None
+    member_X = None if data.means is None else partial(data.means.insert, X)
+    how: dict[str, Any] = {"inner": data.inner, "stop_early": not together, "member_X": member_X}
+    return cross_fit(X, y, data.fold, weights=data.weights, seed=seed, **how)
 
 
 def _assemble(
@@ -157,8 +165,9 @@ def _assemble(
     kept = [one for one in good if one.task.kind in mixing.weights]
     sizes = {kind: sum(one.task.kind == kind for one in kept) for kind in mixing.weights}
     judged = min((sum(len(g.predictions[kind]) for kind in mixing.weights) for g in groups), default=len(kept))
+    members = [_member(one, spec) for one in kept]
     fitted = template(
-        members=tuple(_member(one, spec) for one in kept),
+        members=tuple(members),
         weights=tuple(mixing.weights[one.task.kind] / sizes[one.task.kind] for one in kept),
         spread=shrink_spread(mixing.spread, judged, len(kept)),
         held_out_spread=mixing.spread,
@@ -167,7 +176,7 @@ def _assemble(
         notes=(*notes, *_training_notes(kept)),
     )
     if not groups:
-        return Ensemble(fitted, np.empty(0, np.int64), None, np.empty(0, np.int64))
+        return Ensemble(fitted, np.empty(0, np.int64), None)
     judge = replace(fitted, spread=mixing.spread)
     rows = np.concatenate([group.rows for group in groups])
     order = np.argsort(np.argsort(rows))
@@ -175,8 +184,22 @@ def _assemble(
     index = tuple(torch.from_numpy(part) for part in np.split(order, ends[:-1]))
     parts = tuple(_mix(judge, group, mixing) for group in groups)
     held_out = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
-    fold = np.repeat([group.fold for group in groups], [len(group.rows) for group in groups])
-    return Ensemble(fitted, np.sort(rows), held_out, fold[np.argsort(rows)])
+    models = (_fold_model(judge, group.fold, kept, members, mixing, trees) for group in groups)
+    return Ensemble(fitted, np.sort(rows), held_out, tuple(zip(models, (i.numpy() for i in index), strict=True)))
+
+
+def _fold_model(
+    fitted: Fitted, fold: int, kept: list[Trained], members: list[Member], mixing: Mixing, trees: CrossFitted | None
+) -> Fitted:
+    """Return the model of the members that held out a fold, with trees that did not see it either."""
+    own = [k for k, one in enumerate(kept) if one.task.fold == fold and one.held_out is not None]
+    kinds = [members[k].kind for k in own]
+    return replace(
+        fitted,
+        members=tuple(members[k] for k in own),
+        weights=tuple(mixing.weights[kind] / kinds.count(kind) for kind in kinds),
+        trees=trees.without_fold[fold] if trees is not None and "trees" in kinds else None,
+    )
 
 
 def _training_notes(trained: list[Trained]) -> list[Note]:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 MOST_DISTINCT: Final = 100  # values of a discrete column
 LARGEST_SHARE: Final = 0.05  # of distinct values among its rows, unless there are
-FEW_DISTINCT: Final = 20  # or fewer, each in two rows on average or in a column of at least
+FEW_DISTINCT: Final = 20  # or fewer, each in three rows on average or in a column of at least
 FEWEST_ROWS: Final = 50
 
 
@@ -20,4 +20,4 @@ def _has_few_values(column: Float[np.ndarray, " N"]) -> bool:
     count, rows = len(np.unique(column)), len(column)
     if not 0 < count <= MOST_DISTINCT:
         return False
-    return count < LARGEST_SHARE * rows or (count <= FEW_DISTINCT and (rows >= FEWEST_ROWS or 2 * count <= rows))
+    return count < LARGEST_SHARE * rows or (count <= FEW_DISTINCT and (rows >= FEWEST_ROWS or 3 * count <= rows))
