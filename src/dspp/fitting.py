@@ -25,6 +25,7 @@ from dspp.training.rows import Rows
 
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
 CHOSE_EPOCH = "These rows also chose the epoch, so this is optimistic; score new rows with dspp evaluate."
+CHOSE_SETTINGS = CHOSE_EPOCH.replace("the epoch", "the settings and the epoch")
 OUT_OF_FOLD = (
     "Each row is predicted only by the members that did not see it, a part of the ensemble, so scores are slightly "
     "pessimistic."

@@ -164,7 +164,7 @@ def _search(
     options: FitOptions, session: Session, prepared: "Prepared", settings: "Settings", stop: Callable[[], bool]
 ) -> Trained:
     """Train models with many settings and return the one with the best validation NLL."""
-    from dspp.fitting import evaluate_validation
+    from dspp.fitting import CHOSE_SETTINGS, evaluate_validation
     from dspp.tuning.run import search
 
     result = search(
@@ -183,7 +183,8 @@ def _search(
     )
     session.say(f"Best of {len(result.trials)} settings: {_format_params(result.best_params)}")
     fitted = result.best_estimator.fitted_
-    return fitted, evaluate_validation(fitted, prepared)
+    evaluation = evaluate_validation(fitted, prepared)
+    return fitted, evaluation if evaluation is None else replace(evaluation, caveat=CHOSE_SETTINGS)
 
 
 def _format_params(params: dict[str, Any]) -> str:
