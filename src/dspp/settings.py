@@ -64,8 +64,10 @@ class Parameters:
         patience: For a single model: stop after this many epochs without a better validation NLL; None: never.
         validation_fraction: For a single model: fraction of the rows held out for choosing the best epoch, if `fit`
             gets no validation rows; 0: none. Tables of fewer than 20 rows hold out no rows.
-        conformal: Whether to recalibrate intervals, with a finite-sample guarantee, on held-out rows.
-        calibration_fraction: For a single model: fraction of the rows held out for recalibration.
+        conformal: Whether to recalibrate intervals, with a finite-sample guarantee: by the rows that members of an
+            ensemble held out (at least 1 − 2α with folds, 1 − α with one part), or by rows held out for a single model
+            (at least 1 − α). See `calibration.CrossConformal` and `Conformal`.
+        calibration_fraction: For a single model, or rows on disk: fraction of the rows held out for recalibration.
         missing: What predictions do with missing values in a column of a data frame that had none in training:
             "refuse" them, or "impute" the training median, an unknown category, or halfway between true and false. It
             does not affect training, in which columns may have missing values.

@@ -113,7 +113,7 @@ class FitOptions:
     ] = None
     beta: Annotated[float | None, option("Weight of the KL term; larger is smoother.", "NUMBER", MODEL)] = None
     conformal: Annotated[
-        bool, flag("--conformal", "Recalibrate intervals, with a guarantee, on 10 % of the rows.", MODEL)
+        bool, flag("--conformal", "Recalibrate intervals on held-out rows, with a guarantee.", MODEL)
     ] = False
     epochs: Annotated[
         int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING), at_least(1)

@@ -176,6 +176,7 @@ def _assemble(
         members=tuple(members),
         weights=tuple(mixing.weights[one.task.kind] / sizes[one.task.kind] for one in kept),
         spread=shrink_spread(mixing.spread, judged, len(kept)),
+        held_out_spread=mixing.spread,
         guard=guard,
         trees=trees.all_rows if trees is not None and "trees" in mixing.weights else None,
         notes=(*notes, *_training_notes(kept)),
@@ -216,7 +217,16 @@ def _training_notes(trained: list[Trained]) -> list[Note]:
 def _member(one: Trained, spec: Spec) -> Member:
     result = one.result
     assert result is not None
-    return Member(spec, one.config, result.model, result.history, result.best_epoch, result.seconds, one.task.kind)
+    return Member(
+        spec,
+        one.config,
+        result.model,
+        result.history,
+        result.best_epoch,
+        result.seconds,
+        one.task.kind,
+        fold=one.task.fold,
+    )
 
 
 def _targets(data: EnsembleRows) -> Float[np.ndarray, "N T"]:

@@ -42,7 +42,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
     return a data frame of the same library with the same index.
 
     Attributes:
-        fitted_: The fitted model (`dspp.fitted.Fitted`) with scales, encoding, history and scores.
+        fitted_: The fitted model (`dspp.fitted.Fitted`) with scales, encoding, history and notes. `fitted_.metrics` are
+            its scores by name, such as `fitted_.metrics["nll"]`, on rows that `fitted_.scored` describes: out of fold
+            for an ensemble, the validation rows for a single model.
         n_features_in_: The number of columns of X.
         feature_names_in_: The names of the columns of X, if it has any.
     """
@@ -223,8 +225,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Any:
         """Return central intervals of this coverage: (N, 2), or (N, 2, T); for a frame, y_lower and y_upper.
 
-        With `conformal=True` the intervals are recalibrated, so that they have this coverage on new rows whatever the
-        model. With too few calibration rows they are infinite, with a warning.
+        With `conformal=True` the intervals are recalibrated, so that they have about this coverage on new rows whatever
+        the model: at least `coverage` for a single model and for ensembles that hold out one part of the rows, at least
+        2 · coverage − 1, less a term that vanishes with many rows, for ensembles of folds. With too few calibration
+        rows they are infinite, with a warning.
         """
         check_number("coverage", coverage)
         columns = self._columns(X, interval=coverage, moments=False)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 from jaxtyping import Float
 
-from dspp.calibration import Conformal
+from dspp.calibration import Conformal, CrossConformal
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
 from dspp.fitted import Evaluation, Fitted, Member
@@ -170,18 +170,23 @@ def _targets(fitted: Fitted, mixture: Predictive, observed: Float[np.ndarray, "N
     return found
 
 
-def _conformal(conformal: Conformal, names: Sequence[str]) -> str:
+def _conformal(conformal: Conformal | CrossConformal, names: Sequence[str]) -> str:
+    """Return what recalibration does to the intervals, and what it guarantees."""
     counts = sorted(set(conformal.counts))
     rows = f"{counts[0]:,} rows" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} rows"
     levels = (2.0 * conformal.threshold(0.9)).reshape(-1).tolist()
     finite = {name: f"{100 * level:.1f} %" for name, level in zip(names, levels, strict=True) if level < 1.0}
     takes = " and ".join(text if len(names) == 1 else f"{text} ({name})" for name, text in finite.items())
-    said = [f"to contain 90 % of new rows, they span the central {takes} of the model's distribution"] if finite else []
+    crossed = isinstance(conformal, CrossConformal)
+    span = f"{'about ' if crossed else ''}the central {takes} of the model's distribution"
+    said = [f"to contain 90 % of new rows, they span {span}"] if finite else []
     why = conformal.why_infinite(0.9, names)
     said += [f"to contain 90 % of new rows, {'others' if finite else 'they'} are infinite: {why}"] if why else []
+    which = ", each predicted by the members that did not see it" if crossed else " not used for training"
+    sure = " At least 80 % is guaranteed for many rows, and close to 90 % is usual." if crossed else ""
     return (
-        f"Intervals from predict_interval are recalibrated on {rows} not used for training: {'; '.join(said)}. Figures "
-        "show the model itself."
+        f"Intervals from predict_interval are recalibrated on {rows}{which}: {'; '.join(said)}.{sure} Figures show the "
+        "model itself."
     )
 
 
