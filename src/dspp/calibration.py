@@ -29,7 +29,7 @@ class Calibration:
     """Calibration of the model's central intervals on some rows; with T outputs, pooled over all observed values.
 
     Attributes:
-        num_rows: Number of rows.
+        num_rows: Number of rows; if they have weights, of equally weighted rows that tell as much.
         num_values: Number of observed values.
         coverage: For each level, the share of values inside their interval of that probability.
         width: For each level, the mean width of the interval, in the units of y (with T outputs, their mean).
@@ -138,19 +138,20 @@ def _calibration_of_all(rows: Comparison, names: Sequence[str]) -> Calibration:
     labels = [names[one.index] if names else f"output {one.index}" for one in rows.outputs]
     each = tuple(replace(_calibration_of_one(one), name=label) for one, label in zip(rows.outputs, labels, strict=True))
     coverage = {level: rows.coverage(level) for level in LEVELS}
-    return Calibration(len(rows), int(rows.observed.sum()), coverage, rows.widths, *rows.uniformity, per_output=each)
+    return Calibration(
+        rows.num_rows, int(rows.observed.sum()), coverage, rows.widths, *rows.uniformity, per_output=each
+    )
 
 
 def _calibration_of_one(one: ObservedOutput) -> Calibration:
-    num_rows = len(one.pit)
-    coverage = {level: ((one.pit - 0.5).abs() <= level / 2).double().mean().item() for level in LEVELS}
-    width = dict(zip(LEVELS, one.widths.mean(1).tolist(), strict=True))
-    return Calibration(num_rows, num_rows, coverage, width, *one.uniformity)
+    coverage = {level: one.average(((one.pit - 0.5).abs() <= level / 2).double()).item() for level in LEVELS}
+    width = dict(zip(LEVELS, one.average(one.widths).tolist(), strict=True))
+    return Calibration(one.num_rows, len(one.pit), coverage, width, *one.uniformity)
 
 
 def _coverage_of(conformal: "Conformal", rows: Comparison) -> float:
     lower, upper = conformal.interval(rows.mixture, _HEADLINE)
-    return ((rows.y >= lower) & (rows.y <= upper))[rows.observed].double().mean().item()
+    return rows.average(((rows.y >= lower) & (rows.y <= upper)).double()).item()
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,6 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-import torch
-
 from dspp import training
 from dspp.calibration import Conformal
 from dspp.ensemble import EnsembleRows, train_ensemble
@@ -21,7 +19,7 @@ from dspp.notes import Note
 from dspp.predictive import GroupedPredictive, Predictive
 from dspp.prepare import Prepared
 from dspp.settings import Settings, check_number
-from dspp.training.rows import Rows
+from dspp.training.rows import Rows, to_arguments
 
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
 PROMISED = 0.9  # coverage in the notes on recalibration: the default of `predict_interval`
@@ -57,11 +55,12 @@ def train(
         return _train_ensemble(prepared, settings, on_epoch, should_stop, resume, reading or {}, more)
     spec, config = settings.spec(len(prepared.target_names)), settings.train_config(prepared.num_rows)
     if len(prepared.validation):
-        more |= {"X_val": prepared.validation.x, "y_val": prepared.validation.y}
+        held_out = prepared.validation
+        more |= {"X_val": held_out.x, "y_val": held_out.y, "weights_val": held_out.weights}
     with prepared.source(spec, config, reading or {}) as rows:
         result = training.fit(
             spec,
-            *((rows.x, rows.y) if isinstance(rows, Rows) else (rows,)),
+            **to_arguments(rows),
             config=config,
             features=settings.module,
             progress=settings.progress,
@@ -112,8 +111,7 @@ def _train_ensemble(
             data = EnsembleRows(rows, None, prepared.validation)
         else:
             assert isinstance(rows, Rows)
-            both = (torch.cat(parts) for parts in ((rows.x, prepared.validation.x), (rows.y, prepared.validation.y)))
-            data = EnsembleRows(Rows(*both), prepared.fold, inner=prepared.inner)
+            data = EnsembleRows(rows.join(prepared.validation), prepared.fold, inner=prepared.inner)
         ensemble = train_ensemble(
             data,
             spec,

@@ -46,6 +46,7 @@ class EvaluateOptions:
         ),
     ]
     report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE")] = None
+    weight: Annotated[str | None, option("A column that says how much each row counts.", "COLUMN")] = None
     sep: Annotated[str | None, option(SEPARATOR, "CHAR")] = None
     decimal: Annotated[str, option(DECIMAL, "CHAR")] = "."
     as_json: Annotated[bool, flag("--json", "Print a single JSON object.")] = False
@@ -70,7 +71,7 @@ def _run(options: EvaluateOptions, session: Session, file: "FileTable") -> None:
     source = source_name(options.test)
     fitted = modelfile.load(options.model)
     with session.working(f"evaluating {options.model} on {source}"):
-        evaluation, warnings = evaluate(fitted, file)
+        evaluation, warnings = evaluate(fitted, file, options.weight)
         if options.report is not None:
             from dspp.report import write_evaluation_report
 
@@ -87,15 +88,18 @@ def _run(options: EvaluateOptions, session: Session, file: "FileTable") -> None:
         session.say(f"Report: {options.report}")
 
 
-def evaluate(fitted: "Fitted", file: "FileTable") -> tuple["Evaluation", list[str]]:
-    """Evaluate the rows of a file that have a target; return the evaluation and warnings."""
+def evaluate(fitted: "Fitted", file: "FileTable", weight: str | None = None) -> tuple["Evaluation", list[str]]:
+    """Evaluate the rows of a file that have a target, by a column of weights; return the evaluation and warnings."""
     import numpy as np
 
     from dspp.table.memory import split_targets
+    from dspp.table.roles import drop_weightless, split_roles
 
     check_columns(file.path, file.names, fitted.target_names, "--target")
+    check_columns(file.path, file.names, [weight] if weight else [], "--weight")
     rows = file.read(None if fitted.encoder is None else fitted.encoder.arrow_types())
-    labelled = split_targets(rows, fitted.target_names, every_target=False)
+    labelled = split_targets(split_roles(rows, weight=weight), fitted.target_names, every_target=False)
+    labelled = drop_weightless(labelled, every_output=False)
     evaluation = fitted.evaluate(labelled)
     unseen = UnseenLevels(fitted.encoder)
     unseen.count(rows)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 
 from dspp.config import TrainConfig
 from dspp.ensemble.members import Job, Task, Trained, open_desk, train_members
@@ -35,7 +36,12 @@ class EnsembleRows:
     fold: Int[np.ndarray, " N"] | None
     held_out: Rows | None = None
     inner: Int[np.ndarray, " N"] | None = None
-    weights: Float[np.ndarray, " N"] | None = None
+
+    @property
+    def weights(self) -> Float[np.ndarray, " N"] | None:
+        """The weights of all rows in memory or, on disk, of the rows held out; None: equal."""
+        rows = self.rows if self.fold is not None and isinstance(self.rows, Rows) else self.held_out
+        return None if rows is None or rows.weights is None else rows.weights.cpu().double().numpy()
 
     @property
     def num_folds(self) -> int:
@@ -145,8 +151,8 @@ def _assemble(
         for one in trained
         if one.result is None
     ]
-    targets = _targets(data)
-    guard = Guard.fit(targets, GUARD_WEIGHT)
+    start = data.rows.start
+    guard = Guard.fit(_to_numpy(start.y), GUARD_WEIGHT, None if start.weights is None else _to_numpy(start.weights))
     groups = _held_out_rows(data, good)
     likelihood = spec.model.likelihood
     if groups:
@@ -190,9 +196,8 @@ def _member(one: Trained, spec: Spec) -> Member:
     return Member(spec, one.config, result.model, result.history, result.best_epoch, result.seconds, one.task.kind)
 
 
-def _targets(data: EnsembleRows) -> Float[np.ndarray, "N T"]:
-    rows = data.rows if isinstance(data.rows, Rows) else data.rows.start
-    return np.asarray(rows.y.cpu().double().numpy())
+def _to_numpy(tensor: Tensor) -> Float[np.ndarray, "..."]:
+    return np.asarray(tensor.cpu().double().numpy())
 
 
 def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRows]:

@@ -45,11 +45,11 @@ def prepare_in_memory(
     encoder = learn(train, validation, calibration)
     X = encode(train, encoder)
     y = kind.real(train.targets, table.target_names, target_place(train))
-    scale_X, codec = Standardizer.fit(X), kind.fit(y)
+    scale_X, codec = Standardizer.fit(X, train.weights), kind.fit(y, train.weights)
     check_scale(codec, table.target_names, table.where)
     fold = _assign_folds(table, validation, settings) if ensemble else None
     return Prepared(
-        train=to_rows(scale_X.transform(X), codec.scale.transform(y)),
+        train=to_rows(scale_X.transform(X), codec.scale.transform(y), train.weights),
         calibration=standardise_rows(calibration, encoder, scale_X, codec, model.dtype),
         validation=standardise_rows(validation, encoder, scale_X, codec, model.dtype),
         validation_table=validation,
