@@ -103,8 +103,11 @@ class FitOptions:
         option(f"Inputs of later hidden layers: {', '.join(TOPOLOGIES)}.", "NAME", MODEL, choices=TOPOLOGIES),
     ] = None
     likelihood: Annotated[
-        str | None, option(f"Distribution of the noise: {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=LIKELIHOODS)
-    ] = None
+        str,
+        option(
+            f"Distribution of the noise: auto, {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=("auto", *LIKELIHOODS)
+        ),
+    ] = "auto"
     features: Annotated[
         str | None, option("Layer sizes of a neural network in front, such as 100,50.", "SIZES", MODEL)
     ] = None
@@ -223,7 +226,7 @@ class FitOptions:
             "kernel": (KERNELS, self.kernel),
             "rule": (RULES, self.rule),
             "topology": (TOPOLOGIES, self.topology),
-            "likelihood": (LIKELIHOODS, self.likelihood),
+            "likelihood": (("auto", *LIKELIHOODS), self.likelihood),
             "schedule": (SCHEDULES, self.schedule),
         }
         for kind, (known, name) in given.items():

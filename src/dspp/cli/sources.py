@@ -73,9 +73,18 @@ class Sources:
     validation: "FileTable | None"
     on_disk: bool
 
-    def read(self) -> "Sources":
-        """Return the same tables with the training table in memory, unless it stays on disk."""
-        return self if self.on_disk else replace(self, table=self.table.read())
+    def read(self, targets: list[str]) -> "Sources":
+        """Return the same tables with the training table in memory, unless it stays on disk.
+
+        Raises:
+            InputError: A target in memory is not a column of numbers that vary.
+        """
+        if self.on_disk:
+            return self
+        rows = self.table.read()
+        for name in targets:
+            _check_target(rows, name)
+        return replace(self, table=rows)
 
 
 def open_sources(options: FitOptions, train: Path, validation: Path | None) -> Sources:
@@ -160,6 +169,25 @@ def _validation(options: FitOptions, sources: Sources) -> "MemoryTable | None":
     weight = [options.weight] if options.weight else []
     rows = split_roles(rows.select([*inputs, *options.target, *weight]), weight=options.weight)
     return split_targets(rows, options.target)
+
+
+def _check_target(rows: "MemoryTable", name: str) -> None:
+    """Raise `InputError` unless a model can learn from this target; torch is not imported."""
+    import numpy as np
+
+    from dspp.table.memory import target_column
+
+    for note in rows.notes:
+        if note.subject.startswith(f"column {name!r} is text"):  # such as numbers with a decimal comma
+            raise InputError(f"{rows.where}: {note}")
+    y = target_column(rows, name)
+    known = y[~np.isnan(y)]
+    if len(known) == 1:
+        raise rows.place.of(name).error("expected at least 2 rows with a target, got 1; add rows")
+    if len(known) and np.ptp(known) == 0:
+        raise rows.place.of(name).error(
+            f"expected a target that varies, got {known[0]:g} in all {len(known):,} rows; choose another --target"
+        )
 
 
 def check_targets(path: Path, table: "Table", targets: list[str]) -> None:

@@ -162,7 +162,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
     def predict_dist(self, X: Any) -> Predictive:
         """Return the predictive distribution of each row, a mixture in the units of y."""
         check_is_fitted(self, "fitted_")
-        return self.fitted_.predict(self._table(X, reset=False))
+        return self.fitted_.predict(self._table(X, reset=False), self.settings().impute)
 
     def pred_dist(self, X: Any) -> Predictive:
         """Return `predict_dist(X)`; the name that NGBoost uses."""
@@ -238,7 +238,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def _columns(self, X: Any, **what: Any) -> dict[str, Array]:
         check_is_fitted(self, "fitted_")
-        return self.fitted_.predictions(self._table(X, reset=False), **what)
+        return self.fitted_.predictions(self._table(X, reset=False), impute=self.settings().impute, **what)
 
     def _stack(self, X: Any, columns: dict[str, Array], labels: Sequence[str]) -> Any:
         """Return several numbers per row and output, in the library of X."""
@@ -287,7 +287,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         """
         check_is_fitted(self, "fitted_")
         table = attach_targets(self._table(X, reset=False), y, every_output=False)
-        return self.fitted_.evaluate(drop_weightless(attach_roles(table, sample_weight), every_output=False))
+        table = drop_weightless(attach_roles(table, sample_weight), every_output=False)
+        return self.fitted_.evaluate(table, self.settings().impute)
 
     # ---------------------------------------------------------------- saving
 

@@ -9,17 +9,20 @@ from dspp.encoding.encoder import TableEncoder, encode, learn, learn_column
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
-from dspp.likelihoods import LIKELIHOODS
+from dspp.likelihoods import LIKELIHOODS, Codec
 from dspp.notes import Note
+from dspp.prepare.likelihood import choose_likelihood
 from dspp.prepare.prepared import Prepared, check_scale, standardise_rows, target_place, to_rows
+from dspp.prepare.targets import target_notes
 from dspp.settings import Settings
 from dspp.table.memory import check_no_inf
 from dspp.table.split import split
 from dspp.table.table import MemoryTable
+from dspp.trees import assign_inner
 
 FEWEST_OBSERVED = 2  # training rows of each of several outputs
 TRAIN, VALIDATION, CALIBRATION = range(3)  # parts of a table
-INNER_FOLDS = 5  # of trees, if groups must stay together
+INNER_FOLDS = 5  # of trees and of means of categories, if groups must stay together
 _INNER, _PARTS = 18, 19  # derive seeds
 
 Index = Int[np.ndarray, " _"]
@@ -42,14 +45,30 @@ def prepare_in_memory(
         index = split_rows(settings, len(table), given, table.targets, table.groups, table.times)
     train, held_out, calibration = (table if len(i) == len(table) else table.take(i) for i in index)
     validation = held_out if validation is None else validation
-    encoder = learn(train, validation, calibration)
+    codec, y, encoder = _learn(kind, train, validation, calibration)
     X = encode(train, encoder)
-    y = kind.real(train.targets, table.target_names, target_place(train))
-    scale_X, codec = Standardizer.fit(X, train.weights), kind.fit(y, train.weights)
-    check_scale(codec, table.target_names, table.where)
+    likelihood: str | None = None
+    chosen: list[Note] = []
+    if ensemble and settings.chooses_likelihood and table.targets.shape[1] == 1:
+        likelihood, chosen = choose_likelihood(
+            X, train.targets[:, 0], settings.random_state, train.weights, train.groups
+        )
+        if not (validation.targets > 0.0).all():  # rows that a log-normal could not score
+            likelihood, chosen = None, []
+        elif LIKELIHOODS[likelihood].codec is not kind:
+            codec, y, encoder = _learn(LIKELIHOODS[likelihood].codec, train, validation, calibration)
+            X = encode(train, encoder)
+    scale_X = Standardizer.fit(X, train.weights)
     fold = _assign_folds(table, validation, settings) if ensemble else None
+    inner = _assign_inner_folds(train, fold, settings.random_state)
+    X, means = scale_X.transform(X), None
+    if encoder is not None and train.arrow is not None:
+        own_fold = np.full(len(train), NEVER) if fold is None else fold[: len(train)]
+        own_inner = assign_inner(own_fold, settings.random_state) if inner is None else inner[: len(train)]
+        means = encoder.cross_fit_means(train.arrow, y, own_fold, own_inner, scale_X, train.place)
+        X = X if means is None else means.insert(X)
     return Prepared(
-        train=to_rows(scale_X.transform(X), codec.scale.transform(y), train.weights),
+        train=to_rows(X, y, train.weights),
         calibration=standardise_rows(calibration, encoder, scale_X, codec, model.dtype),
         validation=standardise_rows(validation, encoder, scale_X, codec, model.dtype),
         validation_table=validation,
@@ -60,10 +79,28 @@ def prepare_in_memory(
         codec=codec,
         target_names=table.target_names,
         table_rows=table_rows,
-        notes=(*table.notes, *_notes(encoder, train, table)),
+        notes=(
+            *table.notes,
+            *target_notes(table.targets, table.target_names),
+            *_notes(encoder, train, table),
+            *chosen,
+        ),
         fold=fold,
-        inner=_assign_inner_folds(table, fold, settings.random_state),
+        likelihood=likelihood,
+        means=None if len(validation) else means,  # all members then hold out the same rows, and read the same means
+        inner=inner,
     )
+
+
+def _learn(
+    kind: type[Codec], train: MemoryTable, *held_out: MemoryTable
+) -> tuple[Codec, Float[np.ndarray, "N T"], TableEncoder | None]:
+    """Learn the codec of the targets and the encoder of the columns; return also the standardised targets."""
+    y = kind.real(train.targets, train.target_names, target_place(train))
+    codec = kind.fit(y, train.weights)
+    check_scale(codec, train.target_names, train.where)
+    y = codec.scale.transform(y)
+    return codec, y, learn(train, *held_out, y=y)
 
 
 def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Settings) -> Index:
@@ -75,15 +112,16 @@ def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Setting
     return assign_folds(len(table), size.folds, settings.random_state, table.groups, table.times)
 
 
-def _assign_inner_folds(table: MemoryTable, fold: Index | None, seed: int) -> Index | None:
-    """Return the inner folds of trees if groups must stay together: the folds, or groups of the rows trained on."""
-    if table.groups is None or fold is None:
+def _assign_inner_folds(train: MemoryTable, fold: Index | None, seed: int) -> Index | None:
+    """Return the inner folds if groups must stay together: the folds, or folds of the groups that are trained on."""
+    if train.groups is None:
         return None
+    fold = np.full(len(train), NEVER) if fold is None else fold
     if fold.max() > 0:
         return fold
     trained = fold == NEVER
     inner = np.zeros(len(fold), np.int64)
-    groups = table.groups[trained[: len(table)]]
+    groups = train.groups[trained[: len(train)]]
     if np.ptp(groups):
         inner[trained] = deal_groups(groups, INNER_FOLDS, derive_seed(seed, _INNER))
     return inner

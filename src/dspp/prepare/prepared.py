@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 
 from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder, encode
+from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import Standardizer, standardise
 from dspp.errors import InputError
 from dspp.likelihoods import Codec
@@ -49,7 +50,10 @@ class Prepared:
         target_names: T of them.
         table_rows: How many rows the table has, those without a target included.
         fold: For an ensemble in memory, the fold of each row of `train` and then of `validation`; see `assign_folds`.
-        inner: With groups, the inner fold of each of these rows for trees; see `cross_fit`.
+        likelihood: The likelihood that was chosen for these targets; None: that of the settings.
+        means: For an ensemble whose members hold out different rows of `train`, the mean targets of levels that each
+            of them reads; those in `train` leave out only a part of the rows with the row itself.
+        inner: With groups, the inner fold of each of these rows; see `cross_fit`.
         notes: What the user should know.
         reused: Whether a cache was found and not written.
         close: Called at the end with whether all went well.
@@ -68,6 +72,8 @@ class Prepared:
     table_rows: int
     notes: tuple[Note, ...]
     fold: Int[np.ndarray, " N"] | None = None
+    likelihood: str | None = None
+    means: CrossFittedMeans | None = None
     inner: Int[np.ndarray, " N"] | None = None
     reused: bool = False
     close: Callable[[bool], None] | None = None
@@ -90,6 +96,10 @@ class Prepared:
     def is_held_out_once(self) -> bool:
         """Whether all members of an ensemble hold out the same rows."""
         return self.fold is None or bool(self.fold.max() < 1)
+
+    def settings_of_members(self, settings: Settings) -> Settings:
+        """Return the settings with the likelihood chosen here."""
+        return settings if self.likelihood is None else replace(settings, likelihood=self.likelihood)
 
     def size(self, settings: Settings) -> Size:
         """Return the size of the ensemble for these rows."""
