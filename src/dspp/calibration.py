@@ -33,7 +33,7 @@ class Calibration:
     """Calibration of the model's central intervals on some rows; with T outputs, pooled over all observed values.
 
     Attributes:
-        num_rows: Number of rows.
+        num_rows: Number of rows; if they have weights, of equally weighted rows that tell as much.
         num_values: Number of observed values.
         coverage: For each level, the share of values inside their interval of that probability.
         width: For each level, the mean width of the interval, in the units of y (with T outputs, their mean).
@@ -198,8 +198,8 @@ def calibration_of(
     if recalibrated is None:
         return found
     lower, upper = recalibrated
-    inside = ((rows.y >= lower) & (rows.y <= upper))[rows.observed]
-    return replace(found, recalibrated=inside.double().mean().item())
+    inside = ((rows.y >= lower) & (rows.y <= upper)).double()
+    return replace(found, recalibrated=rows.average(inside).item())
 
 
 def _calibration_of_all(rows: Comparison, names: Sequence[str]) -> Calibration:
@@ -207,7 +207,7 @@ def _calibration_of_all(rows: Comparison, names: Sequence[str]) -> Calibration:
     each = tuple(replace(_calibration_of_one(rows, k), name=label) for k, label in enumerate(labels))
     coverage = {level: rows.coverage(level) for level in LEVELS}
     return Calibration(
-        len(rows),
+        rows.num_rows,
         int(rows.observed.sum()),
         coverage,
         rows.widths,
@@ -220,11 +220,10 @@ def _calibration_of_all(rows: Comparison, names: Sequence[str]) -> Calibration:
 def _calibration_of_one(rows: Comparison, k: int) -> Calibration:
     """Return the calibration of the k-th observed output."""
     one = rows.outputs[k]
-    num_rows = len(one.pit)
-    coverage = {level: ((one.pit - 0.5).abs() <= level / 2).double().mean().item() for level in LEVELS}
-    width = dict(zip(LEVELS, one.widths.mean(1).tolist(), strict=True))
+    coverage = {level: one.average(((one.pit - 0.5).abs() <= level / 2).double()).item() for level in LEVELS}
+    width = dict(zip(LEVELS, one.average(one.widths).tolist(), strict=True))
     y = rows.y.reshape(len(rows), -1)[:, one.index].cpu().numpy()
-    return Calibration(num_rows, num_rows, coverage, width, *one.uniformity, discrete=is_discrete(y))
+    return Calibration(one.num_rows, len(one.pit), coverage, width, *one.uniformity, discrete=is_discrete(y))
 
 
 @dataclass(frozen=True, eq=False)

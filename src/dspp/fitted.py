@@ -402,7 +402,7 @@ class Evaluation:
     @cached_property
     def comparison(self) -> Comparison:
         """Predictions and targets, as metrics take them."""
-        return Comparison(self.distribution, self.y)
+        return Comparison(self.distribution, self.y, self.table.weights)
 
     @cached_property
     def scores(self) -> dict[str, float]:

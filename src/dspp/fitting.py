@@ -9,8 +9,6 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, cast
 
-import torch
-
 from dspp import training
 from dspp.calibration import Conformal, CrossConformal
 from dspp.ensemble import EnsembleRows, train_ensemble
@@ -21,7 +19,7 @@ from dspp.notes import Note
 from dspp.predictive import GroupedPredictive, Predictive
 from dspp.prepare import Prepared
 from dspp.settings import Settings, check_number
-from dspp.training.rows import Rows
+from dspp.training.rows import Rows, to_arguments
 
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
 CHOSE_EPOCH = "These rows also chose the epoch, so this is optimistic; score new rows with dspp evaluate."
@@ -71,11 +69,12 @@ def train(
         return _train_ensemble(prepared, settings, time_left, on_epoch, should_stop, resume, reading or {}, more)
     spec, config = settings.spec(len(prepared.target_names)), settings.train_config(prepared.num_rows)
     if len(prepared.validation):
-        more |= {"X_val": prepared.validation.x, "y_val": prepared.validation.y}
+        held_out = prepared.validation
+        more |= {"X_val": held_out.x, "y_val": held_out.y, "weights_val": held_out.weights}
     with prepared.source(spec, config, reading or {}) as rows:
         result = training.fit(
             spec,
-            *((rows.x, rows.y) if isinstance(rows, Rows) else (rows,)),
+            **to_arguments(rows),
             config=config,
             features=settings.module,
             progress=settings.progress,
@@ -150,9 +149,9 @@ def _train_ensemble(
             data = EnsembleRows(rows, None, prepared.validation)
         else:
             assert isinstance(rows, Rows)
-            both = (torch.cat(parts) for parts in ((rows.x, prepared.validation.x), (rows.y, prepared.validation.y)))
-            more_data = {"inner": prepared.inner, "means": prepared.means, "validation": len(prepared.validation)}
-            data = EnsembleRows(Rows(*both), prepared.fold, **more_data)
+            more_data: dict[str, Any] = {"inner": prepared.inner, "means": prepared.means}
+            joined = rows.join(prepared.validation)
+            data = EnsembleRows(joined, prepared.fold, validation=len(prepared.validation), **more_data)
         ensemble = train_ensemble(
             data,
             spec,

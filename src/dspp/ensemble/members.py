@@ -29,7 +29,7 @@ from dspp.presets import Spec
 from dspp.progress import ProgressBar
 from dspp.training.processes import ProcessGroup
 from dspp.training.result import FitResult
-from dspp.training.rows import Rows, Source
+from dspp.training.rows import Rows, Source, to_arguments
 
 STOP = "stop"  # a file that tells workers to stop
 ON_DESK = re.compile(rf"\.?member-\d+\.checkpoint.*|{STOP}|\d+\.share")  # the files on a desk
@@ -118,7 +118,7 @@ def train_member(
     try:
         result = training.fit(
             job.spec,
-            *((source.x, source.y) if isinstance(source, Rows) else (source,)),
+            **to_arguments(source),
             config=config,
             features=job.features,
             progress=False,
@@ -244,7 +244,8 @@ def _rows_of(task: Task, job: Job) -> tuple[Rows | Source, Rows]:
     X = job.rows.x.numpy() if job.means is None else job.means.insert(job.rows.x.numpy(), task.fold)
     x = torch.from_numpy(add_column(X, task.column))
     held_out = torch.from_numpy(job.fold == task.fold)
-    return Rows(x[~held_out], job.rows.y[~held_out]), Rows(x[held_out], job.rows.y[held_out])
+    rows = replace(job.rows, x=x)
+    return rows[~held_out], rows[held_out]
 
 
 def _with_budgets(tasks: Iterator[Task], count: int, processes: int, deadline: float | None) -> Iterator[Task]:

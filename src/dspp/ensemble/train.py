@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 
 from dspp.config import TrainConfig
 from dspp.encoding.means import CrossFittedMeans
@@ -40,9 +41,14 @@ class EnsembleRows:
     fold: Int[np.ndarray, " N"] | None
     held_out: Rows | None = None
     inner: Int[np.ndarray, " N"] | None = None
-    weights: Float[np.ndarray, " N"] | None = None
     means: CrossFittedMeans | None = None
     validation: int = 0
+
+    @property
+    def weights(self) -> Float[np.ndarray, " N"] | None:
+        """The weights of all rows in memory or, on disk, of the rows held out; None: equal."""
+        rows = self.rows if self.fold is not None and isinstance(self.rows, Rows) else self.held_out
+        return None if rows is None or rows.weights is None else rows.weights.cpu().double().numpy()
 
     @property
     def num_folds(self) -> int:
@@ -158,8 +164,8 @@ def _assemble(
         for one in trained
         if one.result is None
     ]
-    targets = _targets(data)
-    guard = Guard.fit(targets, GUARD_WEIGHT)
+    start = data.rows.start[: len(data.rows.start) - data.validation]
+    guard = Guard.fit(_to_numpy(start.y), GUARD_WEIGHT, None if start.weights is None else _to_numpy(start.weights))
     groups = _held_out_rows(data, good)
     likelihood = spec.model.likelihood
     if groups:
@@ -229,9 +235,8 @@ def _member(one: Trained, spec: Spec) -> Member:
     )
 
 
-def _targets(data: EnsembleRows) -> Float[np.ndarray, "N T"]:
-    rows = data.rows if isinstance(data.rows, Rows) else data.rows.start
-    return np.asarray(rows.y.cpu().double().numpy())[: len(rows) - data.validation]
+def _to_numpy(tensor: Tensor) -> Float[np.ndarray, "..."]:
+    return np.asarray(tensor.cpu().double().numpy())
 
 
 def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRows]:

@@ -14,7 +14,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dspp import metrics, modelfile
+from dspp import modelfile
 from dspp.calibration import Calibration
 from dspp.config import TrainConfig
 from dspp.errors import InputError
@@ -23,12 +23,11 @@ from dspp.history import Epoch
 from dspp.predictive import Predictive
 from dspp.presets import Spec
 from dspp.settings import Parameters, Settings, check_number
-from dspp.table.checks import check_y
 from dspp.table.frames import frame_like, is_frame
 from dspp.table.joined import from_dataset, is_dataset
 from dspp.table.memory import attach_targets, to_table
 from dspp.table.messages import join_names
-from dspp.table.roles import attach_roles
+from dspp.table.roles import attach_roles, drop_weightless
 from dspp.table.table import MemoryTable, Table
 
 Array = NDArray[np.float64]
@@ -261,41 +260,38 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
         The result is NaN if y does not vary, as in a single row.
         """
-        judged = self.evaluation(X, y)
-        weights = None if sample_weight is None else check_y(sample_weight, len(judged.y), "sample_weight")
-        if weights is not None and weights[:1].size > 1:
-            raise InputError(
-                f"sample_weight: expected shape ({len(weights)},), got {weights.shape}; pass one weight per row"
-            )
-        if weights is not None and (weights < 0).any():
-            raise InputError(f"sample_weight: expected numbers ≥ 0, got {weights.min():g}")
-        weights = None if weights is None else weights.reshape(-1)
-        return metrics.r_squared(judged.distribution.mean.numpy(), judged.y, weights)
+        return self.evaluation(X, y, sample_weight).comparison.r2()
 
-    def score_nll(self, X: Any, y: Any) -> float:
+    def score_nll(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the mean negative log density of y, in nats per observed value. Lower is better."""
-        return self.evaluation(X, y).comparison.scores(["nll"])["nll"]
+        return self.evaluation(X, y, sample_weight).comparison.scores(["nll"])["nll"]
 
-    def score_crps(self, X: Any, y: Any) -> float:
+    def score_crps(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the mean continuous ranked probability score, in the units of y. Lower is better."""
-        return self.evaluation(X, y).comparison.scores(["crps"])["crps"]
+        return self.evaluation(X, y, sample_weight).comparison.scores(["crps"])["crps"]
 
-    def evaluate(self, X: Any, y: Any) -> dict[str, float]:
+    def evaluate(self, X: Any, y: Any, sample_weight: Any = None) -> dict[str, float]:
         """Return all scores by name: nll, rmse, crps, r2, coverage and width of intervals, uniformity of the PIT."""
-        return self.evaluation(X, y).scores
+        return self.evaluation(X, y, sample_weight).scores
 
-    def calibration(self, X: Any, y: Any) -> Calibration:
+    def calibration(self, X: Any, y: Any, sample_weight: Any = None) -> Calibration:
         """Return the calibration of the intervals on new rows; `.verdict()` describes it."""
-        return self.evaluation(X, y).calibration
+        return self.evaluation(X, y, sample_weight).calibration
 
-    def evaluation(self, X: Any, y: Any) -> Evaluation:
+    def evaluation(self, X: Any, y: Any, sample_weight: Any = None) -> Evaluation:
         """Return the predictive distribution of each row together with the observed targets.
 
+        Args:
+            X: The rows.
+            y: Their targets.
+            sample_weight: How much each row counts; a row of weight 0 is left out. None: all count the same.
+
         Raises:
-            InputError: X or y is not valid, or y has a different number of outputs than the model.
+            InputError: X, y or the weights are not valid, or y has a different number of outputs than the model.
         """
         check_is_fitted(self, "fitted_")
         table = attach_targets(self._table(X, reset=False), y, every_output=False)
+        table = drop_weightless(attach_roles(table, sample_weight), every_output=False)
         return self.fitted_.evaluate(table, self.settings().impute)
 
     # ---------------------------------------------------------------- saving

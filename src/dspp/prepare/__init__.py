@@ -64,5 +64,5 @@ def prepare(
     labelled = split_targets(split_roles(rows, weight, group, time), targets, drop) if targets else rows
     if targets and not labelled.names:
         raise InputError(f"{table.where}: expected at least one input column, got none; drop fewer columns")
-    validation = None if validation is None else drop_weightless(validation)
+    validation = None if validation is None else drop_weightless(validation, every_output=False)
     return prepare_in_memory(drop_weightless(labelled), settings, validation, len(rows))

@@ -22,7 +22,7 @@ from dspp.trees import assign_inner
 
 FEWEST_OBSERVED = 2  # training rows of each of several outputs
 TRAIN, VALIDATION, CALIBRATION = range(3)  # parts of a table
-INNER_FOLDS = 5  # of trees, if groups must stay together
+INNER_FOLDS = 5  # of trees and of means of categories, if groups must stay together
 _INNER, _PARTS = 18, 19  # derive seeds
 
 Index = Int[np.ndarray, " _"]
@@ -50,17 +50,17 @@ def prepare_in_memory(
     X = encode(train, encoder)
     likelihood: str | None = None
     chosen: list[Note] = []
-    positive = not (validation.targets <= 0.0).any()
+    positive = not (validation.targets <= 0.0).any()  # a log-normal must be able to score them
     if ensemble and settings.chooses_likelihood and table.targets.shape[1] == 1 and positive:
-        likelihood, chosen = choose_likelihood(X, train.targets[:, 0], settings.random_state)
-        if not (validation.targets > 0.0).all():  # rows that a log-normal could not score
-            likelihood, chosen = None, []
-        elif LIKELIHOODS[likelihood].codec is not kind:
+        likelihood, chosen = choose_likelihood(
+            X, train.targets[:, 0], settings.random_state, train.weights, train.groups
+        )
+        if LIKELIHOODS[likelihood].codec is not kind:
             codec, y, encoder = _learn(LIKELIHOODS[likelihood].codec, train, validation, calibration)
             X = encode(train, encoder)
-    scale_X = Standardizer.fit(X)
+    scale_X = Standardizer.fit(X, train.weights)
     fold = _assign_folds(table, validation, settings) if ensemble else None
-    inner = _assign_inner_folds(table, fold, settings.random_state)
+    inner = _assign_inner_folds(train, fold, settings.random_state)
     X, means = scale_X.transform(X), None
     if encoder is not None and train.arrow is not None:
         own_fold = np.full(len(train), NEVER) if fold is None else fold[: len(train)]
@@ -68,7 +68,7 @@ def prepare_in_memory(
         means = encoder.cross_fit_means(train.arrow, y, own_fold, own_inner, scale_X, train.place)
         X = X if means is None else means.insert(X)
     return Prepared(
-        train=to_rows(X, y),
+        train=to_rows(X, y, train.weights),
         calibration=standardise_rows(calibration, encoder, scale_X, codec, model.dtype),
         validation=standardise_rows(validation, encoder, scale_X, codec, model.dtype),
         validation_table=validation,
@@ -97,7 +97,7 @@ def _learn(
 ) -> tuple[Codec, Float[np.ndarray, "N T"], TableEncoder | None]:
     """Learn the codec of the targets and the encoder of the columns; return also the standardised targets."""
     y = kind.real(train.targets, train.target_names, target_place(train))
-    codec = kind.fit(y)
+    codec = kind.fit(y, train.weights)
     check_scale(codec, train.target_names, train.where)
     y = codec.scale.transform(y)
     return codec, y, learn(train, *held_out, y=y)
@@ -112,15 +112,16 @@ def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Setting
     return assign_folds(len(table), size.folds, settings.random_state, table.groups, table.times)
 
 
-def _assign_inner_folds(table: MemoryTable, fold: Index | None, seed: int) -> Index | None:
-    """Return the inner folds of trees if groups must stay together: the folds, or groups of the rows trained on."""
-    if table.groups is None or fold is None:
+def _assign_inner_folds(train: MemoryTable, fold: Index | None, seed: int) -> Index | None:
+    """Return the inner folds if groups must stay together: the folds, or folds of the groups that are trained on."""
+    if train.groups is None:
         return None
+    fold = np.full(len(train), NEVER) if fold is None else fold
     if fold.max() > 0:
         return fold
     trained = fold == NEVER
     inner = np.zeros(len(fold), np.int64)
-    groups = table.groups[trained[: len(table)]]
+    groups = train.groups[trained[: len(train)]]
     if np.ptp(groups):
         inner[trained] = deal_groups(groups, INNER_FOLDS, derive_seed(seed, _INNER))
     return inner

@@ -53,7 +53,7 @@ class Prepared:
         likelihood: The likelihood that was chosen for these targets; None: that of the settings.
         means: For an ensemble whose members hold out different rows of `train`, the mean targets of levels that each
             of them reads; those in `train` leave out only a part of the rows with the row itself.
-        inner: With groups, the inner fold of each of these rows for trees; see `cross_fit`.
+        inner: With groups, the inner fold of each of these rows; see `cross_fit`.
         notes: What the user should know.
         reused: Whether a cache was found and not written.
         close: Called at the end with whether all went well.
@@ -130,13 +130,14 @@ def standardise_rows(
         InputError: A number is too large for the model's dtype.
     """
     if not len(table):
-        return to_rows(np.empty((0, len(scale_X.mean))), np.empty((0, len(codec.scale.mean))))
+        return to_rows(np.empty((0, len(scale_X.mean))), np.empty((0, len(codec.scale.mean))), table.weights)
     names = None if encoder is None else encoder.feature_names
     X = encode(table, encoder)
     check_width(X, len(scale_X.mean))
     X = standardise(X, scale_X, dtype, names, table.place)
     y = codec.real(table.targets, table.target_names, target_place(table))
-    return to_rows(X, standardise(y, codec.scale, dtype, table.target_names, target_place(table)))
+    y = standardise(y, codec.scale, dtype, table.target_names, target_place(table))
+    return to_rows(X, y, table.weights)
 
 
 def target_place(table: MemoryTable) -> Place:
@@ -144,9 +145,12 @@ def target_place(table: MemoryTable) -> Place:
     return table.place.at(OWN_NAMES.get(table.where, table.where))
 
 
-def to_rows(X: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N T"]) -> Rows:
+def to_rows(
+    X: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N T"], weights: Float[np.ndarray, " N"] | None = None
+) -> Rows:
     """Return float64 rows in memory."""
-    return Rows(torch.from_numpy(np.ascontiguousarray(X)), torch.from_numpy(np.ascontiguousarray(y)))
+    x, targets = torch.from_numpy(np.ascontiguousarray(X)), torch.from_numpy(np.ascontiguousarray(y))
+    return Rows(x, targets, None if weights is None else torch.from_numpy(weights))
 
 
 def check_scale(codec: Codec, names: Sequence[str], where: str) -> None:

@@ -66,16 +66,16 @@ def split_roles(
     return found.select(name for name in found.names if name not in (weight, group))
 
 
-def drop_weightless(table: MemoryTable) -> MemoryTable:
+def drop_weightless(table: MemoryTable, every_output: bool = True) -> MemoryTable:
     """Return the rows whose weight is positive.
 
     Raises:
-        InputError: None of them has a value of some output.
+        InputError: With `every_output`, as in training rows: none of them has a value of some output.
     """
     if table.weights is None or table.weights.all():
         return table
     kept = table.take(np.flatnonzero(table.weights))
-    empty = [] if kept.y is None else np.flatnonzero(np.isnan(kept.y).all(axis=0)).tolist()
+    empty = [] if kept.y is None or not every_output else np.flatnonzero(np.isnan(kept.y).all(axis=0)).tolist()
     if empty:
         name = table.target_names[empty[0]]
         raise InputError(f"{table.where}: output {name!r}: expected values in rows of positive weight, got none")

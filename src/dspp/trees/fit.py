@@ -34,6 +34,7 @@ def fit_trees(
     *,
     weights: Array | None = None,
     seed: int = 0,
+    stop_early: bool = True,
     max_rounds: int = 200,
     max_rows: int | None = None,
 ) -> Trees:
@@ -46,6 +47,7 @@ def fit_trees(
         y: one target per row.
         weights: one weight per row; a row of weight 0 is left out.
         seed: selects the rows that decide, and the rows in use if there are more than `max_rows`.
+        stop_early: whether random rows decide, from 2,000 rows on; not for rows that must stay together.
         max_rounds: the largest number of trees.
         max_rows: the largest number of rows in use; None for all.
 
@@ -55,7 +57,7 @@ def fit_trees(
     """
     X, y, weights = check_rows(X, y, weights)
     check_sizes(max_rounds, max_rows)
-    return boost(bin_columns(X, weights, seed), y, weights, seed, max_rounds, max_rows)
+    return boost(bin_columns(X, weights, seed), y, weights, seed, max_rounds, max_rows, stop_early)
 
 
 def check_rows(
