@@ -143,7 +143,6 @@ class TableEncoder:
         self,
         table: pa.Table,
         y: Float[np.ndarray, "N T"],
-        fold: Int[np.ndarray, " N"],
         inner: Int[np.ndarray, " N"],
         scale: Standardizer,
         place: Place = IN_X,
@@ -153,7 +152,6 @@ class TableEncoder:
         Args:
             table: The rows that this encoder has learned from.
             y: Their standardised targets.
-            fold: The member that holds out each row, or -1.
             inner: The inner fold of each row.
             scale: Of the encoded columns.
             place: The place of the rows, for errors.
@@ -168,7 +166,7 @@ class TableEncoder:
         if not codes:
             return None
         own = Standardizer(scale.mean[features], scale.scale[features])
-        return CrossFittedMeans(np.array(features), tuple(codes), y, fold, inner, own)
+        return CrossFittedMeans(np.array(features), tuple(codes), y, inner, own)
 
     def transform(
         self, table: pa.Table | pa.RecordBatch, place: Place = IN_X, impute: bool = False

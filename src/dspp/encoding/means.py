@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from dspp.encoding.columns import CHECKS, MOST_LEVELS, Category, Column, is_finite, is_short_text, is_tuple_of_texts
 from dspp.encoding.scaling import Standardizer
@@ -132,7 +132,6 @@ class CrossFittedMeans:
         features: The numbers of the encoded columns that hold means, in the order of `codes` and then of the outputs.
         codes: For each category, the number of each row's level, -1 where there is none.
         y: Standardised targets.
-        fold: The member that holds out each row, or -1.
         inner: The inner fold of each row, which is left out of its means.
         scale: Of these encoded columns.
     """
@@ -140,29 +139,27 @@ class CrossFittedMeans:
     features: Int[np.ndarray, " C"]
     codes: tuple[Int[np.ndarray, " N"], ...]
     y: Float[np.ndarray, "N T"]
-    fold: Int[np.ndarray, " N"]
     inner: Int[np.ndarray, " N"]
     scale: Standardizer
 
-    def for_member(self, k: int | None = None) -> Float[np.ndarray, "N C"]:
-        """Return the means for member k, which is trained without fold k, in standardised units; None: without a fold.
+    def without(self, left_out: Bool[np.ndarray, " N"]) -> Float[np.ndarray, "N C"]:
+        """Return the means for a model that is trained without some rows, in standardised units.
 
-        A row of fold k has means that saw no row of fold k, as if it were new. Any other row has means that saw neither
-        fold k nor the row's own inner fold.
+        The rows left out have means that saw none of them, as if they were new. Any other row has means that saw
+        neither these rows nor the row's own inner fold.
         """
-        held = np.zeros(len(self.fold), bool) if k is None else self.fold == k
-        out = np.zeros((len(self.fold), len(self.features)))
-        for part in (held, *(~held & (self.inner == j) for j in np.unique(self.inner))):
-            seen = ~(held | part)
+        out = np.zeros((len(left_out), len(self.features)))
+        for part in (left_out, *(~left_out & (self.inner == j) for j in np.unique(self.inner))):
+            seen = ~(left_out | part)
             out[part] = np.column_stack(
                 [smoothed_means(c[seen], self.y[seen], int(c.max()) + 1)[c[part]] for c in self.codes]
             )
         return self.scale.transform(out)
 
-    def insert(self, X: Float[np.ndarray, "N D"], k: int | None = None) -> Float[np.ndarray, "N D"]:
-        """Return encoded, standardised rows with the means for member k."""
+    def insert(self, X: Float[np.ndarray, "N D"], left_out: Bool[np.ndarray, " N"]) -> Float[np.ndarray, "N D"]:
+        """Return encoded, standardised rows with the means for a model that is trained without some rows."""
         X = X.copy()
-        X[:, self.features] = self.for_member(k)
+        X[:, self.features] = self.without(left_out)
         return X
 
 

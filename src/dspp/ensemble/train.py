@@ -135,8 +135,8 @@ def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
     X, y = data.rows.x.numpy(), data.rows.y.numpy()[:, 0]
-    member_X = None if data.means is None else partial(data.means.insert, X)
-    return cross_fit(X, y, data.fold, weights=data.weights, seed=seed, member_X=member_X)
+    X_without = None if data.means is None else partial(data.means.insert, X)
+    return cross_fit(X, y, data.fold, weights=data.weights, seed=seed, X_without=X_without)
 
 
 def _assemble(

@@ -53,10 +53,9 @@ def prepare_in_memory(
         fold = assign_folds(len(table), size.folds, settings.random_state)
     X, means = scale_X.transform(X), None
     if encoder is not None and train.arrow is not None:
-        own_fold = np.full(len(train), NEVER) if fold is None else fold[: len(train)]
-        inner = assign_inner(own_fold, settings.random_state)
-        means = encoder.cross_fit_means(train.arrow, y, own_fold, inner, scale_X, train.place)
-        X = X if means is None else means.insert(X)
+        inner = assign_inner(np.full(len(X), NEVER) if fold is None else fold[: len(X)], settings.random_state)
+        means = encoder.cross_fit_means(train.arrow, y, inner, scale_X, train.place)
+        X = X if means is None else means.insert(X, np.zeros(len(X), bool))
     return Prepared(
         train=to_rows(X, y),
         calibration=standardise_rows(calibration, encoder, scale_X, codec, model.dtype),

@@ -50,8 +50,8 @@ class Prepared:
         target_names: T of them.
         table_rows: How many rows the table has, those without a target included.
         fold: For an ensemble in memory, the fold of each row of `train` and then of `validation`; see `assign_folds`.
-        means: For an ensemble whose members hold out different rows of `train`, the mean targets of levels that each
-            of them reads; those in `train` leave out only a part of the rows with the row itself.
+        means: For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them
+            reads; those in `train` leave out the row's own inner fold only.
         notes: What the user should know.
         reused: Whether a cache was found and not written.
         close: Called at the end with whether all went well.
