@@ -6,7 +6,7 @@ Each input column becomes one or more columns of numbers:
 |----------|-------------------------------------------------------------------------------------------------|
 | number   | unchanged; durations in seconds                                                                 |
 | boolean  | 0 or 1                                                                                          |
-| category | 0 or 1 per level; of many levels only the most frequent, and the mean target of each level      |
+| category | 0 or 1 per level; of more than 20 levels, the mean target of each                               |
 | datetime | days since the first training row; sine and cosine of hour, weekday and season, if they vary    |
 
 plus a column "<name> is missing" if the training rows have missing values.
@@ -159,10 +159,10 @@ class TableEncoder:
         features: list[int] = []
         codes, done = [], 0
         for column in self._used:
-            done += len(column.features)
             if isinstance(column, MeanCategory):
-                features += range(done - column.num_outputs, done)
+                features += range(done, done + column.num_outputs)
                 codes.append(find_levels(table.column(column.name), column.levels, place.of(column.name)))
+            done += len(column.features)
         if not codes:
             return None
         own = Standardizer(scale.mean[features], scale.scale[features])
@@ -285,12 +285,12 @@ def _make_encoder(kind: type[Encoder], learners: Sequence[Learner], columns: Seq
 def _add_means(
     learners: Sequence[Learner], columns: Sequence[Column], table: pa.Table, y: Float[np.ndarray, "N T"], place: Place
 ) -> list[Column]:
-    """Return the columns, with means of the target for categories whose rarer levels have no input of their own."""
+    """Return the columns, with means of the target in place of lumped levels."""
     count = sum(bool(column.lumping) for column in columns)
     out = list(columns)
     for i, (learner, column) in enumerate(zip(learners, columns, strict=True)):
         if isinstance(learner, CategoryLearner) and isinstance(column, Category) and column.lumping:
-            levels = levels_with_means(by_frequency(learner.counts), len(column.levels), count, y.shape[1])
+            levels = levels_with_means(by_frequency(learner.counts), count, y.shape[1])
             out[i] = MeanCategory.fit(column, levels, table.column(column.name), y, place.of(column.name))
     return out
 
