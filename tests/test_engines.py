@@ -265,7 +265,7 @@ def prepared() -> Any:
     from dspp.table.memory import attach_targets, to_table
 
     validation = attach_targets(to_table(X_VAL, "X_val"), Y_VAL)
-    return prepare(attach_targets(to_table(X_TRAIN), Y_TRAIN), Settings(), validation=validation)
+    return prepare(attach_targets(to_table(X_TRAIN), Y_TRAIN), Settings(members=1), validation=validation)
 
 
 def identity_of(path: Path) -> dict[str, str]:

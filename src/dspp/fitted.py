@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dspp.calibration import Calibration, Conformal, calibration_of
@@ -302,11 +302,29 @@ def add_column(X: Any, column: Float[np.ndarray, " N"] | None) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A model, rows with targets and its predictions for them; scores are computed once, on first use."""
+    """A model, rows with targets and its predictions for them; scores are computed once, on first use.
+
+    Attributes:
+        fitted: The model.
+        table: The rows.
+        distribution: Their predictive distributions.
+        parts: Of rows that were held out in turn, the members that held out the same rows as a model, and the numbers
+            of these rows; empty if `fitted` predicted all of them.
+    """
 
     fitted: Fitted
     table: MemoryTable
     distribution: Predictive
+    parts: tuple[tuple[Fitted, Int[np.ndarray, " n"]], ...] = ()
+
+    def models(self, rows: Int[np.ndarray, " K"]) -> list[tuple[Fitted, Int[np.ndarray, " k"]]]:
+        """Return the models that predicted some rows of the table, each with the positions of its rows in `rows`."""
+        if not self.parts:
+            return [(self.fitted, np.arange(len(rows)))]
+        owner = np.empty(len(self.table), np.int64)
+        for k, (_, index) in enumerate(self.parts):
+            owner[index] = k
+        return [(self.parts[k][0], np.flatnonzero(owner[rows] == k)) for k in np.unique(owner[rows]).tolist()]
 
     @property
     def y(self) -> Float[np.ndarray, " N *T"]:

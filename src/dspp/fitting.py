@@ -24,6 +24,8 @@ from dspp.settings import Settings, check_number
 from dspp.training.rows import Rows
 
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
+LEAST_SHARE = 0.3  # of a time budget, for training, however long reading the table took
+FINISH_SHARE = 0.1  # of a time budget, for learning how to mix members and for scores
 PROMISED = 0.9  # coverage in the notes on recalibration: the default of `predict_interval`
 
 
@@ -35,6 +37,7 @@ def train(
     should_stop: Callable[[], bool] | None = None,
     resume: bool = True,
     reading: Mapping[str, int] | None = None,
+    spent: float = 0.0,
     **more: Any,
 ) -> tuple[Fitted, Evaluation | None]:
     """Train a model with these settings, and evaluate it on the validation rows.
@@ -46,15 +49,18 @@ def train(
         should_stop: Called after every step; returning True interrupts training, keeping the checkpoint.
         resume: Whether to resume from an existing checkpoint.
         reading: How to read rows on disk; see `DiskRows`.
+        spent: Seconds of the time budget that were or will be spent on other things, such as reading the table.
         **more: Further options of `training.fit`, such as `snapshot_steps`.
 
     Returns:
         The fitted model, and its evaluation on the validation rows, or None without validation rows.
     """
+    time_left = None
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)
+        time_left = max(settings.time_budget - spent, LEAST_SHARE * settings.time_budget)
     if settings.is_ensemble(prepared.num_rows):
-        return _train_ensemble(prepared, settings, on_epoch, should_stop, resume, reading or {}, more)
+        return _train_ensemble(prepared, settings, time_left, on_epoch, should_stop, resume, reading or {}, more)
     spec, config = settings.spec(len(prepared.target_names)), settings.train_config(prepared.num_rows)
     if len(prepared.validation):
         more |= {"X_val": prepared.validation.x, "y_val": prepared.validation.y}
@@ -67,7 +73,7 @@ def train(
             progress=settings.progress,
             checkpoint=settings.checkpoint,
             resume=resume and settings.checkpoint is not None,
-            time_budget=settings.time_budget,
+            time_budget=time_left,
             on_epoch=on_epoch,
             should_stop=should_stop,
             **more,
@@ -95,6 +101,7 @@ def train(
 def _train_ensemble(
     prepared: Prepared,
     settings: Settings,
+    time_left: float | None,
     on_epoch: Callable[[Epoch], None] | None,
     should_stop: Callable[[], bool] | None,
     resume: bool,
@@ -105,15 +112,16 @@ def _train_ensemble(
     begin, outputs = time.monotonic(), len(prepared.target_names)
     on_disk = prepared.fold is None
     size = prepared.size(settings)
-    spec, config = settings.member_spec(size, outputs), settings.member_config(size, prepared.num_rows)
-    deadline = None if settings.time_budget is None else begin + settings.time_budget
+    members = prepared.settings_of_members(settings)
+    spec, config = members.member_spec(size, outputs), members.member_config(size, prepared.num_rows)
+    deadline = None if time_left is None else begin + (1.0 - FINISH_SHARE) * time_left
     with prepared.source(spec, config, reading) as rows:
         if on_disk:
             data = EnsembleRows(rows, None, prepared.validation)
         else:
             assert isinstance(rows, Rows)
             both = (torch.cat(parts) for parts in ((rows.x, prepared.validation.x), (rows.y, prepared.validation.y)))
-            data = EnsembleRows(Rows(*both), prepared.fold, means=prepared.means)
+            data = EnsembleRows(Rows(*both), prepared.fold, inner=prepared.inner, means=prepared.means)
         ensemble = train_ensemble(
             data,
             spec,
@@ -134,7 +142,7 @@ def _train_ensemble(
     whole = prepared.validation_table if given else prepared.table
     assert whole is not None
     table = whole if given or len(ensemble.rows) == len(whole) else whole.take(ensemble.rows)
-    evaluation = Evaluation(fitted, table, _decode(fitted.codec, ensemble.held_out))
+    evaluation = Evaluation(fitted, table, _decode(fitted.codec, ensemble.held_out), ensemble.parts)
     scored = "validation rows" if given else f"{len(table):,} rows, each predicted by the members that did not see it"
     fitted = replace(fitted, scored=scored, metrics=evaluation.scores)
     return fitted, replace(evaluation, fitted=fitted)

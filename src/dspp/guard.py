@@ -17,7 +17,8 @@ from dspp.predictive import Predictive
 
 BINS = 8  # of equal probability, one component each
 ROWS_PER_BIN = 20  # at least
-WIDE = 0.1  # weight of one component as wide as the range of the targets, so that no value within it is a surprise
+WIDE = 0.1  # weight of one component that covers the range of the targets, so that no value within it is a surprise:
+WIDE_STDS = 2.0  # standard deviations from its centre to the ends; a wider one would spoil the mean of a log-normal
 MIN_STD = 0.05  # of a component, in standardised units: repeated values must not become spikes
 
 
@@ -51,14 +52,15 @@ class Guard:
         """Describe the targets, in standardised units; NaN means "not observed".
 
         A single output is divided into bins of equal probability. Several outputs have two components, whose outputs
-        are independent: one with the moments of the targets, one as wide as their range.
+        are independent: one with the moments of the targets, one that covers their range.
         """
         known = [column[~np.isnan(column)] for column in y.T]
         count = max(1, min(BINS, len(known[0]) // ROWS_PER_BIN)) if len(known) == 1 else 1
         bins = [np.array_split(np.sort(column), count) for column in known]
         mean = np.array([[part.mean() for part in parts] for parts in bins])  # (T, bins)
         std = np.array([[max(part.std(), MIN_STD) for part in parts] for parts in bins])
-        middle, width = zip(*((0.5 * (c.min() + c.max()), max(np.ptp(c), MIN_STD)) for c in known), strict=True)
+        middle = [0.5 * (column.min() + column.max()) for column in known]
+        width = [max(0.5 * np.ptp(column) / WIDE_STDS, MIN_STD) for column in known]
         weights = np.append(np.full(count, (1.0 - WIDE) / count), WIDE)
         return cls(
             weight,

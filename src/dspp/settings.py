@@ -49,7 +49,9 @@ class Parameters:
         rule: Quadrature rule of the hidden layers: qr3, qr1, qr2, gauss-hermite, monte-carlo.
         sites: Sites of the quadrature rule.
         likelihood: Distribution of the noise: gaussian, student-t (outliers) or log-normal (positive targets); None:
-            the preset's own, gaussian for all presets of this package.
+            the preset's own, gaussian for all presets of this package. "auto": an ensemble chooses between gaussian and
+            log-normal if all targets are positive, by the density of rows held out from boosted trees; otherwise as
+            None.
         topology: Inputs of the hidden layers after the first.
         features: Layer sizes of a neural network in front of the first layer, or your own module; None: no network.
         beta: Weight of the KL term; larger is smoother.
@@ -85,7 +87,7 @@ class Parameters:
     kernel: str | None = None
     rule: str | None = None
     sites: int | None = None
-    likelihood: str | None = None
+    likelihood: str | None = "auto"
     topology: str | None = None
     features: "Sequence[int] | nn.Module | None" = None
     beta: float | None = None
@@ -149,9 +151,17 @@ class Settings(Parameters):
             )
         return self.members > 1
 
+    @property
+    def chooses_likelihood(self) -> bool:
+        """Whether an ensemble is to choose the likelihood."""
+        named = self.likelihood != "auto" or "likelihood" in (self.model_settings or {})
+        return not named and self.spec().model.likelihood == "gaussian"
+
     def spec(self, num_outputs: int = 1) -> Spec:
         """Return the model and the objective for this number of outputs."""
         given = {name: getattr(self, name) for name in MODEL_SETTINGS if getattr(self, name) is not None}
+        if self.likelihood == "auto":
+            del given["likelihood"]
         if self.features is not None and self.module is None:
             if not isinstance(self.features, Iterable):
                 raise InputError(
@@ -169,7 +179,14 @@ class Settings(Parameters):
             return spec
         return replace(spec, model=spec.model.change(width=SHARED_WIDTH))
 
-    def size(self, num_rows: int, num_outputs: int = 1, one_part: bool = False, trees: bool = True) -> Size:
+    def size(
+        self,
+        num_rows: int,
+        num_outputs: int = 1,
+        one_part: bool = False,
+        trees: bool = True,
+        most_folds: int | None = None,
+    ) -> Size:
         """Return the size of the ensemble for a table of this many rows and outputs.
 
         Args:
@@ -177,10 +194,18 @@ class Settings(Parameters):
             num_outputs: Number of outputs; the trees that members of the second kind read predict one.
             one_part: Whether all members hold out the same rows, whatever the number of rows.
             trees: Whether trees can be fitted, which need the rows in memory.
+            most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
         """
         kinds = MEMBER_KINDS if trees and num_outputs == 1 and self.module is None else MEMBER_KINDS[:1]
         members = None if self.members == "auto" else int(self.members)
-        return choose_size(num_rows, kinds, members=members, time_budget=self.time_budget, one_part=one_part)
+        return choose_size(
+            num_rows,
+            kinds,
+            members=members,
+            time_budget=self.time_budget,
+            one_part=one_part,
+            most_folds=most_folds,
+        )
 
     def member_spec(self, size: Size, num_outputs: int = 1) -> Spec:
         """Return the model and the objective of the members of an ensemble."""

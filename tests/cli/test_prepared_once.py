@@ -15,7 +15,7 @@ from dspp.cli import app
 from dspp.encoding.encoder import TableEncoder
 from dspp.fitted import Fitted
 
-TINY = ["--inducing", "6", "--width", "2", "--epochs", "2", "--restarts", "1"]
+TINY = ["--members", "1", "--inducing", "6", "--width", "2", "--epochs", "2", "--restarts", "1"]
 
 
 @pytest.fixture

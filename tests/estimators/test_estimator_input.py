@@ -19,7 +19,7 @@ from dspp.prepare import split_rows
 from dspp.report import report_data
 from dspp.report.tables import score_cards
 
-TINY = {"inducing": 4, "width": 2, "sites": 2, "epochs": 1, "restarts": 1, "progress": False}
+TINY = {"members": 1, "inducing": 4, "width": 2, "sites": 2, "epochs": 1, "restarts": 1, "progress": False}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
 Y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=60)

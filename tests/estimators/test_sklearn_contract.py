@@ -1,7 +1,7 @@
 """Promise 15: the scikit-learn contract, no exemption.
 
-One shallow and one deep estimator pass every check. The others differ from them in their settings alone, so they pass
-the checks in which a model could matter: what is fitted, predicted, pickled and left unchanged.
+One shallow and one deep estimator and an ensemble pass every check. The others differ from them in their settings
+alone, so they pass the checks in which a model could matter: what is fitted, predicted, pickled and left unchanged.
 """
 
 from collections.abc import Iterator
@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
+from dspp import DSPPRegressor, size
+from dspp.ensemble import train
 from dspp.estimators import ESTIMATORS
 from dspp.presets import PRESETS
+from dspp.trees import cross_fit
 
-QUICK = {"inducing": 10, "epochs": 30, "restarts": 1, "sites": 3, "width": 2, "learning_rate": 0.1}
+QUICK = {"members": 1, "inducing": 10, "epochs": 30, "restarts": 1, "sites": 3, "width": 2, "learning_rate": 0.1}
 WHOLE = ("dspp", "ppgpr")
 MODEL_CHECKS = (
     "check_dict_unchanged",
@@ -37,6 +40,13 @@ def made(name: str) -> Any:
     return ESTIMATORS[name](**QUICK, validation_fraction=0.0)
 
 
+@pytest.fixture(autouse=True)
+def _small_ensembles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two folds of both kinds, and few trees: the contract does not depend on how many there are."""
+    monkeypatch.setattr(size, "FOLDS", 2)
+    monkeypatch.setattr(train, "cross_fit", partial(cross_fit, max_rounds=5))
+
+
 def check_name(check: Any) -> str:
     return (check.func if isinstance(check, partial) else check).__name__
 
@@ -55,7 +65,7 @@ def test_every_preset_has_an_estimator() -> None:
 
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*not compatible with array_api:UserWarning")
-@parametrize_with_checks([made(name) for name in WHOLE])
+@parametrize_with_checks([*(made(name) for name in WHOLE), DSPPRegressor(**QUICK | {"members": "auto"})])
 def test_contract(estimator: Any, check: Any) -> None:
     check(estimator)
 

@@ -17,7 +17,7 @@ GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(240, 3))
 LOG_Y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.1 * GENERATOR.normal(size=240)
 Y = 100 * np.exp(LOG_Y)
-TINY = {"inducing": 10, "epochs": 12, "restarts": 1, "batch_size": 60, "progress": False}
+TINY = {"members": 1, "inducing": 10, "epochs": 12, "restarts": 1, "batch_size": 60, "progress": False}
 MODELS = {"dspp": dspp.DSPPRegressor, "ppgpr": dspp.PPGPRRegressor, "bpdgp": dspp.BPDGPRegressor}
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dspp.simulation import RobotArm
 
 ROWS = 10_000  # 8,500 for training, 1,500 for testing
-SETTINGS = "--model dspp --width 8 --inducing 60 --beta 3.0 --epochs 60"  # chosen on validation rows
+SETTINGS = "--model dspp --members 1 --width 8 --inducing 60 --beta 3.0 --epochs 60"  # chosen on validation rows
 
 
 def demo(

@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from dspp.fitted import Evaluation, Fitted
     from dspp.prepare import Prepared
     from dspp.settings import Settings
+
+REPORT_SECONDS = 3.0  # kept of a time budget for the report
 
 Trained = tuple["Fitted", "Evaluation | None"]
 
@@ -39,7 +42,7 @@ def run(options: FitOptions, session: Session) -> None:
         assert train is not None
         opened = sources.open_sources(options, train, validation)
         with session.working(f"reading {opened.name}"):
-            opened = opened.read()
+            opened = opened.read(options.target)
         _run(options, session, settings, opened)
 
 
@@ -126,7 +129,7 @@ def _describe_model(prepared: "Prepared", settings: "Settings") -> str:
     if not settings.is_ensemble(prepared.num_rows):
         epochs = settings.train_config(prepared.num_rows).epochs
         return show.settings_line(settings.spec(outputs), epochs)
-    size = prepared.size(settings)
+    size, settings = prepared.size(settings), prepared.settings_of_members(settings)
     epochs = settings.member_config(size, prepared.num_rows).epochs
     return f"{len(size.slots)} members; each {show.settings_line(settings.member_spec(size, outputs), epochs)}"
 
@@ -152,7 +155,8 @@ def _train(
     """Train one model."""
     from dspp.fitting import train
 
-    return train(prepared, settings, should_stop=stop, resume=options.resume)
+    spent = time.monotonic() - session.begin + (REPORT_SECONDS if options.report else 0.0)
+    return train(prepared, settings, should_stop=stop, resume=options.resume, spent=spent)
 
 
 def _search(

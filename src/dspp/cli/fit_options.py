@@ -58,6 +58,16 @@ class FitOptions:
     target: Annotated[list[str], option("The column to predict; repeatable.", "COLUMN", DATA)]
     out: Annotated[Path, option("Output file of the model, such as model.dspp.", "FILE", RESULT)]
     drop: Annotated[list[str] | None, option("A column to leave out; repeatable.", "COLUMN", DATA)] = None
+    weight: Annotated[
+        str | None, option("A column that says how much each row counts; not an input.", "COLUMN", DATA)
+    ] = None
+    group: Annotated[
+        str | None, option("A column whose rows of equal value are held out together; not an input.", "COLUMN", DATA)
+    ] = None
+    time: Annotated[
+        str | None,
+        option("A column of dates or numbers: the latest rows are held out. It stays an input.", "COLUMN", DATA),
+    ] = None
     validation: Annotated[Path | None, option("Validation rows, for choosing the best epoch.", "TABLE", DATA)] = None
     validation_fraction: Annotated[
         float, option("Fraction of rows held out as validation rows.", "SHARE", DATA), fraction
@@ -93,8 +103,11 @@ class FitOptions:
         option(f"Inputs of later hidden layers: {', '.join(TOPOLOGIES)}.", "NAME", MODEL, choices=TOPOLOGIES),
     ] = None
     likelihood: Annotated[
-        str | None, option(f"Distribution of the noise: {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=LIKELIHOODS)
-    ] = None
+        str,
+        option(
+            f"Distribution of the noise: auto, {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=("auto", *LIKELIHOODS)
+        ),
+    ] = "auto"
     features: Annotated[
         str | None, option("Layer sizes of a neural network in front, such as 100,50.", "SIZES", MODEL)
     ] = None
@@ -145,6 +158,11 @@ class FitOptions:
     address: Annotated[str | None, option("Ray cluster, or auto; this machine by default.", "HOST:PORT", SEARCH)] = None
     report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE", RESULT)] = None
     overwrite: Annotated[bool, flag("--overwrite", "Replace existing files.", RESULT)] = False
+
+    @property
+    def not_inputs(self) -> tuple[str, ...]:
+        """The columns that are not inputs."""
+        return (*self.target, *(self.drop or []), *filter(None, (self.weight, self.group)))
 
     @property
     def resume_file(self) -> Path:
@@ -208,7 +226,7 @@ class FitOptions:
             "kernel": (KERNELS, self.kernel),
             "rule": (RULES, self.rule),
             "topology": (TOPOLOGIES, self.topology),
-            "likelihood": (LIKELIHOODS, self.likelihood),
+            "likelihood": (("auto", *LIKELIHOODS), self.likelihood),
             "schedule": (SCHEDULES, self.schedule),
         }
         for kind, (known, name) in given.items():

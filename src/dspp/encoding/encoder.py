@@ -13,7 +13,7 @@ plus a column "<name> is missing" if the training rows have missing values.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any, Final, Self, TypeVar
 
@@ -167,6 +167,15 @@ class TableEncoder:
             return None
         own = Standardizer(scale.mean[features], scale.scale[features])
         return CrossFittedMeans(np.array(features), tuple(codes), y, inner, own)
+
+    def with_means(self, means: Sequence[Float[np.ndarray, "L T"]]) -> Self:
+        """Return the encoder with other means of the levels of its columns with means, such as those of some rows."""
+        left = iter(means)
+        columns = [
+            replace(column, means=tuple(next(left).ravel().tolist())) if isinstance(column, MeanCategory) else column
+            for column in self.columns
+        ]
+        return type(self)(tuple(columns), self.notes)
 
     def transform(
         self, table: pa.Table | pa.RecordBatch, place: Place = IN_X, impute: bool = False

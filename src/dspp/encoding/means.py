@@ -158,6 +158,11 @@ class CrossFittedMeans:
             )
         return self.scale.transform(out)
 
+    def by_level(self, left_out: Bool[np.ndarray, " N"]) -> list[Float[np.ndarray, "L T"]]:
+        """Return, for each category, the means of its levels that did not see some rows."""
+        seen = ~left_out
+        return [smoothed_means(c[seen], self.y[seen], int(c.max()) + 1)[:-1] for c in self.codes]
+
     def insert(self, X: Float[np.ndarray, "N D"], left_out: Bool[np.ndarray, " N"]) -> Float[np.ndarray, "N D"]:
         """Return encoded, standardised rows with the means for a model that is trained without some rows."""
         X = X.copy()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -50,8 +50,10 @@ class Prepared:
         target_names: T of them.
         table_rows: How many rows the table has, those without a target included.
         fold: For an ensemble in memory, the fold of each row of `train` and then of `validation`; see `assign_folds`.
+        likelihood: The likelihood that was chosen for these targets; None: that of the settings.
         means: For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them
             reads; those in `train` leave out the row's own inner fold only.
+        inner: With groups, the inner fold of each of these rows for trees; see `cross_fit`.
         notes: What the user should know.
         reused: Whether a cache was found and not written.
         close: Called at the end with whether all went well.
@@ -70,7 +72,9 @@ class Prepared:
     table_rows: int
     notes: tuple[Note, ...]
     fold: Int[np.ndarray, " N"] | None = None
+    likelihood: str | None = None
     means: CrossFittedMeans | None = None
+    inner: Int[np.ndarray, " N"] | None = None
     reused: bool = False
     close: Callable[[bool], None] | None = None
 
@@ -93,10 +97,20 @@ class Prepared:
         """Whether all members of an ensemble hold out the same rows."""
         return self.fold is None or bool(self.fold.max() < 1)
 
+    def settings_of_members(self, settings: Settings) -> Settings:
+        """Return the settings with the likelihood chosen here."""
+        return settings if self.likelihood is None else replace(settings, likelihood=self.likelihood)
+
     def size(self, settings: Settings) -> Size:
         """Return the size of the ensemble for these rows."""
-        in_memory = self.fold is not None
-        return settings.size(self.num_rows, len(self.target_names), self.is_held_out_once, trees=in_memory)
+        folds = 0 if self.fold is None else int(self.fold.max()) + 1
+        trees = folds > 0 and all(self._can_cross_fit(k) for k in range(folds))
+        outputs = len(self.target_names)
+        return settings.size(self.num_rows, outputs, self.is_held_out_once, trees, most_folds=folds or None)
+
+    def _can_cross_fit(self, k: int) -> bool:
+        """Return whether the rows outside of fold k have at least two inner folds, as trees need."""
+        return self.inner is None or np.ptp(self.inner[self.fold != k]) > 0
 
     def source(
         self, spec: Spec, config: TrainConfig, reading: Mapping[str, int]

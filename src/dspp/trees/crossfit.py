@@ -19,10 +19,17 @@ MAX_ROWS = 50_000  # per fit
 
 @dataclass(frozen=True, eq=False)
 class CrossFitted:
-    """The column of predictions that each of K members reads, and the trees for new rows."""
+    """The column of predictions that each of K members reads, and the trees for new rows.
+
+    Attributes:
+        columns: The predictions: see `for_member`.
+        all_rows: Trees that saw all rows.
+        without_fold: For each fold, trees that saw none of its rows.
+    """
 
     columns: Float[np.ndarray, "K N"]
     all_rows: Trees
+    without_fold: tuple[Trees, ...]
 
     def for_member(self, k: int) -> Float[np.ndarray, " N"]:
         """Return the column of member k, which is trained without fold k.
@@ -43,6 +50,7 @@ def cross_fit(
     seed: int = 0,
     inner: ArrayLike | None = None,
     X_without: Callable[[Bool[np.ndarray, " N"]], Array] | None = None,
+    stop_early: bool = True,
     max_rounds: int = 200,
     max_rows: int | None = MAX_ROWS,
 ) -> CrossFitted:
@@ -62,6 +70,8 @@ def cross_fit(
         inner: per row, its inner fold from 0, for rows that must stay together.
         X_without: the inputs as they are if the targets of these rows are not known, for inputs that depend on targets;
             None: X in any case.
+        stop_early: whether random rows decide how many trees are kept, as in `fit_trees`; not for rows that must stay
+            together.
         max_rounds: the largest number of trees per fit.
         max_rows: the largest number of rows per fit; None for all.
 
@@ -90,17 +100,18 @@ def cross_fit(
         inputs = X if X_without is None else check_rows(X_without(left_out), y, weights)[0]
         if key not in fits:
             codes = binned if X_without is None else bin_columns(inputs, weights, seed)
-            fits[key] = boost(codes.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows)
+            fits[key] = boost(codes.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows, stop_early)
         return fits[key], inputs
 
-    columns = np.empty((K, len(X)))
+    columns, without_fold = np.empty((K, len(X))), []
     for k in range(K):
         held = outer == k
         for part in (held, *(~held & (inner == j) for j in np.unique(inner))):
             if part.any():
                 trees, inputs = without(held | part)
                 columns[k, part] = trees.predict(inputs[part])
-    return CrossFitted(columns, without(np.zeros(len(X), bool))[0])
+        without_fold.append(without(held)[0])
+    return CrossFitted(columns, without(np.zeros(len(X), bool))[0], tuple(without_fold))
 
 
 def assign_inner(fold: Int[np.ndarray, " N"], seed: int) -> Int[np.ndarray, " N"]:

@@ -117,7 +117,8 @@ class Space:
         ordered: dict[str, Dimension] = {"model": Choices(self.models)}
         ordered |= {name: dimensions[name] for name in sorted(dimensions, key=lambda name: name != "layers")}
         self.dimensions = {name: dimension for name, dimension in ordered.items() if name not in self._fixed}
-        likelihoods = {self._fixed.get("likelihood") or preset(name).model.likelihood for name in self.models}
+        fixed = None if self._fixed.get("likelihood") == "auto" else self._fixed.get("likelihood")
+        likelihoods = {fixed or preset(name).model.likelihood for name in self.models}
         if len(likelihoods) > 1:  # targets are encoded once for all trials
             names = ", ".join(sorted(likelihoods))
             raise InputError(f"models: expected models with the same likelihood, got {names}; set 'likelihood' in base")
