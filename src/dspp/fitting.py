@@ -9,6 +9,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, cast
 
+import torch
+
 from dspp import training
 from dspp.calibration import Conformal, CrossConformal
 from dspp.ensemble import EnsembleRows, train_ensemble

@@ -112,7 +112,9 @@ def test_a_value_missing_where_training_had_none_is_refused(train: list[Any], te
     ):
         encoder.transform(table)
     with pytest.raises(
-        InputError, match=r"^test.csv: column 'age', row 1001: .*fill it in, or train on rows with missing values"
+        InputError,
+        match=r"^test.csv: column 'age', row 1001: .*fill it in, train on rows with missing values, or "
+        r"predict with missing='impute' \(--missing impute\)$",
     ):
         encoder.transform(table, Place("test.csv", first_row=1000))
 

@@ -6,14 +6,14 @@ Each input column becomes one or more columns of numbers:
 |----------|-------------------------------------------------------------------------------------------------|
 | number   | unchanged; durations in seconds                                                                 |
 | boolean  | 0 or 1                                                                                          |
-| category | 0 or 1 per level; of many levels only the most frequent, and the mean target of each level      |
+| category | 0 or 1 per level; of more than 20 levels, the mean target of each                               |
 | datetime | days since the first training row; sine and cosine of hour, weekday and season, if they vary    |
 
 plus a column "<name> is missing" if the training rows have missing values.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any, Final, Self, TypeVar
 
@@ -143,7 +143,6 @@ class TableEncoder:
         self,
         table: pa.Table,
         y: Float[np.ndarray, "N T"],
-        fold: Int[np.ndarray, " N"],
         inner: Int[np.ndarray, " N"],
         scale: Standardizer,
         place: Place = IN_X,
@@ -153,7 +152,6 @@ class TableEncoder:
         Args:
             table: The rows that this encoder has learned from.
             y: Their standardised targets.
-            fold: The member that holds out each row, or -1.
             inner: The inner fold of each row.
             scale: Of the encoded columns.
             place: The place of the rows, for errors.
@@ -161,14 +159,23 @@ class TableEncoder:
         features: list[int] = []
         codes, done = [], 0
         for column in self._used:
-            done += len(column.features)
             if isinstance(column, MeanCategory):
-                features += range(done - column.num_outputs, done)
+                features += range(done, done + column.num_outputs)
                 codes.append(find_levels(table.column(column.name), column.levels, place.of(column.name)))
+            done += len(column.features)
         if not codes:
             return None
         own = Standardizer(scale.mean[features], scale.scale[features])
-        return CrossFittedMeans(np.array(features), tuple(codes), y, fold, inner, own)
+        return CrossFittedMeans(np.array(features), tuple(codes), y, inner, own)
+
+    def with_means(self, means: Sequence[Float[np.ndarray, "L T"]]) -> Self:
+        """Return the encoder with other means of the levels of its columns with means, such as those of some rows."""
+        left = iter(means)
+        columns = [
+            replace(column, means=tuple(next(left).ravel().tolist())) if isinstance(column, MeanCategory) else column
+            for column in self.columns
+        ]
+        return type(self)(tuple(columns), self.notes)
 
     def transform(
         self, table: pa.Table | pa.RecordBatch, place: Place = IN_X, impute: bool = False
@@ -287,12 +294,12 @@ def _make_encoder(kind: type[Encoder], learners: Sequence[Learner], columns: Seq
 def _add_means(
     learners: Sequence[Learner], columns: Sequence[Column], table: pa.Table, y: Float[np.ndarray, "N T"], place: Place
 ) -> list[Column]:
-    """Return the columns, with means of the target for categories whose rarer levels have no input of their own."""
+    """Return the columns, with means of the target in place of lumped levels."""
     count = sum(bool(column.lumping) for column in columns)
     out = list(columns)
     for i, (learner, column) in enumerate(zip(learners, columns, strict=True)):
         if isinstance(learner, CategoryLearner) and isinstance(column, Category) and column.lumping:
-            levels = levels_with_means(by_frequency(learner.counts), len(column.levels), count, y.shape[1])
+            levels = levels_with_means(by_frequency(learner.counts), count, y.shape[1])
             out[i] = MeanCategory.fit(column, levels, table.column(column.name), y, place.of(column.name))
     return out
 

@@ -1,17 +1,25 @@
-"""Encoding of categories with many levels: inputs of the most frequent levels, and the mean target of each level."""
+"""Encoding of categories with many levels by the mean target of each level, of other rows while models train."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from dspp.encoding.columns import CHECKS, MOST_LEVELS, Category, Column, is_finite, is_short_text, is_tuple_of_texts
+from dspp.encoding.columns import (
+    CHECKS,
+    Category,
+    Column,
+    check_missing,
+    is_finite,
+    is_short_text,
+    is_tuple_of_texts,
+    with_mark,
+)
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.table import arrays
@@ -44,23 +52,21 @@ def smoothed_means(
 _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     **CHECKS,
     "levels": lambda value: is_tuple_of_texts(value, MOST_MEANS, 1),
-    "own": lambda value: isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_LEVELS,
     "means": lambda value: isinstance(value, tuple) and len(value) <= MOST_NUMBERS and all(map(is_finite, value)),
 }
 
 
 @dataclass(frozen=True)
 class MeanCategory(Column):
-    """A category with many levels: encoded like `Category`, and by the mean of the standardised target of each level.
+    """A category with many levels: the mean of the standardised target of each level.
 
-    The mean of levels without one, and of missing values, is 0. With several outputs there is a mean of each of them.
-    For the rows that a model is trained on the means are replaced by those of `CrossFittedMeans`.
+    The mean of levels not seen in training, and of missing values, is 0. With several outputs there is a mean of each
+    of them. For the rows that a model is trained on, the means are replaced by those of `CrossFittedMeans`.
     """
 
     kind = "category with means"
     checks = _CHECKS
     levels: tuple[str, ...]  # the most frequent first
-    own: int  # how many of them have an input of their own
     missing: bool
     means: tuple[float, ...]  # of each level and output, level by level
 
@@ -73,14 +79,13 @@ class MeanCategory(Column):
         y: Float[np.ndarray, "N T"],
         place: Place,
     ) -> "MeanCategory":
-        """Add the means of these levels to a category."""
-        codes = find_levels(values, levels, place)
-        means = smoothed_means(codes, y, len(levels))[:-1]
-        return cls(column.name, tuple(levels), len(column.levels), column.missing, tuple(means.ravel().tolist()))
+        """Replace the inputs of a category by the means of these levels."""
+        means = smoothed_means(find_levels(values, levels, place), y, len(levels))[:-1]
+        return cls(column.name, tuple(levels), column.missing, tuple(means.ravel().tolist()))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.own > len(self.levels) or not self.means or len(self.means) % len(self.levels):
+        if not self.means or len(self.means) % len(self.levels):
             raise InputError(f"column {self.name!r:.60}: expected a mean per level and output; the encoding is damaged")
 
     @property
@@ -88,40 +93,37 @@ class MeanCategory(Column):
         """T, the number of means of each level."""
         return len(self.means) // len(self.levels)
 
-    @cached_property
-    def _frequent(self) -> Category:
-        return Category(self.name, self.levels[: self.own], True, self.missing)
-
     @property
     def features(self) -> tuple[str, ...]:
-        """The name combined with each frequent level, and the means."""
+        """The means and, if values may be missing, the indicator."""
         numbers = [""] if self.num_outputs == 1 else [f" {t + 1}" for t in range(self.num_outputs)]
-        return (*self._frequent.features, *(f"{self.name} (mean{number})" for number in numbers))
+        return (*(f"{self.name} (mean{number})" for number in numbers), *with_mark(self.name, self.missing)[1:])
 
     @property
     def how(self) -> str:
         """A description of the encoding."""
-        return f"{self._frequent.how}, and the mean target of each of {len(self.levels):,} levels"
+        mark = ", and a column that marks missing ones" if self.missing else ""
+        return f"the mean target of each of {len(self.levels):,} levels{mark}"
 
     @property
     def lumping(self) -> str:
         """What becomes of the levels."""
-        means = "one more input is" if self.num_outputs == 1 else f"{self.num_outputs} more inputs are"
-        return (
-            f"the {self.own} most frequent have an input each, and {means} the mean target of each of "
-            f"{len(self.levels):,} levels"
-        )
+        means = "one input is" if self.num_outputs == 1 else f"{self.num_outputs} inputs are"
+        return f"{means} the mean target of each of {len(self.levels):,} levels"
 
     def has_missing(self, array: pa.Array, place: Place) -> bool:
         """Return whether a value is missing."""
-        return self._frequent.has_missing(array, place)
+        return bool(arrays.texts(array, place, self.levels).null_count)
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
-        """Write a one in the column of each row's level, and the means."""
-        self._frequent.encode(array, out[:, : -self.num_outputs], place, impute)
+        """Write the means and the indicator."""
+        absent = arrays.texts(array, place, self.levels).is_null().to_numpy(zero_copy_only=False)
+        check_missing(absent, self.missing or impute, place)
         means = np.zeros((len(self.levels) + 1, self.num_outputs))
         means[:-1] = np.reshape(self.means, (len(self.levels), -1))
-        out[:, -self.num_outputs :] = means[_find_levels(array, self.levels, place)]
+        out[:, : self.num_outputs] = means[_find_levels(array, self.levels, place)]
+        if self.missing:
+            out[:, -1] = absent
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +134,6 @@ class CrossFittedMeans:
         features: The numbers of the encoded columns that hold means, in the order of `codes` and then of the outputs.
         codes: For each category, the number of each row's level, -1 where there is none.
         y: Standardised targets.
-        fold: The member that holds out each row, or -1.
         inner: The inner fold of each row, which is left out of its means.
         scale: Of these encoded columns.
     """
@@ -140,45 +141,47 @@ class CrossFittedMeans:
     features: Int[np.ndarray, " C"]
     codes: tuple[Int[np.ndarray, " N"], ...]
     y: Float[np.ndarray, "N T"]
-    fold: Int[np.ndarray, " N"]
     inner: Int[np.ndarray, " N"]
     scale: Standardizer
 
-    def for_member(self, k: int | None = None) -> Float[np.ndarray, "N C"]:
-        """Return the means for member k, which is trained without fold k, in standardised units; None: without a fold.
+    def without(self, left_out: Bool[np.ndarray, " N"]) -> Float[np.ndarray, "N C"]:
+        """Return the means for a model that is trained without some rows, in standardised units.
 
-        A row of fold k has means that saw no row of fold k, as if it were new. Any other row has means that saw neither
-        fold k nor the row's own inner fold.
+        The rows left out have means that saw none of them, as if they were new. Any other row has means that saw
+        neither these rows nor the row's own inner fold.
         """
-        held = np.zeros(len(self.fold), bool) if k is None else self.fold == k
-        out = np.zeros((len(self.fold), len(self.features)))
-        for part in (held, *(~held & (self.inner == j) for j in np.unique(self.inner))):
-            seen = ~(held | part)
+        out = np.zeros((len(left_out), len(self.features)))
+        for part in (left_out, *(~left_out & (self.inner == j) for j in np.unique(self.inner))):
+            seen = ~(left_out | part)
             out[part] = np.column_stack(
                 [smoothed_means(c[seen], self.y[seen], int(c.max()) + 1)[c[part]] for c in self.codes]
             )
         return self.scale.transform(out)
 
-    def insert(self, X: Float[np.ndarray, "N D"], k: int | None = None) -> Float[np.ndarray, "N D"]:
-        """Return encoded, standardised rows with the means for member k."""
+    def by_level(self, left_out: Bool[np.ndarray, " N"]) -> list[Float[np.ndarray, "L T"]]:
+        """Return, for each category, the means of its levels that did not see some rows."""
+        seen = ~left_out
+        return [smoothed_means(c[seen], self.y[seen], int(c.max()) + 1)[:-1] for c in self.codes]
+
+    def insert(self, X: Float[np.ndarray, "N D"], left_out: Bool[np.ndarray, " N"]) -> Float[np.ndarray, "N D"]:
+        """Return encoded, standardised rows with the means for a model that is trained without some rows."""
         X = X.copy()
-        X[:, self.features] = self.for_member(k)
+        X[:, self.features] = self.without(left_out)
         return X
 
 
-def levels_with_means(levels: Sequence[str], own: int, columns: int, outputs: int) -> list[str]:
+def levels_with_means(levels: Sequence[str], columns: int, outputs: int) -> list[str]:
     """Return the levels, of those ordered by frequency, whose means are stored: all if a model file can hold them.
 
     Args:
         levels: Of one column.
-        own: How many of them have an input of their own, and a mean in any case.
         columns: The number of columns with means.
         outputs: The number of means per level.
     """
-    short = [*levels[:own], *(level for level in levels[own:] if is_short_text(level))]
+    short = [level for level in levels if is_short_text(level)]
     most = min(MOST_MEANS, MOST_NUMBERS // (columns * (1 + outputs)))
     sizes = np.cumsum([len(json.dumps(level)) for level in short[:most]])
-    return short[: max(own, int(np.searchsorted(sizes, MOST_BYTES // columns, side="right")))]
+    return short[: max(1, int(np.searchsorted(sizes, MOST_BYTES // columns, side="right")))]
 
 
 def find_levels(column: pa.ChunkedArray, levels: Sequence[str], place: Place) -> Int[np.ndarray, " N"]:

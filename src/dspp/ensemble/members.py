@@ -60,7 +60,7 @@ class Job:
         rows: All rows, in memory; or, on disk, the rows that all members train on.
         fold: The fold of each row in memory; a member trains on the rows of other folds.
         held_out: With rows on disk, the rows that all members hold out.
-        means: The mean targets of levels that each member reads; None: the rows hold what all read.
+        means: The mean targets of levels, which depend on the rows held out; None: they do not, or there are none.
         desk: A folder for signs between processes and, if `keep`, for checkpoints.
         keep: Whether there are checkpoints.
         features: A custom module in front of the first layer.
@@ -241,10 +241,9 @@ def _rows_of(task: Task, job: Job) -> tuple[Rows | Source, Rows]:
     if job.fold is None or not isinstance(job.rows, Rows):
         assert job.held_out is not None
         return job.rows, job.held_out
-    X = job.rows.x.numpy() if job.means is None else job.means.insert(job.rows.x.numpy(), task.fold)
-    x = torch.from_numpy(add_column(X, task.column))
-    held_out = torch.from_numpy(job.fold == task.fold)
-    rows = replace(job.rows, x=x)
+    mine = job.fold == task.fold
+    X = job.rows.x.numpy() if job.means is None else job.means.insert(job.rows.x.numpy(), mine)
+    rows, held_out = replace(job.rows, x=torch.from_numpy(add_column(X, task.column))), torch.from_numpy(mine)
     return rows[~held_out], rows[held_out]
 
 

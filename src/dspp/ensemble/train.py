@@ -149,8 +149,8 @@ def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
     X, y, together = data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.inner is not None
     weights = np.ones(len(X)) if data.weights is None else data.weights.copy()
     weights[len(weights) - data.validation :] = 0.0
-    member_X = None if data.means is None else partial(data.means.insert, X)
-    how: dict[str, Any] = {"inner": data.inner, "stop_early": not together, "member_X": member_X}
+    X_without = None if data.means is None else partial(data.means.insert, X)
+    how: dict[str, Any] = {"inner": data.inner, "stop_early": not together, "X_without": X_without}
     return cross_fit(X, y, data.fold, weights=weights, seed=seed, **how)
 
 
@@ -196,7 +196,7 @@ def _assemble(
     index = tuple(torch.from_numpy(part) for part in np.split(order, ends[:-1]))
     parts = tuple(_mix(judge, group, mixing) for group in groups)
     held_out = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
-    models = (_fold_model(judge, group.fold, kept, members, mixing, trees) for group in groups)
+    models = (_fold_model(_without_fold(judge, data, g.fold), g.fold, kept, members, mixing, trees) for g in groups)
     return Ensemble(fitted, np.sort(rows), held_out, tuple(zip(models, (i.numpy() for i in index), strict=True)))
 
 
@@ -212,6 +212,13 @@ def _fold_model(
         weights=tuple(mixing.weights[kind] / kinds.count(kind) for kind in kinds),
         trees=trees.without_fold[fold] if trees is not None and "trees" in kinds else None,
     )
+
+
+def _without_fold(fitted: Fitted, data: EnsembleRows, fold: int) -> Fitted:
+    """Return the model with an encoder whose mean targets of levels did not see a fold."""
+    if data.means is None or data.fold is None or fitted.encoder is None:
+        return fitted
+    return replace(fitted, encoder=fitted.encoder.with_means(data.means.by_level(data.fold == fold)))
 
 
 def _training_notes(trained: list[Trained]) -> list[Note]:

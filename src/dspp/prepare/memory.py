@@ -1,11 +1,14 @@
 """Preparation of tables in memory: a split, at random or by groups or time, in which every output has training rows."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from dspp.batches import derive_seed
 from dspp.encoding.columns import Dropped
 from dspp.encoding.encoder import TableEncoder, encode, learn, learn_column
+from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
@@ -46,29 +49,22 @@ def prepare_in_memory(
         index = split_rows(settings, len(table), given, table.targets, table.groups, table.times)
     train, held_out, calibration = (table if len(i) == len(table) else table.take(i) for i in index)
     validation = held_out if validation is None else validation
-    codec, y, encoder = _learn(kind, train, validation, calibration)
-    X = encode(train, encoder)
+    fold = _assign_folds(table, validation, settings) if ensemble else None
+    inner = _assign_inner_folds(train, fold, settings.random_state)
+    own_inner = _inner_folds_of_means(train, fold, inner, settings.random_state)
+    learned = _learn(kind, train, own_inner, validation, calibration)
     likelihood: str | None = None
     chosen: list[Note] = []
     positive = not (validation.targets <= 0.0).any()  # a log-normal must be able to score them
     if ensemble and settings.chooses_likelihood and table.targets.shape[1] == 1 and positive:
         likelihood, chosen = choose_likelihood(
-            X, train.targets[:, 0], settings.random_state, train.weights, train.groups
+            learned.X, train.targets[:, 0], settings.random_state, train.weights, train.groups
         )
         if LIKELIHOODS[likelihood].codec is not kind:
-            codec, y, encoder = _learn(LIKELIHOODS[likelihood].codec, train, validation, calibration)
-            X = encode(train, encoder)
-    scale_X = Standardizer.fit(X, train.weights)
-    fold = _assign_folds(table, validation, settings) if ensemble else None
-    inner = _assign_inner_folds(train, fold, settings.random_state)
-    X, means = scale_X.transform(X), None
-    if encoder is not None and train.arrow is not None:
-        own_fold = np.full(len(train), NEVER) if fold is None else fold[: len(train)]
-        own_inner = assign_inner(own_fold, settings.random_state) if inner is None else inner[: len(train)]
-        means = encoder.cross_fit_means(train.arrow, y, own_fold, own_inner, scale_X, train.place)
-        X = X if means is None else means.insert(X)
+            learned = _learn(LIKELIHOODS[likelihood].codec, train, own_inner, validation, calibration)
+    encoder, scale_X, codec = learned.encoder, learned.scale_X, learned.codec
     return Prepared(
-        train=to_rows(X, y, train.weights),
+        train=to_rows(learned.X, learned.y, train.weights),
         calibration=standardise_rows(calibration, encoder, scale_X, codec, model.dtype),
         validation=standardise_rows(validation, encoder, scale_X, codec, model.dtype),
         validation_table=validation,
@@ -87,20 +83,46 @@ def prepare_in_memory(
         ),
         fold=fold,
         likelihood=likelihood,
-        means=None if len(validation) else means,  # all members then hold out the same rows, and read the same means
+        means=None if len(validation) else learned.means,  # all members then hold out the same rows
         inner=inner,
     )
 
 
-def _learn(
-    kind: type[Codec], train: MemoryTable, *held_out: MemoryTable
-) -> tuple[Codec, Float[np.ndarray, "N T"], TableEncoder | None]:
-    """Learn the codec of the targets and the encoder of the columns; return also the standardised targets."""
+@dataclass(frozen=True, eq=False)
+class _Learned:
+    """What is learned from the training rows, and these rows as numbers, encoded and standardised."""
+
+    codec: Codec
+    encoder: TableEncoder | None
+    scale_X: Standardizer  # noqa: N815 - X is a matrix
+    means: CrossFittedMeans | None
+    X: Float[np.ndarray, "N D"]
+    y: Float[np.ndarray, "N T"]
+
+
+def _learn(kind: type[Codec], train: MemoryTable, inner: Index, *held_out: MemoryTable) -> _Learned:
+    """Learn encoding and scales; `inner` are the inner folds of the mean targets of levels."""
     y = kind.real(train.targets, train.target_names, target_place(train))
     codec = kind.fit(y, train.weights)
     check_scale(codec, train.target_names, train.where)
     y = codec.scale.transform(y)
-    return codec, y, learn(train, *held_out, y=y)
+    encoder, means = learn(train, *held_out, y=y), None
+    X = encode(train, encoder)
+    scale_X = Standardizer.fit(X, train.weights)
+    X = scale_X.transform(X)
+    if encoder is not None and train.arrow is not None:
+        means = encoder.cross_fit_means(train.arrow, y, inner, scale_X, train.place)
+        X = X if means is None else means.insert(X, np.zeros(len(X), bool))
+    return _Learned(codec, encoder, scale_X, means, X, y)
+
+
+def _inner_folds_of_means(train: MemoryTable, fold: Index | None, inner: Index | None, seed: int) -> Index:
+    """Return the inner folds of the mean targets of levels: those of trees, or those that a single model needs."""
+    if inner is not None:
+        return inner[: len(train)]
+    if fold is None and train.groups is not None and np.ptp(train.groups):
+        return deal_groups(train.groups, INNER_FOLDS, derive_seed(seed, _INNER))
+    return assign_inner(np.full(len(train), NEVER) if fold is None else fold[: len(train)], seed)
 
 
 def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Settings) -> Index:

@@ -51,8 +51,8 @@ class Prepared:
         table_rows: How many rows the table has, those without a target included.
         fold: For an ensemble in memory, the fold of each row of `train` and then of `validation`; see `assign_folds`.
         likelihood: The likelihood that was chosen for these targets; None: that of the settings.
-        means: For an ensemble whose members hold out different rows of `train`, the mean targets of levels that each
-            of them reads; those in `train` leave out only a part of the rows with the row itself.
+        means: For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them
+            reads; those in `train` leave out the row's own inner fold only.
         inner: With groups, the inner fold of each of these rows; see `cross_fit`.
         notes: What the user should know.
         reused: Whether a cache was found and not written.

@@ -60,7 +60,9 @@ class Probe:
         table = self.table
         if fitted.encoder is None and table.arrow is not None:
             table = table.select(name for name in table.names if name not in fitted.target_names)
-        self.X: Matrix = fitted.scale_X.transform(encode(table, fitted.encoder))
+        self.X: Matrix = np.empty((len(table), fitted.num_inputs))
+        for model, index in evaluation.models(rows):  # their encoders may differ in the mean targets of levels
+            self.X[index] = fitted.scale_X.transform(encode(table.take(index), model.encoder))
         self.y: Float[np.ndarray, "n T"] = self.table.targets
         self.features = _features(fitted, table)
 

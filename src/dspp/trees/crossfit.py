@@ -49,7 +49,7 @@ def cross_fit(
     weights: Array | None = None,
     seed: int = 0,
     inner: ArrayLike | None = None,
-    member_X: Callable[[int], Array] | None = None,
+    X_without: Callable[[Bool[np.ndarray, " N"]], Array] | None = None,
     stop_early: bool = True,
     max_rounds: int = 200,
     max_rows: int | None = MAX_ROWS,
@@ -68,8 +68,8 @@ def cross_fit(
         weights: one weight per row; rows of weight 0 get predictions but are not learned from.
         seed: of the fits and of random inner folds.
         inner: per row, its inner fold from 0, for rows that must stay together.
-        member_X: the inputs as member k reads them, if they differ between members; X is then what the trees for new
-            rows are fitted to, and no trees serve two members, which makes K² + 1 fits, or 6 K + 1.
+        X_without: the inputs as they are if the targets of these rows are not known, for inputs that depend on targets;
+            None: X in any case.
         stop_early: whether random rows decide how many trees are kept, as in `fit_trees`; not for rows that must stay
             together.
         max_rounds: the largest number of trees per fit.
@@ -90,35 +90,28 @@ def cross_fit(
         inner = assign_inner(fold, seed)
         outer = fold if K < INNER_FOLDS else inner
 
-    def fitter(X: Float[np.ndarray, "N D"]) -> Callable[[Bool[np.ndarray, " N"]], Trees]:
-        binned = bin_columns(X, weights, seed)  # the same cuts for all fits: they know no targets of rows left out
-        fits: dict[bytes, Trees] = {}
+    binned = bin_columns(X, weights, seed)  # the same cuts for all fits, if they know no targets
+    fits: dict[bytes, Trees] = {}
 
-        def without(left_out: Bool[np.ndarray, " N"]) -> Trees:
-            rows, key = ~left_out, left_out.tobytes()
-            if not weights[rows].any():
-                raise InputError(
-                    "fold: expected training rows outside of any two folds, got none; pass more folds or rows"
-                )
-            if key not in fits:
-                fits[key] = boost(binned.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows, stop_early)
-            return fits[key]
+    def without(left_out: Bool[np.ndarray, " N"]) -> tuple[Trees, Float[np.ndarray, "N D"]]:
+        rows, key = ~left_out, left_out.tobytes()
+        if not weights[rows].any():
+            raise InputError("fold: expected training rows outside of any two folds, got none; pass more folds or rows")
+        inputs = X if X_without is None else check_rows(X_without(left_out), y, weights)[0]
+        if key not in fits:
+            codes = binned if X_without is None else bin_columns(inputs, weights, seed)
+            fits[key] = boost(codes.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows, stop_early)
+        return fits[key], inputs
 
-        return without
-
-    shared = fitter(X)
     columns, without_fold = np.empty((K, len(X))), []
     for k in range(K):
-        inputs, without = X, shared
-        if member_X is not None:
-            inputs = check_rows(member_X(k), y, weights)[0]
-            without = fitter(inputs)
         held = outer == k
         for part in (held, *(~held & (inner == j) for j in np.unique(inner))):
             if part.any():
-                columns[k, part] = without(held | part).predict(inputs[part])
-        without_fold.append(without(held))
-    return CrossFitted(columns, shared(np.zeros(len(X), bool)), tuple(without_fold))
+                trees, inputs = without(held | part)
+                columns[k, part] = trees.predict(inputs[part])
+        without_fold.append(without(held)[0])
+    return CrossFitted(columns, without(np.zeros(len(X), bool))[0], tuple(without_fold))
 
 
 def assign_inner(fold: Int[np.ndarray, " N"], seed: int) -> Int[np.ndarray, " N"]:
