@@ -202,8 +202,12 @@ class Fitted:
 
     # ---------------------------------------------------------------- the user's tables
 
-    def predict(self, table: MemoryTable) -> Predictive:
+    def predict(self, table: MemoryTable, impute: bool = False) -> Predictive:
         """Return the predictive distribution of each row of a table.
+
+        Args:
+            table: The rows.
+            impute: Whether to fill in missing values in columns without any in training: see `Column.encode`.
 
         Raises:
             InputError: A column is missing, or a value is not of the type seen in training.
@@ -215,7 +219,7 @@ class Fitted:
                     f"{table.where}: expected {self.num_inputs} columns, got {len(table.names)}; the model was trained "
                     "on an array without column names, so columns are taken in order"
                 )
-        return self.distribution(encode(table, self.encoder), table.place)
+        return self.distribution(encode(table, self.encoder, impute), table.place)
 
     def predictions(
         self,
@@ -226,6 +230,7 @@ class Fitted:
         samples: int = 0,
         generator: torch.Generator | None = None,
         moments: bool = True,
+        impute: bool = False,
     ) -> dict[str, Float[np.ndarray, " N"]]:
         """Return columns of predictions for a table, output by output.
 
@@ -237,8 +242,9 @@ class Fitted:
             samples: Number of samples: TARGET_sample_0 and so on.
             generator: Generator of the samples.
             moments: Whether to add TARGET_mean and TARGET_std.
+            impute: See `predict`.
         """
-        mixture = self.predict(table)
+        mixture = self.predict(table, impute)
         draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
         ends = None if interval is None else self._intervals(mixture, interval)
         columns: dict[str, Tensor] = {}
@@ -272,15 +278,15 @@ class Fitted:
         why = self.recalibration.why_infinite(coverage, self.target_names)
         return f"at a coverage of {coverage:.6g} intervals are infinite: {why}" if why else ""
 
-    def evaluate(self, table: MemoryTable) -> "Evaluation":
-        """Evaluate the model on rows with targets.
+    def evaluate(self, table: MemoryTable, impute: bool = False) -> "Evaluation":
+        """Evaluate the model on rows with targets; for `impute` see `predict`.
 
         With several outputs, some may have no observed targets; scores are then of the others.
 
         Raises:
             InputError: The rows cannot be used, or have another number of targets than the model.
         """
-        mixture, y = self.predict(table), table.targets
+        mixture, y = self.predict(table, impute), table.targets
         if y.shape[1] != len(self.target_names):
             raise InputError(
                 f"y: expected shape {tuple(mixture.mean.shape)}, as predicted, got "

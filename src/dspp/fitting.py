@@ -121,7 +121,7 @@ def _train_ensemble(
         else:
             assert isinstance(rows, Rows)
             both = (torch.cat(parts) for parts in ((rows.x, prepared.validation.x), (rows.y, prepared.validation.y)))
-            data = EnsembleRows(Rows(*both), prepared.fold)
+            data = EnsembleRows(Rows(*both), prepared.fold, means=prepared.means)
         ensemble = train_ensemble(
             data,
             spec,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # imported where it is needed, as the command line checks its
 MEMBER_KINDS = ("plain", "trees")  # members read the encoded columns; "trees" also the prediction of boosted trees
 MEMBER_BETA = 0.5  # of members, if beta is None: they are small and trained to the end, without validation rows
 MOST_MEMBERS = 100
+MISSING = ("refuse", "impute")  # what predictions do with missing values where the training rows had none
 BATCH_SIZE, RESTARTS = 500, 3  # of a single model, if they are None
 FEWEST_STEPS = 1000  # of Adam, if `epochs` is None
 SHARED_WIDTH = 20  # of hidden layers shared by several outputs, if `width` is None
@@ -65,6 +66,9 @@ class Parameters:
             gets no validation rows; 0: none. Tables of fewer than 20 rows hold out no rows.
         conformal: Whether to recalibrate intervals, with a finite-sample guarantee, on held-out rows.
         calibration_fraction: For a single model: fraction of the rows held out for recalibration.
+        missing: What predictions do with missing values in a column of a data frame that had none in training:
+            "refuse" them, or "impute" the training median, an unknown category, or halfway between true and false. It
+            does not affect training, in which columns may have missing values.
         time_budget: Time limit of `fit` in seconds; it trains fewer epochs if needed.
         checkpoint: A file for the state of training, from which an interrupted `fit` resumes. It is kept after `fit`,
             so that the same `fit` can be repeated at once; delete it before fitting other rows or settings.
@@ -95,6 +99,7 @@ class Parameters:
     validation_fraction: float = 0.1
     conformal: bool = False
     calibration_fraction: float = 0.1
+    missing: str = "refuse"
     time_budget: float | None = None
     checkpoint: str | Path | None = None
     model_settings: Mapping[str, Any] | None = None
@@ -115,6 +120,17 @@ class Settings(Parameters):
     def module(self) -> "nn.Module | None":
         """The user's feature module, if any."""
         return self.features if _is_module(self.features) else None
+
+    @property
+    def impute(self) -> bool:
+        """Whether predictions fill in missing values.
+
+        Raises:
+            InputError: The parameter `missing` is not valid.
+        """
+        if self.missing not in MISSING:
+            raise InputError(f"missing: expected {' or '.join(map(repr, MISSING))}, got {self.missing!r:.100}")
+        return self.missing == "impute"
 
     def is_ensemble(self, num_rows: int) -> bool:
         """Return whether a table of this many rows is fitted by several members.

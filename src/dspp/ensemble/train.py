@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 
 from dspp.config import TrainConfig
+from dspp.encoding.means import CrossFittedMeans
 from dspp.ensemble.members import Job, Task, Trained, open_desk, train_members
 from dspp.ensemble.stacking import HeldOutRows, Mixing, shrink_spread, stack
 from dspp.fitted import Fitted, Member
@@ -35,6 +37,7 @@ class EnsembleRows:
     fold: Int[np.ndarray, " N"] | None
     held_out: Rows | None = None
     weights: Float[np.ndarray, " N"] | None = None
+    means: CrossFittedMeans | None = None
 
     @property
     def num_folds(self) -> int:
@@ -108,6 +111,7 @@ def train_ensemble(
             rows=data.rows,
             fold=data.fold,
             held_out=data.held_out,
+            means=data.means,
             desk=desk,
             keep=settings.checkpoint is not None,
             features=settings.module,
@@ -131,7 +135,9 @@ def train_ensemble(
 def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
-    return cross_fit(data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.fold, weights=data.weights, seed=seed)
+    X, y = data.rows.x.numpy(), data.rows.y.numpy()[:, 0]
+    member_X = None if data.means is None else partial(data.means.insert, X)
+    return cross_fit(X, y, data.fold, weights=data.weights, seed=seed, member_X=member_X)
 
 
 def _assemble(
@@ -175,14 +181,24 @@ def _assemble(
     index = tuple(torch.from_numpy(part) for part in np.split(order, ends[:-1]))
     parts = tuple(_mix(judge, group, mixing) for group in groups)
     held_out = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
-    models = (_fold_model(judge, group.fold, kept, members, mixing, trees) for group in groups)
+    if data.means is not None and judge.encoder is not None:
+        encoders = [judge.encoder.without_fold(data.means, group.fold) for group in groups]
+    else:
+        encoders = [judge.encoder] * len(groups)
+    models = (
+        _fold_model(replace(judge, encoder=encoder), group.fold, kept, members, mixing, trees)
+        for group, encoder in zip(groups, encoders, strict=True)
+    )
     return Ensemble(fitted, np.sort(rows), held_out, tuple(zip(models, (i.numpy() for i in index), strict=True)))
 
 
 def _fold_model(
     fitted: Fitted, fold: int, kept: list[Trained], members: list[Member], mixing: Mixing, trees: CrossFitted | None
 ) -> Fitted:
-    """Return the model of the members that held out a fold, with trees that did not see it either."""
+    """Return the model of the members that held out a fold, with trees that did not see it either.
+
+    Its encoder must not have seen the targets of the fold.
+    """
     own = [k for k, one in enumerate(kept) if one.task.fold == fold and one.held_out is not None]
     kinds = [members[k].kind for k in own]
     return replace(

@@ -146,7 +146,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
     def predict_dist(self, X: Any) -> Predictive:
         """Return the predictive distribution of each row, a mixture in the units of y."""
         check_is_fitted(self, "fitted_")
-        return self.fitted_.predict(self._table(X, reset=False))
+        return self.fitted_.predict(self._table(X, reset=False), self.settings().impute)
 
     def pred_dist(self, X: Any) -> Predictive:
         """Return `predict_dist(X)`; the name that NGBoost uses."""
@@ -222,7 +222,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def _columns(self, X: Any, **what: Any) -> dict[str, Array]:
         check_is_fitted(self, "fitted_")
-        return self.fitted_.predictions(self._table(X, reset=False), **what)
+        return self.fitted_.predictions(self._table(X, reset=False), impute=self.settings().impute, **what)
 
     def _stack(self, X: Any, columns: dict[str, Array], labels: Sequence[str]) -> Any:
         """Return several numbers per row and output, in the library of X."""
@@ -274,7 +274,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             InputError: X or y is not valid, or y has a different number of outputs than the model.
         """
         check_is_fitted(self, "fitted_")
-        return self.fitted_.evaluate(attach_targets(self._table(X, reset=False), y, every_output=False))
+        table = attach_targets(self._table(X, reset=False), y, every_output=False)
+        return self.fitted_.evaluate(table, self.settings().impute)
 
     # ---------------------------------------------------------------- saving
 

@@ -8,7 +8,7 @@ from dspp.encoding.encoder import TableEncoder, encode, learn, learn_column
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.folds import NEVER, assign_folds
-from dspp.likelihoods import LIKELIHOODS
+from dspp.likelihoods import LIKELIHOODS, Codec
 from dspp.notes import Note
 from dspp.prepare.likelihood import choose_likelihood
 from dspp.prepare.prepared import Prepared, check_scale, standardise_rows, target_place, to_rows
@@ -17,6 +17,7 @@ from dspp.settings import Settings
 from dspp.table.memory import check_no_inf
 from dspp.table.split import split
 from dspp.table.table import MemoryTable
+from dspp.trees import assign_inner
 
 FEWEST_OBSERVED = 2  # training rows of each of several outputs
 
@@ -39,24 +40,32 @@ def prepare_in_memory(
         index = split_rows(settings, len(table), validation is not None, table.targets)
     train, held_out, calibration = (table if len(i) == len(table) else table.take(i) for i in index)
     validation = held_out if validation is None else validation
-    encoder = learn(train, validation, calibration)
+    codec, y, encoder = _learn(kind, train, validation, calibration)
     X = encode(train, encoder)
     likelihood: str | None = None
     chosen: list[Note] = []
     if ensemble and settings.chooses_likelihood and table.targets.shape[1] == 1:
         likelihood, chosen = choose_likelihood(X, train.targets[:, 0], settings.random_state)
-        kind = LIKELIHOODS[likelihood].codec
-    y = kind.real(train.targets, table.target_names, target_place(train))
-    scale_X, codec = Standardizer.fit(X), kind.fit(y)
-    check_scale(codec, table.target_names, table.where)
+        if not (validation.targets > 0.0).all():  # rows that a log-normal could not score
+            likelihood, chosen = None, []
+        elif LIKELIHOODS[likelihood].codec is not kind:
+            codec, y, encoder = _learn(LIKELIHOODS[likelihood].codec, train, validation, calibration)
+            X = encode(train, encoder)
+    scale_X = Standardizer.fit(X)
     fold = None
     if ensemble and len(validation):
         fold = np.repeat([NEVER, 0], [len(table), len(validation)])
     elif ensemble:
         size = settings.size(len(table), codec.scale.mean.size)
         fold = assign_folds(len(table), size.folds, settings.random_state)
+    X, means = scale_X.transform(X), None
+    if encoder is not None and train.arrow is not None:
+        own_fold = np.full(len(train), NEVER) if fold is None else fold[: len(train)]
+        inner = assign_inner(own_fold, settings.random_state)
+        means = encoder.cross_fit_means(train.arrow, y, own_fold, inner, scale_X, train.place)
+        X = X if means is None else means.insert(X)
     return Prepared(
-        train=to_rows(scale_X.transform(X), codec.scale.transform(y)),
+        train=to_rows(X, y),
         calibration=standardise_rows(calibration, encoder, scale_X, codec, model.dtype),
         validation=standardise_rows(validation, encoder, scale_X, codec, model.dtype),
         validation_table=validation,
@@ -75,7 +84,19 @@ def prepare_in_memory(
         ),
         fold=fold,
         likelihood=likelihood,
+        means=None if len(validation) else means,  # all members then hold out the same rows, and read the same means
     )
+
+
+def _learn(
+    kind: type[Codec], train: MemoryTable, *held_out: MemoryTable
+) -> tuple[Codec, Float[np.ndarray, "N T"], TableEncoder | None]:
+    """Learn the codec of the targets and the encoder of the columns; return also the standardised targets."""
+    y = kind.real(train.targets, train.target_names, target_place(train))
+    codec = kind.fit(y)
+    check_scale(codec, train.target_names, train.where)
+    y = codec.scale.transform(y)
+    return codec, y, learn(train, *held_out, y=y)
 
 
 def split_rows(

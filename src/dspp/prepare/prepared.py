@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 
 from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder, encode
+from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import Standardizer, standardise
 from dspp.errors import InputError
 from dspp.likelihoods import Codec
@@ -50,6 +51,8 @@ class Prepared:
         table_rows: How many rows the table has, those without a target included.
         fold: For an ensemble in memory, the fold of each row of `train` and then of `validation`; see `assign_folds`.
         likelihood: The likelihood that was chosen for these targets; None: that of the settings.
+        means: For an ensemble whose members hold out different rows of `train`, the mean targets of levels that each
+            of them reads; those in `train` leave out only a part of the rows with the row itself.
         notes: What the user should know.
         reused: Whether a cache was found and not written.
         close: Called at the end with whether all went well.
@@ -69,6 +72,7 @@ class Prepared:
     notes: tuple[Note, ...]
     fold: Int[np.ndarray, " N"] | None = None
     likelihood: str | None = None
+    means: CrossFittedMeans | None = None
     reused: bool = False
     close: Callable[[bool], None] | None = None
 

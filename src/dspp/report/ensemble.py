@@ -80,24 +80,16 @@ def describe_ensemble(evaluation: Evaluation) -> EnsembleData | None:
 
 def _scores(probe: Probe, kind: str | None) -> dict[str, float]:
     """Return the scores of the rows as predicted by the members of one kind, or by all."""
-    parts, index = [], []
-    for model, where in probe.evaluation.models(probe.rows):
-        alone = model if kind is None else _only(model, kind)
-        if alone is None:
-            return {}
-        with torch.no_grad():
-            parts.append(alone.predict_standardised(probe.X[where]))
-        index.append(torch.from_numpy(where))
-    grouped = parts[0] if len(parts) == 1 else GroupedPredictive(tuple(parts), tuple(index))
+    models = [model if kind is None else _only(model, kind) for model in probe.models]
+    parts, index = zip(*probe.predict(probe.all_rows, models=models), strict=True)
+    grouped = parts[0] if len(parts) == 1 else GroupedPredictive(parts, tuple(map(torch.from_numpy, index)))
     return Comparison(grouped, probe.y.reshape(grouped.mean.shape)).scores(("nll", "rmse", "crps"))
 
 
-def _only(fitted: Fitted, kind: str) -> Fitted | None:
-    """Return the model with the members of one kind alone."""
+def _only(fitted: Fitted, kind: str) -> Fitted:
+    """Return the model with the members of one kind alone, of which each fold has some."""
     pairs = [pair for pair in zip(fitted.members, fitted.weights, strict=True) if pair[0].kind == kind]
     total = sum(weight for _, weight in pairs)
-    if not pairs:
-        return None
     members, weights = zip(*pairs, strict=True)
     return replace(fitted, members=members, weights=tuple(weight / total for weight in weights))
 

@@ -16,6 +16,7 @@ from dspp.estimators.regressor import Regressor
 from dspp.fitted import Evaluation, Fitted, Member
 from dspp.metrics import METRICS
 from dspp.predictive import Predictive
+from dspp.prepare.targets import is_discrete
 from dspp.report.baselines import score_baselines
 from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.effects import measure_effects, measure_groups
@@ -97,6 +98,7 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
         conformal=None if conformal is None else _conformal(conformal, fitted.target_names),
         scores={name: value for name, value in evaluation.scores.items() if _is_shown(name)},
         baselines=score_baselines(evaluation),
+        discrete=is_discrete(observed),
         scored=describe_scored(evaluation),
         relevance=relevance,
         **_columns(evaluation, relevance, targets, shown),
