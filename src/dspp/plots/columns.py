@@ -90,7 +90,9 @@ def coverage_dots(
 
 
 def _name_rows(ax: "Axes", names: Sequence[str], limit: int = 26) -> None:
-    ax.set_yticks(range(len(names)), [shorten(name, limit) for name in names], parse_math=False)  # "US$" is not a formula
+    ax.set_yticks(
+        range(len(names)), [shorten(name, limit) for name in names], parse_math=False
+    )  # "US$" is not a formula
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.grid(visible=False, axis="y")
     if ax.yaxis.label.get_color() == INK:  # in the house style

@@ -76,7 +76,7 @@ def label_axes(
     ax.set_ylabel(y)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(
-            loc=f"lower {legend_side}",
+            loc="lower left" if legend_side == "left" else "lower right",
             bbox_to_anchor=(0.0 if legend_side == "left" else 1.0, 1.0),
             ncols=legend_columns,
             frameon=False,

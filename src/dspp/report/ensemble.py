@@ -118,6 +118,6 @@ def _guard(fitted: Fitted) -> str:
     if fitted.guard is None:
         return ""
     return (
-        f"Every prediction contains {percent(fitted.guard.weight)} of the distribution of all training targets, a guard "
-        "against confident errors."
+        f"Every prediction contains {percent(fitted.guard.weight)} of the distribution of all training targets, a "
+        "guard against confident errors."
     )

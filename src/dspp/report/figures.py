@@ -105,8 +105,7 @@ def crps_by_spread(target: TargetData, key: str) -> Picture:
         "Error by predicted spread",
         f"Rows sorted by predicted spread, in {groups}. Bars that rise to the right show that the model knows when it "
         "is uncertain. Orange dots show the mean score of a calibrated Normal with the predicted spread (half of "
-        "the 68 % interval)."
-        + (" The vertical axis is logarithmic." if log else ""),
+        "the 68 % interval)." + (" The vertical axis is logarithmic." if log else ""),
         partial(plots.crps_by_spread, target.spread, target.crps, log=log),
     )
 

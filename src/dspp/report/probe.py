@@ -156,10 +156,10 @@ def column_names(fitted: Fitted, table: MemoryTable) -> list[str]:
     return list(fitted.feature_names or (f"x{d}" for d in range(fitted.num_inputs)))
 
 
-def _features(fitted: Fitted, table: MemoryTable) -> dict[str, list[int]]:
+def _features(fitted: Fitted, table: MemoryTable) -> dict[str, Rows]:
     """Return, for each column of the user's table, the numbers of its encoded columns."""
     if fitted.encoder is None:
-        return {name: [d] for d, name in enumerate(column_names(fitted, table))}
+        return {name: np.array([d]) for d, name in enumerate(column_names(fitted, table))}
     used = [column for column in fitted.encoder.columns if not isinstance(column, Dropped)]
     ends = np.cumsum([len(column.features) for column in used]).tolist()
-    return {c.name: list(range(end - len(c.features), end)) for c, end in zip(used, ends, strict=True)}
+    return {c.name: np.arange(end - len(c.features), end) for c, end in zip(used, ends, strict=True)}

@@ -132,7 +132,9 @@ def members_table(members: Sequence[MemberData]) -> TextTable:
     for k, member in enumerate(members, start=1):
         last = member.history[-1].train_nll if member.history else math.nan
         name, epochs = kind_name(member.kind), f"{len(member.history):,}"
-        rows.append((f"{k}", name, percent(member.weight), epochs, number_with_spread(last, 0.1), f"{member.seconds:,.1f} s"))
+        rows.append(
+            (f"{k}", name, percent(member.weight), epochs, number_with_spread(last, 0.1), f"{member.seconds:,.1f} s")
+        )
     return TextTable(("member", "reads", "weight", "epochs", "last training NLL", "training time"), rows)
 
 
