@@ -22,7 +22,7 @@ from dspp import plots
 from dspp.errors import InputError, ModelFileError
 from dspp.predictive import NormalMixture
 from dspp.report import ReportData, TargetData, page, render, tables, write_report
-from dspp.report.numbers import SPACE, cell, number, number_with_spread, percent, tidy
+from dspp.report.numbers import SPACE, are_years, cell, number, number_with_spread, percent, tidy
 
 NASTY, EMOJI, DOLLARS = "<script>alert(1)</script>", "🌡️ temp", '$ & $ "#0b66a8" id="x" %'
 SECTIONS = ["scores", "calibration", "accuracy", "rows", "surprises", "inside", "made"]
@@ -295,14 +295,20 @@ def test_other_texts_are_for_people() -> None:
     assert number_with_spread(-1.53, 0.27) == "−1.530"
     assert number_with_spread(5.0, 0.0) == "5"
     assert percent(0.9077) == f"90.8{SPACE}%"
-    assert [cell(v) for v in (2024, 2024.0, np.float32(0.5), "x" * 99, None, float("nan"))] == [
-        "2024",
-        "2024",
+    assert [cell(v) for v in (3912, -3912.0, True, np.float32(0.5), "x" * 99, None, float("nan"))] == [
+        "3,912",
+        "−3,912",
+        "True",
         "0.5",
         "x" * 59 + "…",
         "–",
         "–",
     ]
+    assert cell(2024, commas=False) == "2024"
+    assert are_years([2024, 1999.0, np.int64(1812)])
+    assert not are_years([2024, 12.0])
+    assert not are_years([2024, 2001.5])
+    assert not are_years(["2024"])
     assert tidy("90 % of 3") == f"90{SPACE}% of 3"
 
 

@@ -33,6 +33,14 @@ def score_baselines(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     return found
 
 
+def missing_baselines(evaluation: Evaluation) -> list[str]:
+    """Return a note on boosted trees that cannot be compared."""
+    fitted = evaluation.fitted
+    if fitted.trees is None or isinstance(fitted.codec, Standardised):
+        return []
+    return [f"boosted trees alone are not scored: they predict the logarithm of {fitted.target_names[0]}"]
+
+
 def _predict_trees(evaluation: Evaluation) -> Float[np.ndarray, " N"] | None:
     """Return what the trees that some members read predict for each row; None without such trees."""
     if evaluation.fitted.trees is None:

@@ -74,7 +74,10 @@ def describe_ensemble(evaluation: Evaluation) -> EnsembleData | None:
     counts = {kind: sum(member.kind == kind for member in fitted.members) for kind in ranked}
     kinds = [KindData(kind_name(kind), counts[kind], shares[kind], _scores(probe, kind)) for kind in ranked]
     whole = KindData("all members", len(fitted.members), 1.0, _scores(probe, None))
-    said = [_winner(kinds), _spread(fitted.spread), _guard(fitted)]
+    learned = (
+        "Weights, spread and guard were learned from the same out-of-fold predictions." if evaluation.parts else ""
+    )
+    said = [_winner(kinds), _spread(fitted.spread), _guard(fitted), learned]
     return EnsembleData([*kinds, whole] if len(kinds) > 1 else [whole], [one for one in said if one], len(rows))
 
 

@@ -17,7 +17,7 @@ from dspp.fitted import Evaluation, Fitted, Member
 from dspp.metrics import METRICS
 from dspp.predictive import Predictive
 from dspp.prepare.targets import is_discrete
-from dspp.report.baselines import score_baselines
+from dspp.report.baselines import missing_baselines, score_baselines
 from dspp.report.columns import describe_columns
 from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.ensemble import describe_ensemble, describe_scored
@@ -104,7 +104,7 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
         row_labels=[_label(labels[i]) for i in shown],
         encoding=[] if fitted.encoder is None else fitted.encoder.describe(),
         versions=fitted.versions,
-        notes=[*map(str, fitted.notes), *note],
+        notes=[*map(str, fitted.notes), *note, *missing_baselines(evaluation)],
         **(_only_member(members[0], fitted.num_rows) if len(members) == 1 else {"members": _members(fitted)}),
     )
 
