@@ -246,7 +246,8 @@ def test_the_report_shows_each_member(joined):
     assert data.title == "Mixture of 2 models of y"
     page = Outline(render(data))
     figures = [attributes.get("id") for attributes in page.all("figure")]
-    assert {"training-0", "training-1", "relevance"} <= set(figures)
+    assert {"members", "importance"} <= set(figures)
+    assert not {"training", "relevance"} & set(figures)
     assert len(figures) == len(set(figures))
     text = " ".join(page.texts)
     for k, share in enumerate(SHARES, start=1):

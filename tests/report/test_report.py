@@ -22,7 +22,7 @@ from dspp import plots
 from dspp.errors import InputError, ModelFileError
 from dspp.predictive import NormalMixture
 from dspp.report import ReportData, TargetData, page, render, tables, write_report
-from dspp.report.numbers import THIN, cell, number, number_with_spread, percent, tidy
+from dspp.report.numbers import SPACE, are_years, cell, number, number_with_spread, percent, tidy
 
 NASTY, EMOJI, DOLLARS = "<script>alert(1)</script>", "🌡️ temp", '$ & $ "#0b66a8" id="x" %'
 SECTIONS = ["scores", "calibration", "accuracy", "rows", "surprises", "inside", "made"]
@@ -216,7 +216,7 @@ def test_scores_are_explained_in_order_and_unknown_ones_shown_as_they_are() -> N
     assert [(card.name, card.value) for card in cards] == [
         ("NLL", "−1.303"),
         ("RMSE", "1"),
-        ("90 % coverage", f"90.8{THIN}%"),
+        ("90 % coverage", f"90.8{SPACE}%"),
         ("90 % width", "12,346"),
         ("mystery", "3"),
     ]
@@ -277,11 +277,11 @@ def test_of_many_inputs_the_most_relevant_are_shown_in_their_own_order() -> None
         (999.96, "1,000"),
         (12345.6, "12,346"),
         (1e-4, "0.0001"),
-        (1.5e-7, f"1.5{THIN}×{THIN}10⁻⁷"),
-        (-2.34567e9, f"−2.346{THIN}×{THIN}10⁹"),
-        (9_999_999.9, f"1{THIN}×{THIN}10⁷"),
-        (5e-324, f"4.941{THIN}×{THIN}10⁻³²⁴"),
-        (1.7976931348623157e308, f"1.798{THIN}×{THIN}10³⁰⁸"),
+        (1.5e-7, f"1.5{SPACE}×{SPACE}10⁻⁷"),
+        (-2.34567e9, f"−2.346{SPACE}×{SPACE}10⁹"),
+        (9_999_999.9, f"1{SPACE}×{SPACE}10⁷"),
+        (5e-324, f"4.941{SPACE}×{SPACE}10⁻³²⁴"),
+        (1.7976931348623157e308, f"1.798{SPACE}×{SPACE}10³⁰⁸"),
         (float("nan"), "–"),
         (float("-inf"), "−∞"),
     ],
@@ -294,16 +294,22 @@ def test_other_texts_are_for_people() -> None:
     assert number_with_spread(101325.24, 0.3) == "101,325.240"
     assert number_with_spread(-1.53, 0.27) == "−1.530"
     assert number_with_spread(5.0, 0.0) == "5"
-    assert percent(0.9077) == f"90.8{THIN}%"
-    assert [cell(v) for v in (2024, 2024.0, np.float32(0.5), "x" * 99, None, float("nan"))] == [
-        "2024",
-        "2024",
+    assert percent(0.9077) == f"90.8{SPACE}%"
+    assert [cell(v) for v in (3912, -3912.0, True, np.float32(0.5), "x" * 99, None, float("nan"))] == [
+        "3,912",
+        "−3,912",
+        "True",
         "0.5",
         "x" * 59 + "…",
         "–",
         "–",
     ]
-    assert tidy("90 % of 3") == f"90{THIN}% of 3"
+    assert cell(2024, commas=False) == "2024"
+    assert are_years([2024, 1999.0, np.int64(1812)])
+    assert not are_years([2024, 12.0])
+    assert not are_years([2024, 2001.5])
+    assert not are_years(["2024"])
+    assert tidy("90 % of 3") == f"90{SPACE}% of 3"
 
 
 def test_the_weights_of_a_grid_are_summed_over_the_other_layers() -> None:

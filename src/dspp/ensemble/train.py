@@ -196,29 +196,32 @@ def _assemble(
     index = tuple(torch.from_numpy(part) for part in np.split(order, ends[:-1]))
     parts = tuple(_mix(judge, group, mixing) for group in groups)
     held_out = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
-    models = (_fold_model(_without_fold(judge, data, g.fold), g.fold, kept, members, mixing, trees) for g in groups)
+    models = (_fold_model(judge, group.fold, data, kept, members, mixing, trees) for group in groups)
     return Ensemble(fitted, np.sort(rows), held_out, tuple(zip(models, (i.numpy() for i in index), strict=True)))
 
 
 def _fold_model(
-    fitted: Fitted, fold: int, kept: list[Trained], members: list[Member], mixing: Mixing, trees: CrossFitted | None
+    fitted: Fitted,
+    fold: int,
+    data: EnsembleRows,
+    kept: list[Trained],
+    members: list[Member],
+    mixing: Mixing,
+    trees: CrossFitted | None,
 ) -> Fitted:
-    """Return the model of the members that held out a fold, with trees that did not see it either."""
+    """Return the model of the members that held out a fold, whose encoder and trees did not see it either."""
+    encoder = fitted.encoder
+    if encoder is not None and data.means is not None and data.fold is not None:
+        encoder = encoder.with_means(data.means.by_level(data.fold == fold))
     own = [k for k, one in enumerate(kept) if one.task.fold == fold and one.held_out is not None]
     kinds = [members[k].kind for k in own]
     return replace(
         fitted,
+        encoder=encoder,
         members=tuple(members[k] for k in own),
         weights=tuple(mixing.weights[kind] / kinds.count(kind) for kind in kinds),
         trees=trees.without_fold[fold] if trees is not None and "trees" in kinds else None,
     )
-
-
-def _without_fold(fitted: Fitted, data: EnsembleRows, fold: int) -> Fitted:
-    """Return the model with an encoder whose mean targets of levels did not see a fold."""
-    if data.means is None or data.fold is None or fitted.encoder is None:
-        return fitted
-    return replace(fitted, encoder=fitted.encoder.with_means(data.means.by_level(data.fold == fold)))
 
 
 def _training_notes(trained: list[Trained]) -> list[Note]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -175,7 +175,7 @@ def predicted_observed(
     y: Array,
     *,
     ax: "Axes | None" = None,
-    limits: tuple[float, float] | None = None,
+    limits: tuple[tuple[float, float], tuple[float, float]] | None = None,
     log: bool = False,
 ) -> "Axes":
     """Draw observed against predicted values with intervals; rows outside their interval are highlighted.
@@ -186,7 +186,7 @@ def predicted_observed(
         upper: The upper end of its interval.
         y: The observed values.
         ax: Where to draw; None for a new Figure.
-        limits: The ends of both axes; None for those of the data.
+        limits: The ends of the horizontal and the vertical axis; None for those of the data.
         log: Whether both axes are logarithmic; values that are not positive are then left out.
     """
     at = check_column(mean, "mean")
@@ -195,14 +195,16 @@ def predicted_observed(
     # One path with gaps: the bars blend evenly, and a page with thousands of them stays small.
     gaps = np.full_like(at, np.nan)
     ax.plot(np.repeat(at, 3), np.stack([low, high, gaps], axis=1).ravel(), color=MUTED, alpha=0.3, linewidth=0.8)
+    dashes: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 2))}
     if limits is None:
-        ax.axline((at.mean(), at.mean()), slope=1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
+        ax.axline((at.mean(), at.mean()), slope=1.0, **dashes)
     else:
-        ax.plot(limits, limits, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
+        diagonal = min(map(min, limits)), max(map(max, limits))
+        ax.plot(diagonal, diagonal, **dashes)
     ax.plot(at[~outside], observed[~outside], color=MAIN, alpha=0.6, label="inside its interval", **dots())
     ax.plot(at[outside], observed[outside], color=CONTRAST, alpha=0.9, label="outside", **dots())
     if limits is not None:
-        ax.set(xlim=limits, ylim=limits)
+        ax.set(xlim=limits[0], ylim=limits[1])
     log_axes(ax, x=log, y=log)
     return label_axes(ax, "predicted", "observed")
 

@@ -63,7 +63,9 @@ def log_axes(ax: "Axes", x: bool = False, y: bool = False) -> None:
         scale("log")
         low, high = axis.get_view_interval()
         decades = math.log10(high / low) if 0 < low < high else 1.0
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0,)))
+        axis.set_major_locator(
+            LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2 else (1.0, 3.0) if decades < 4 else (1.0,))
+        )
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
         axis.set_minor_formatter(NullFormatter())
 
@@ -76,7 +78,7 @@ def label_axes(
     ax.set_ylabel(y)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(
-            loc=f"lower {legend_side}",
+            loc="lower left" if legend_side == "left" else "lower right",
             bbox_to_anchor=(0.0 if legend_side == "left" else 1.0, 1.0),
             ncols=legend_columns,
             frameon=False,

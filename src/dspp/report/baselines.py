@@ -33,14 +33,21 @@ def score_baselines(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     return found
 
 
+def missing_baselines(evaluation: Evaluation) -> list[str]:
+    """Return a note on boosted trees that cannot be compared."""
+    fitted = evaluation.fitted
+    if fitted.trees is None or isinstance(fitted.codec, Standardised):
+        return []
+    return [f"boosted trees alone are not scored: they predict the logarithm of {fitted.target_names[0]}"]
+
+
 def _predict_trees(evaluation: Evaluation) -> Float[np.ndarray, " N"] | None:
     """Return what the trees that some members read predict for each row; None without such trees."""
-    rows = np.arange(len(evaluation.table))
-    models, scale = evaluation.models(rows), evaluation.fitted.codec.scale
-    if any(model.trees is None for model, _ in models):
+    if evaluation.fitted.trees is None:
         return None
-    X, mean = Probe(evaluation, rows).X, np.empty(len(rows))
-    for model, index in models:
+    rows, scale = np.arange(len(evaluation.table)), evaluation.fitted.codec.scale
+    probe, mean = Probe(evaluation, rows), np.empty(len(rows))
+    for k, model in enumerate(probe.models):
         assert model.trees is not None
-        mean[index] = model.trees.predict(X[index])
+        mean[probe.owner == k] = model.trees.predict(probe.X[k][probe.owner == k])
     return np.asarray(scale.mean[0] + scale.scale[0] * mean)

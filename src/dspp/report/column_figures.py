@@ -54,7 +54,7 @@ def effects(found: Sequence[Effect], key: str) -> Picture:
     return Picture(
         name,
         "Effect of the most important columns" if len(found) > 1 else f"Effect of {found[0].column}",
-        f"What is predicted for {rows:,} rows if all of them have the same value of a column: the median (line or dot), "
+        f"What is predicted for {rows:,} rows if all have the same value of a column: the median (line or dot), "
         "the 50 % interval (dark) and the 90 % interval (light), each the median over the rows. Values of columns that "
         "go together in the data may not occur in these combinations.",
         panels,
@@ -71,9 +71,9 @@ def _draw_effect(one: Effect) -> "Axes":
     if one.at.dtype.kind == "M":
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-        locator = AutoDateLocator(maxticks=5)
+        locator = AutoDateLocator(maxticks=5)  # type: ignore[no-untyped-call]
         ax.xaxis.set_major_locator(locator)
-        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     elif are_years(one.at):
         ax.xaxis.set_major_formatter("{x:.0f}")
     return make_small(ax)
@@ -106,4 +106,5 @@ def describe_groups(found: Sequence[Group]) -> str:
         f"{g.column}: {g.label} ({100 * g.coverage:.1f} % of {g.num_rows:,} rows, intervals {g.off})" for g in blamed
     )
     differ = "differs" if len(blamed) == 1 else "differ"
-    return f"{len(blamed)} of the {len(found)} groups {differ} from 90 % by more than chance explains, shown in orange: {each}."
+    groups = f"{len(blamed)} of the {len(found)} groups {differ} from 90 %"
+    return f"{groups} by more than chance explains, shown in orange: {each}."

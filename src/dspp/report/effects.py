@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
@@ -14,6 +15,7 @@ from dspp.report.probe import Probe, Values
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of an effect
 MOST_ROWS, FEWEST_ROWS = 200, 50  # over which an effect is averaged
+MOST_DONORS = 1_000  # rows whose values are tried
 MOST_POINTS, MOST_LEVELS = 20, 10  # of numbers, of texts
 WORK = 2.5e5  # components of all rows and points of a column, about half a second
 INNER = 0.025, 0.975  # quantiles of a column between which its effect is shown
@@ -46,25 +48,25 @@ def measure_effects(
 ) -> list[Effect]:
     """Return the effect of each column on each output; columns of a single value have none."""
     total = len(evaluation.table)
-    rows = np.sort(np.random.default_rng(seed).permutation(total)[: max(1_000, MOST_ROWS)])
-    donors = Probe(evaluation, rows)
-    affordable = int(WORK / (MOST_POINTS * donors.components))
-    count = min(len(rows), MOST_ROWS, max(affordable, FEWEST_ROWS))
-    kept = np.unique(np.linspace(0, len(rows) - 1, count).round().astype(np.int64))
+    probe = Probe(evaluation, np.sort(np.random.default_rng(seed).permutation(total)[:MOST_DONORS]))
+    affordable = int(WORK / (MOST_POINTS * probe.components))
+    count = min(len(probe.rows), MOST_ROWS, max(affordable, FEWEST_ROWS))
+    kept = np.linspace(0, len(probe.rows) - 1, count).round().astype(np.int64)
+    levels = torch.tensor(LEVELS, dtype=torch.float64)
     effects = []
     for column in columns:
-        points = _points(donors.values(column))
+        values = probe.values(column)
+        points = _points(values)
         if len(points) < 2:
             continue
-        changed = np.repeat(donors.X[kept][None], len(points), axis=0)  # (points, n, D)
-        where = donors.features[column]
-        changed[:, :, where] = donors.X[np.ix_(points, where)][:, None]
-        probe = donors.take(np.tile(kept, len(points)))
-        at = donors.values(column).array[points]
+        groups = probe.predict(np.tile(kept, len(points)), column, np.repeat(points, len(kept)))
         for output in outputs:
-            found = probe.quantiles(changed.reshape(-1, changed.shape[-1]), LEVELS, output)
+            found = np.empty((len(LEVELS), len(points) * len(kept)))
+            for predictive, index in groups:
+                found[:, index] = predictive.outputs()[output].quantile(levels).cpu().numpy()
             middle = np.median(found.reshape(len(LEVELS), len(points), len(kept)), axis=2)
-            effects.append(Effect(column, evaluation.fitted.target_names[output], at, middle, len(kept)))
+            name = evaluation.fitted.target_names[output]
+            effects.append(Effect(column, name, values.array[points], middle, len(kept)))
     return effects
 
 

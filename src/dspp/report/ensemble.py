@@ -74,30 +74,25 @@ def describe_ensemble(evaluation: Evaluation) -> EnsembleData | None:
     counts = {kind: sum(member.kind == kind for member in fitted.members) for kind in ranked}
     kinds = [KindData(kind_name(kind), counts[kind], shares[kind], _scores(probe, kind)) for kind in ranked]
     whole = KindData("all members", len(fitted.members), 1.0, _scores(probe, None))
-    said = [_winner(kinds), _spread(fitted.spread), _guard(fitted)]
+    learned = (
+        "Weights, spread and guard were learned from the same out-of-fold predictions." if evaluation.parts else ""
+    )
+    said = [_winner(kinds), _spread(fitted.spread), _guard(fitted), learned]
     return EnsembleData([*kinds, whole] if len(kinds) > 1 else [whole], [one for one in said if one], len(rows))
 
 
 def _scores(probe: Probe, kind: str | None) -> dict[str, float]:
     """Return the scores of the rows as predicted by the members of one kind, or by all."""
-    parts, index = [], []
-    for model, where in probe.evaluation.models(probe.rows):
-        alone = model if kind is None else _only(model, kind)
-        if alone is None:
-            return {}
-        with torch.no_grad():
-            parts.append(alone.predict_standardised(probe.X[where]))
-        index.append(torch.from_numpy(where))
-    grouped = parts[0] if len(parts) == 1 else GroupedPredictive(tuple(parts), tuple(index))
+    models = [model if kind is None else _only(model, kind) for model in probe.models]
+    parts, index = zip(*probe.predict(probe.all_rows, models=models), strict=True)
+    grouped = parts[0] if len(parts) == 1 else GroupedPredictive(parts, tuple(map(torch.from_numpy, index)))
     return Comparison(grouped, probe.y.reshape(grouped.mean.shape)).scores(("nll", "rmse", "crps"))
 
 
-def _only(fitted: Fitted, kind: str) -> Fitted | None:
-    """Return the model with the members of one kind alone."""
+def _only(fitted: Fitted, kind: str) -> Fitted:
+    """Return the model with the members of one kind alone, of which each fold has some."""
     pairs = [pair for pair in zip(fitted.members, fitted.weights, strict=True) if pair[0].kind == kind]
     total = sum(weight for _, weight in pairs)
-    if not pairs:
-        return None
     members, weights = zip(*pairs, strict=True)
     return replace(fitted, members=members, weights=tuple(weight / total for weight in weights))
 
@@ -126,6 +121,6 @@ def _guard(fitted: Fitted) -> str:
     if fitted.guard is None:
         return ""
     return (
-        f"Every prediction contains {percent(fitted.guard.weight)} of the distribution of all training targets, a guard "
-        "against confident errors."
+        f"Every prediction contains {percent(fitted.guard.weight)} of the distribution of all training targets, a "
+        "guard against confident errors."
     )

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from dspp import plots
-from dspp.report.axes import choose_axis
+from dspp.report.axes import choose_axes
 from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.ensemble import kind_name
 from dspp.report.numbers import number
@@ -78,7 +78,7 @@ def predicted_observed(target: TargetData, key: str, num_outputs: int) -> Pictur
     shown = _space_evenly(len(target.y), max(MIN_DOTS, MAX_DOTS // num_outputs))
     some = target.mixture.rows(shown.tolist())
     ends = some.quantile(torch.tensor([0.05, 0.95], dtype=torch.float64)).cpu().numpy()
-    axis = choose_axis(target.y[shown], target.mean[shown])
+    axes = choose_axes(target.mean[shown], target.y[shown])
     of = (
         f" The figure shows {len(shown):,} of {len(target.y):,} rows, evenly spaced."
         if len(shown) < len(target.y)
@@ -89,9 +89,9 @@ def predicted_observed(target: TargetData, key: str, num_outputs: int) -> Pictur
         "Predicted and observed",
         "Each dot is a row, with its predicted mean on the horizontal axis, its observed value on the vertical axis "
         "and its 90 % interval as a grey bar. Dots near the dashed diagonal were predicted well. Orange dots lie "
-        f"outside their interval, as one in ten should.{of}{axis.note}",
+        f"outside their interval, as one in ten should.{of}{axes.note}",
         lambda: plots.predicted_observed(
-            target.mean[shown], ends[0], ends[1], target.y[shown], limits=axis.limits, log=axis.log
+            target.mean[shown], ends[0], ends[1], target.y[shown], limits=axes.limits, log=axes.log
         ),
     )
 
@@ -135,10 +135,10 @@ def densities(target: TargetData, data: ReportData, key: str) -> Picture:
 
 def _density_limits(target: TargetData, row: int) -> tuple[float, float]:
     """Return where to draw a density: twice its 95 % interval, or more if the observed value is not far away."""
-    inner = torch.tensor([0.025, 0.975], dtype=torch.float64)
-    low, high = target.mixture.rows([row]).quantile(inner).flatten().tolist()
+    levels = torch.tensor([1e-9, 0.025, 0.975], dtype=torch.float64)
+    lowest, low, high = target.mixture.rows([row]).quantile(levels).flatten().tolist()
     width, y = high - low, float(target.y[row])
-    ends = [low - 0.5 * width, high + 0.5 * width]
+    ends = [max(low - 0.5 * width, lowest), high + 0.5 * width]
     if low - 2.0 * width <= y <= high + 2.0 * width:
         ends += [y - 0.05 * width, y + 0.05 * width]
     return min(ends), max(ends)

@@ -62,23 +62,22 @@ def permutation_importance(
         return None
     generator = np.random.default_rng(seed)
     order = generator.permutation(total)
-    probe = Probe(evaluation, np.sort(order[: min(total, MOST_ROWS)]))
+    probe = Probe(evaluation, np.sort(order[:MOST_ROWS]))
     names = _select_columns(probe, relevance)
     affordable = int(WORK / (max(len(names), 1) * REPEATS * probe.components**2))
-    if affordable < len(probe.rows):
-        probe = probe.take(np.sort(generator.permutation(len(probe.rows))[: max(affordable, FEWEST_ROWS)]))
+    at = generator.permutation(len(probe.rows))[: max(affordable, FEWEST_ROWS)]
     scale = _target_scale(probe.y) if probe.y.shape[1] > 1 else 1.0
-    before = _mean_score(probe.crps(probe.X), scale)
-    shuffles = [_shuffle(len(probe.rows), generator) for _ in range(REPEATS)]  # the same for all columns
+    before = _mean_score(probe.crps(at), scale)
+    shuffles = [at[_shuffle(len(at), generator)] for _ in range(REPEATS)]  # the same for all columns
     increase = np.array(
-        [[_mean_score(probe.crps(probe.change(name, s)), scale) - before for s in shuffles] for name in names]
+        [[_mean_score(probe.crps(at, name, donors), scale) - before for donors in shuffles] for name in names]
     ).reshape(len(names), REPEATS)
     rank = np.argsort(-increase.mean(axis=1), kind="stable")
     return Importance(
         [names[k] for k in rank],
         increase[rank],
         before,
-        len(probe.rows),
+        len(at),
         left_out=len(probe.features) - len(names),
         scaled=probe.y.shape[1] > 1,
     )
@@ -89,7 +88,7 @@ def _select_columns(probe: Probe, relevance: Sequence[tuple[str, float]]) -> lis
     names = list(probe.features)
     if len(names) <= MOST_COLUMNS:
         return names
-    values = np.array([value for _, value in relevance]) if relevance else np.zeros(probe.X.shape[1])
+    values = np.array([value for _, value in relevance]) if relevance else np.zeros(probe.X[0].shape[1])
     largest = sorted(names, key=lambda name: -values[probe.features[name]].max())[:MOST_COLUMNS]
     return [name for name in names if name in set(largest)]
 

@@ -16,17 +16,15 @@ from dspp.estimators.regressor import Regressor
 from dspp.fitted import Evaluation, Fitted, Member
 from dspp.metrics import METRICS
 from dspp.predictive import Predictive
-from dspp.report.baselines import score_baselines
+from dspp.prepare.targets import is_discrete
+from dspp.report.baselines import missing_baselines, score_baselines
+from dspp.report.columns import describe_columns
 from dspp.report.data import MemberData, ReportData, TargetData
-from dspp.report.effects import measure_effects, measure_groups
 from dspp.report.ensemble import describe_ensemble, describe_scored
-from dspp.report.importance import permutation_importance
 from dspp.report.page import write_report
-from dspp.report.probe import Values, column_values
 from dspp.table.table import MemoryTable
 
 MOST_ROWS = 20_000  # in figures; scores use all rows
-TOP_COLUMNS, TOP_OUTPUTS = 3, 2  # of which effects are shown
 
 
 def write_model_report(
@@ -97,15 +95,16 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
         conformal=None if conformal is None else _conformal(conformal, fitted.target_names),
         scores={name: value for name, value in evaluation.scores.items() if _is_shown(name)},
         baselines=score_baselines(evaluation),
+        discrete=is_discrete(observed),
         scored=describe_scored(evaluation),
         relevance=relevance,
-        **_columns(evaluation, relevance, targets, shown),
+        **describe_columns(evaluation, relevance, targets, shown),
         ensemble=describe_ensemble(evaluation),
         rows=_inputs(fitted, evaluation.table, shown),
         row_labels=[_label(labels[i]) for i in shown],
         encoding=[] if fitted.encoder is None else fitted.encoder.describe(),
         versions=fitted.versions,
-        notes=[*map(str, fitted.notes), *note],
+        notes=[*map(str, fitted.notes), *note, *missing_baselines(evaluation)],
         **(_only_member(members[0], fitted.num_rows) if len(members) == 1 else {"members": _members(fitted)}),
     )
 
@@ -120,25 +119,6 @@ def _subject(evaluation: Evaluation, rows: str) -> str:
 
 def _label(label: object) -> str:
     return f"{label:,}" if isinstance(label, int | np.integer) else str(label)
-
-
-def _columns(
-    evaluation: Evaluation, relevance: Sequence[tuple[str, float]], targets: Sequence[TargetData], shown: np.ndarray
-) -> dict[str, Any]:
-    """Return importance and effects of columns, and the coverage in groups of rows."""
-    fitted, importance = evaluation.fitted, permutation_importance(evaluation, relevance)
-    if importance is None:
-        return {}
-    first = importance.matter[:TOP_COLUMNS]
-    outputs = [fitted.target_names.index(target.name) for target in targets[:TOP_OUTPUTS]]
-    table = evaluation.table.take(shown)
-    values = [(name, column_values(fitted, table, name)) for name in first]
-    groups = {}
-    for target in targets:
-        rows = slice(None) if target.rows is None else target.rows
-        own = [(name, Values(one.kind, one.array[rows])) for name, one in values]
-        groups[target.name] = measure_groups(own, target.pit)
-    return {"importance": importance, "effects": measure_effects(evaluation, first, outputs), "groups": groups}
 
 
 def _is_shown(score: str) -> bool:

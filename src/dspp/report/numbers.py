@@ -44,9 +44,10 @@ def cell(value: object, limit: int = 60, commas: bool = True) -> str:
         commas: Whether to put commas between thousands; not in years.
     """
     if isinstance(value, float | np.floating) and not float(value).is_integer():
-        return number(float(value))
-    whole = isinstance(value, float | int | np.number) and not isinstance(value, bool)
-    text = f"{int(value):{',' if commas else ''}d}".replace("-", "−") if whole else str(value)  # type: ignore[arg-type]
+        return number(float(value))  # NaN and infinite numbers, too
+    if isinstance(value, float | int | np.floating | np.integer) and not isinstance(value, bool):
+        return f"{int(value):{',' if commas else ''}d}".replace("-", "−")
+    text = str(value)
     if value is None or text in ("", "NaT", "<NA>"):
         return "–"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
@@ -54,7 +55,8 @@ def cell(value: object, limit: int = 60, commas: bool = True) -> str:
 
 def are_years(values: Iterable[object]) -> bool:
     """Return whether all values are whole numbers that look like years."""
-    return all(isinstance(v, int | float | np.number) and v == v // 1 and 1500 <= v < 2200 for v in values)
+    kinds = int | float | np.integer | np.floating
+    return all(isinstance(v, kinds) and float(v).is_integer() and 1500 <= v < 2200 for v in values)
 
 
 def tidy(text: str) -> str:

@@ -43,10 +43,19 @@ class Values:
 
 
 class Probe:
-    """Encoded and scaled rows of an evaluation, each predicted only by models that did not see it.
+    """Rows of an evaluation, encoded as each model reads them, and predicted only by models that did not see them.
 
     Encoding works row by row and column by column, so to give a row another value of a column is to give it the encoded
     value of a row that has it.
+
+    Attributes:
+        rows: The numbers of the rows in the table of the evaluation.
+        table: The rows.
+        y: Their targets.
+        models: The models; all but one for rows held out in turn.
+        owner: The number of the model that predicts each row.
+        X: All rows, encoded and scaled as each model reads them; models of the same encoder share them.
+        features: For each column of the user's table, the numbers of its encoded columns.
 
     Args:
         evaluation: The evaluation.
@@ -54,59 +63,67 @@ class Probe:
     """
 
     def __init__(self, evaluation: Evaluation, rows: Rows) -> None:
-        self.evaluation, self.rows = evaluation, rows
-        self.table = evaluation.table.take(rows)
-        fitted = evaluation.fitted
-        table = self.table
-        if fitted.encoder is None and table.arrow is not None:
-            table = table.select(name for name in table.names if name not in fitted.target_names)
-        self.X: Matrix = np.empty((len(table), fitted.num_inputs))
-        for model, index in evaluation.models(rows):  # their encoders may differ in the mean targets of levels
-            self.X[index] = fitted.scale_X.transform(encode(table.take(index), model.encoder))
+        self.fitted, self.rows, self.table = evaluation.fitted, rows, evaluation.table.take(rows)
         self.y: Float[np.ndarray, "n T"] = self.table.targets
-        self.features = _features(fitted, table)
+        table = self.table
+        if self.fitted.encoder is None and table.arrow is not None:
+            table = table.select(name for name in table.names if name not in self.fitted.target_names)
+        self.models, self.owner, self.X = list[Fitted](), np.zeros(len(rows), np.int64), list[Matrix]()
+        known: dict[int, Matrix] = {}
+        for k, (model, index) in enumerate(evaluation.models(rows)):
+            key = id(model.encoder)
+            if key not in known:
+                known[key] = model.scale_X.transform(encode(table, model.encoder, impute=True))
+            self.models.append(model)
+            self.owner[index] = k
+            self.X.append(known[key])
+        self.features = _features(self.fitted, table)
 
-    def take(self, positions: Rows) -> "Probe":
-        """Return some of the rows."""
-        return Probe(self.evaluation, self.rows[positions])
+    @property
+    def all_rows(self) -> Rows:
+        """The positions of all rows."""
+        return np.arange(len(self.rows))
 
     @cached_property
     def components(self) -> int:
-        """S, the largest number of components with which a row is predicted: the cost of a prediction."""
-        models = self.evaluation.models(self.rows[:1])
-        return max(len(model.predict_standardised(self.X[:1]).outputs()[0].weights) for model, _ in models)
+        """S, the number of components with which a row is predicted: the cost of a prediction."""
+        return len(self.models[0].predict_standardised(self.X[0][:1]).outputs()[0].weights)
 
-    def change(self, column: str, donors: Rows) -> Matrix:
-        """Return the rows with the values that other rows, one per row, have in a column."""
-        changed = self.X.copy()
-        changed[:, self.features[column]] = self.X[np.ix_(donors, self.features[column])]
-        return changed
+    def predict(
+        self, at: Rows, column: str | None = None, donors: Rows | None = None, models: Sequence[Fitted] | None = None
+    ) -> list[tuple[Predictive, Rows]]:
+        """Return predictions in groups, each with the positions of its rows in `at`.
 
-    def predict(self, X: Matrix) -> list[tuple[Predictive, Rows]]:
-        """Return the predictions for changed rows in groups, each with the positions of its rows."""
-        with torch.no_grad():
-            models = self.evaluation.models(self.rows)
-            return [(model.predict_standardised(X[index]), index) for model, index in models]
+        Args:
+            at: The positions of the rows to predict, any number of times.
+            column: A column of the user's table to change.
+            donors: For each row, the position of a row whose value it gets.
+            models: Used instead of `self.models`.
+        """
+        found = []
+        for k, model in enumerate(self.models if models is None else models):
+            index = np.flatnonzero(self.owner[at] == k)
+            if not len(index):
+                continue
+            X = self.X[k][at[index]]
+            if column is not None and donors is not None:
+                where = self.features[column]
+                X[:, where] = self.X[k][np.ix_(donors[index], where)]
+            with torch.no_grad():
+                found.append((model.predict_standardised(X), index))
+        return found
 
-    def crps(self, X: Matrix) -> Float[np.ndarray, "n T"]:
-        """Return the CRPS of changed rows against their observed values; NaN if not observed."""
-        scores = np.empty_like(self.y)
-        for predictive, index in self.predict(X):
-            y = torch.from_numpy(self.y[index].reshape(predictive.mean.shape))
+    def crps(self, at: Rows, column: str | None = None, donors: Rows | None = None) -> Float[np.ndarray, "n T"]:
+        """Return the CRPS of rows against their observed values, NaN if not observed; arguments as in `predict`."""
+        scores, targets = np.empty((len(at), self.y.shape[1])), self.y[at]
+        for predictive, index in self.predict(at, column, donors):
+            y = torch.from_numpy(targets[index].reshape(predictive.mean.shape))
             scores[index] = predictive.crps(y).cpu().double().numpy().reshape(len(index), -1)
         return scores
 
-    def quantiles(self, X: Matrix, levels: Sequence[float], output: int) -> Float[np.ndarray, "K n"]:
-        """Return quantiles of an output of changed rows."""
-        found = np.empty((len(levels), len(X)))
-        for predictive, index in self.predict(X):
-            one = predictive.outputs()[output]
-            found[:, index] = one.quantile(torch.tensor(levels, dtype=torch.float64)).cpu().numpy()
-        return found
-
     def values(self, column: str) -> Values:
         """Return the values of a column as the user gave them."""
-        return column_values(self.evaluation.fitted, self.table, column)
+        return column_values(self.fitted, self.table, column)
 
 
 def column_values(fitted: Fitted, table: MemoryTable, column: str) -> Values:
@@ -139,10 +156,10 @@ def column_names(fitted: Fitted, table: MemoryTable) -> list[str]:
     return list(fitted.feature_names or (f"x{d}" for d in range(fitted.num_inputs)))
 
 
-def _features(fitted: Fitted, table: MemoryTable) -> dict[str, list[int]]:
+def _features(fitted: Fitted, table: MemoryTable) -> dict[str, Rows]:
     """Return, for each column of the user's table, the numbers of its encoded columns."""
     if fitted.encoder is None:
-        return {name: [d] for d, name in enumerate(column_names(fitted, table))}
+        return {name: np.array([d]) for d, name in enumerate(column_names(fitted, table))}
     used = [column for column in fitted.encoder.columns if not isinstance(column, Dropped)]
     ends = np.cumsum([len(column.features) for column in used]).tolist()
-    return {c.name: list(range(end - len(c.features), end)) for c, end in zip(used, ends, strict=True)}
+    return {c.name: np.arange(end - len(c.features), end) for c, end in zip(used, ends, strict=True)}
