@@ -4,8 +4,8 @@ Each network has two hidden layers and is trained by Adam on the Gaussian NLL, a
 it, the variance grows to explain what the mean has not learned yet. Each holds out its own tenth of the rows, on which
 the best epoch is chosen. The five are trained side by side, as one batch of matrix products.
 
-Learning rate, weight decay, width and warm-up were compared on rows held out of the training rows of fold 9 of concrete,
-airfoil, wine and skillcraft. More weight decay helped skillcraft by 0.04 nat and cost the three others more.
+Learning rate, weight decay, width and warm-up were compared on rows held out of the training rows of fold 9 of
+concrete, airfoil, wine and skillcraft. More weight decay helped skillcraft by 0.04 nat and cost the three others more.
 """
 
 import math
