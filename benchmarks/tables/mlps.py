@@ -3,6 +3,9 @@
 Each network has two hidden layers and is trained by Adam on the Gaussian NLL, after a warm-up on squared error: without
 it, the variance grows to explain what the mean has not learned yet. Each holds out its own tenth of the rows, on which
 the best epoch is chosen. The five are trained side by side, as one batch of matrix products.
+
+Learning rate, weight decay, width and warm-up were compared on rows held out of the training rows of fold 9 of
+concrete, airfoil, wine and skillcraft. More weight decay helped skillcraft by 0.04 nat and cost the three others more.
 """
 
 import math
@@ -22,11 +25,11 @@ MEMBERS = 5
 HIDDEN = 128
 EPOCHS = 300
 STEPS = (3_000, 10_000)  # at least and at most; the latter takes about two minutes
-WARM_UP = 0.15  # share of the steps on squared error
-RATE = 2e-3  # falls to 0 along a cosine
+WARM_UP = 0.05  # share of the steps on squared error
+RATE = 5e-3  # falls to 0 along a cosine
 WEIGHT_DECAY = 1e-4
 LARGEST_GRADIENT = 5.0  # norm, per member
-VALIDATIONS = 100  # at most
+VALIDATIONS = 300  # at most
 
 
 class Networks(nn.Module):
@@ -101,7 +104,7 @@ def _train(
             networks.clip_gradients()
             adam.step()
             schedule.step()
-        if not warm and (epochs - 1 - epoch) % math.ceil(epochs / VALIDATIONS) == 0:
+        if (epochs - 1 - epoch) % math.ceil(epochs / VALIDATIONS) == 0:
             nll = _validate(networks, rows, targets, held)
             better = nll < best_nll
             best_nll, best_epoch = torch.where(better, nll, best_nll), torch.where(better, epoch, best_epoch)
