@@ -7,7 +7,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -260,12 +260,19 @@ def _with_budgets(tasks: Iterator[Task], count: int, processes: int, deadline: f
 def _train_here(
     job: Job, tasks: Iterator[Task], should_stop: Callable[[], bool] | None, show: Callable[[int, float], None]
 ) -> Iterator[Trained]:
-    before = torch.get_num_threads()
     together = ProcessGroup.current().size > 1 or job.config.device != "cpu"
-    torch.set_num_threads(before if together else 1)
-    try:
+    with nullcontext() if together else one_thread():
         for task in tasks:
             yield train_member(task, job, should_stop or (lambda: False), show)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread for the duration of a block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
     finally:
         torch.set_num_threads(before)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dspp.config import TrainConfig
 from dspp.encoding.means import CrossFittedMeans
-from dspp.ensemble.members import Job, Task, Trained, open_desk, train_members
+from dspp.ensemble.members import Job, Task, Trained, one_thread, open_desk, train_members
 from dspp.ensemble.stacking import HeldOutRows, Mixing, shrink_spread, stack
 from dspp.fitted import Fitted, Member
 from dspp.guard import Guard
@@ -140,7 +140,8 @@ def train_ensemble(
             should_stop=should_stop,
             on_epoch=on_epoch,
         )
-    return _assemble(data, spec, members, cross_fitted[0] if cross_fitted else None, template)
+    with one_thread():  # of many small operations
+        return _assemble(data, spec, members, cross_fitted[0] if cross_fitted else None, template)
 
 
 def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:

@@ -16,12 +16,12 @@ from dspp.estimators.regressor import Regressor
 from dspp.fitted import Evaluation, Fitted, Member
 from dspp.metrics import METRICS
 from dspp.predictive import Predictive
-from dspp.prepare.targets import is_discrete
 from dspp.report.baselines import missing_baselines, score_baselines
 from dspp.report.columns import describe_columns
 from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.ensemble import describe_ensemble, describe_scored
 from dspp.report.page import write_report
+from dspp.table.discrete import is_discrete
 from dspp.table.table import MemoryTable
 
 MOST_ROWS = 20_000  # in figures; scores use all rows
