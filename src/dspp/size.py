@@ -91,7 +91,7 @@ def _slots(
     each has a fold of its own.
     """
     if not small:
-        return tuple((kinds[number % len(kinds)], 0) for number in range(members))
+        return tuple((kinds[number * len(kinds) // members], 0) for number in range(members))
     if members < FOLDS * len(kinds):
         kinds = kinds[:1]
     folds = min(members if members < 2 * FOLDS else FOLDS, most_folds or members)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -102,15 +103,18 @@ def train_ensemble(
         resume: Whether to resume from existing checkpoints.
         options: Further options of `training.fit`.
     """
-    cross_fitted: list[CrossFitted] = []
+    cross_fitted: Future[CrossFitted] | None = None
+    if any(kind == "trees" for kind, _ in size.slots):
+        helper = ThreadPoolExecutor(1)  # fits trees while the first members are trained
+        cross_fitted = helper.submit(_cross_fit, data, settings.random_state)
+        helper.shutdown(wait=False)
 
     def tasks() -> Iterator[Task]:
         for number, (kind, fold) in enumerate(size.slots):
             column = None
             if kind == "trees":
-                if not cross_fitted:  # while other members are being trained
-                    cross_fitted.append(_cross_fit(data, settings.random_state))
-                column = cross_fitted[0].for_member(fold)
+                assert cross_fitted is not None
+                column = cross_fitted.result().for_member(fold)
             yield Task(number, fold, kind, column)
 
     count = len(size.slots)
@@ -140,8 +144,9 @@ def train_ensemble(
             should_stop=should_stop,
             on_epoch=on_epoch,
         )
+        trees = None if cross_fitted is None else cross_fitted.result()
     with one_thread():  # of many small operations
-        return _assemble(data, spec, members, cross_fitted[0] if cross_fitted else None, template)
+        return _assemble(data, spec, members, trees, template)
 
 
 def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
