@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # imported where it is needed, as the command line checks its
 MEMBER_KINDS = ("plain", "trees")  # members read the encoded columns; "trees" also the prediction of boosted trees
 MEMBER_BETA = 0.5  # of members, if beta is None: they are small and trained to the end, without validation rows
 MOST_MEMBERS = 100
+MISSING = ("refuse", "impute")  # what predictions do with missing values where the training rows had none
 BATCH_SIZE, RESTARTS = 500, 3  # of a single model, if they are None
 FEWEST_STEPS = 1000  # of Adam, if `epochs` is None
 SHARED_WIDTH = 20  # of hidden layers shared by several outputs, if `width` is None
@@ -63,8 +64,13 @@ class Parameters:
         patience: For a single model: stop after this many epochs without a better validation NLL; None: never.
         validation_fraction: For a single model: fraction of the rows held out for choosing the best epoch, if `fit`
             gets no validation rows; 0: none. Tables of fewer than 20 rows hold out no rows.
-        conformal: Whether to recalibrate intervals, with a finite-sample guarantee, on held-out rows.
-        calibration_fraction: For a single model: fraction of the rows held out for recalibration.
+        conformal: Whether to recalibrate intervals, with a finite-sample guarantee: by the rows that members of an
+            ensemble held out (at least 1 − 2α with folds, 1 − α with one part), or by rows held out for a single model
+            (at least 1 − α). See `calibration.CrossConformal` and `Conformal`.
+        calibration_fraction: For a single model, or rows on disk: fraction of the rows held out for recalibration.
+        missing: What predictions do with missing values in a column of a data frame that had none in training:
+            "refuse" them, or "impute" the training median, an unknown category, or halfway between true and false. It
+            does not affect training, in which columns may have missing values.
         time_budget: Time limit of `fit` in seconds; it trains fewer epochs if needed.
         checkpoint: A file for the state of training, or a folder if there are several members, from which an
             interrupted `fit` resumes. It is kept after `fit`, so that the same `fit` can be repeated at once; delete it
@@ -96,6 +102,7 @@ class Parameters:
     validation_fraction: float = 0.1
     conformal: bool = False
     calibration_fraction: float = 0.1
+    missing: str = "refuse"
     time_budget: float | None = None
     checkpoint: str | Path | None = None
     model_settings: Mapping[str, Any] | None = None
@@ -116,6 +123,17 @@ class Settings(Parameters):
     def module(self) -> "nn.Module | None":
         """The user's feature module, if any."""
         return self.features if _is_module(self.features) else None
+
+    @property
+    def impute(self) -> bool:
+        """Whether predictions fill in missing values.
+
+        Raises:
+            InputError: The parameter `missing` is not valid.
+        """
+        if self.missing not in MISSING:
+            raise InputError(f"missing: expected {' or '.join(map(repr, MISSING))}, got {self.missing!r:.100}")
+        return self.missing == "impute"
 
     def is_ensemble(self, num_rows: int) -> bool:
         """Return whether a table of this many rows is fitted by several members.
@@ -164,7 +182,14 @@ class Settings(Parameters):
             return spec
         return replace(spec, model=spec.model.change(width=SHARED_WIDTH))
 
-    def size(self, num_rows: int, num_outputs: int = 1, one_part: bool = False, trees: bool = True) -> Size:
+    def size(
+        self,
+        num_rows: int,
+        num_outputs: int = 1,
+        one_part: bool = False,
+        trees: bool = True,
+        most_folds: int | None = None,
+    ) -> Size:
         """Return the size of the ensemble for a table of this many rows and outputs.
 
         Args:
@@ -172,10 +197,18 @@ class Settings(Parameters):
             num_outputs: Number of outputs; the trees that members of the second kind read predict one.
             one_part: Whether all members hold out the same rows, whatever the number of rows.
             trees: Whether trees can be fitted, which need the rows in memory.
+            most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
         """
         kinds = MEMBER_KINDS if trees and num_outputs == 1 and self.module is None else MEMBER_KINDS[:1]
         members = None if self.members == "auto" else int(self.members)
-        return choose_size(num_rows, kinds, members=members, time_budget=self.time_budget, one_part=one_part)
+        return choose_size(
+            num_rows,
+            kinds,
+            members=members,
+            time_budget=self.time_budget,
+            one_part=one_part,
+            most_folds=most_folds,
+        )
 
     def member_spec(self, size: Size, num_outputs: int = 1) -> Spec:
         """Return the model and the objective of the members of an ensemble."""

@@ -55,6 +55,7 @@ def choose_size(
     members: int | None = None,
     time_budget: float | None = None,
     one_part: bool = False,
+    most_folds: int | None = None,
 ) -> Size:
     """Return the size of an ensemble.
 
@@ -64,6 +65,7 @@ def choose_size(
         members: Number of members; None: as many as the rule says.
         time_budget: Seconds for training; None: as long as the rule says.
         one_part: Whether all members hold out the same rows whatever the size of the table.
+        most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
     """
     usual = min(SHORTEST * max(1.0, num_rows / 1_000) ** GROWTH, LONGEST)
     seconds = (1.0 - OVERHEAD) * CORES * (usual if time_budget is None else min(time_budget, usual))
@@ -75,12 +77,14 @@ def choose_size(
         steps = int(seconds / (number * step_seconds(min(batch_size, num_rows), inducing)))
         if steps * batch_size >= FEWEST_EPOCHS * num_rows and steps >= FEWEST_STEPS:
             break
-    slots = _slots(kinds, number, small)
+    slots = _slots(kinds, number, small, most_folds)
     folds = 1 + max(fold for _, fold in slots)
     return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS))
 
 
-def _slots(kinds: Sequence[str], members: int, small: bool) -> tuple[tuple[str, int], ...]:
+def _slots(
+    kinds: Sequence[str], members: int, small: bool, most_folds: int | None = None
+) -> tuple[tuple[str, int], ...]:
     """Return kind and fold of each member.
 
     On a small table each kind needs a member in every fold. With fewer members than that all are of the first kind, and
@@ -90,7 +94,7 @@ def _slots(kinds: Sequence[str], members: int, small: bool) -> tuple[tuple[str, 
         return tuple((kinds[number % len(kinds)], 0) for number in range(members))
     if members < FOLDS * len(kinds):
         kinds = kinds[:1]
-    folds = members if members < 2 * FOLDS else FOLDS
+    folds = min(members if members < 2 * FOLDS else FOLDS, most_folds or members)
     rounds = members // folds
     return tuple(
         (kinds[number // folds % len(kinds)] if number < rounds * folds else kinds[0], number % folds)

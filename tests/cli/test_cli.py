@@ -488,7 +488,7 @@ def test_info_shows_what_a_model_is_made_of(model: Path) -> None:
 BAD_FITS = {
     "--target pric": "expected a column 'pric' (--target); did you mean 'price'?",
     "--target zzzz": "expected a column 'zzzz' (--target), got 'name', 'town'",
-    "--target town": "column 'town', row 0 (line 2): expected a number, got ",
+    "--target town": "column 'town': expected numbers to predict, got 3 classes ('Oslo', 'Paris', 'Rome'); dspp",
     "--target sold": "column 'sold': expected numbers to predict, got date32[day]",
     "--target price --target price": "expected each --target once",
     "--target price --drop twon": "expected a column 'twon' (--drop); did you mean 'town'?",

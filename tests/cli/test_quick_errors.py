@@ -43,6 +43,8 @@ MISTAKES = {
     "fit t.csv --target Y --out m.dspp": "expected a column 'Y' (--target); did you mean 'y'?",
     "fit t.csv --target zzz --out m.dspp": "expected a column 'zzz' (--target), got 'size', 'y', 'price'",
     "fit t.parquet --target PRICE --out m.dspp": "expected a column 'PRICE' (--target); did you mean 'price'?",
+    f"fit words.csv {FIT}": "column 'price': expected numbers to predict, got 2 classes ('high', 'low')",
+    f"fit flat.csv {FIT}": "column 'price': expected a target that varies, got 1 in all 2 rows",
     f"fit t.csv {FIT} --drop siez": "expected a column 'siez' (--drop); did you mean 'size'?",
     f"fit t.csv {FIT} --validation none.csv": "none.csv: the file does not exist",
     f"fit t.csv {FIT} --validation other.csv": "other.csv: expected a column 'price' (--target)",
@@ -82,6 +84,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     (folder / "t.csv").write_text("size,y,price\n1,2,3\n4,5,6\n")
     (folder / "t.txt").write_text("size,price\n1,2\n")
     (folder / "other.csv").write_text("size,y\n1,2\n")
+    (folder / "words.csv").write_text("size,price\n1,low\n2,high\n3,low\n4,low\n")
+    (folder / "flat.csv").write_text("size,price\n1,1\n2,1\n")
     (folder / "empty.csv").write_text("")
     pq.write_table(pa.table({"size": [1.0, 2.0], "price": [3.0, 4.0]}), folder / "t.parquet")
     save_file({}, folder / "any.dspp", metadata={"dspp": "{}"})  # begins like a model; its rest is not read

@@ -138,7 +138,7 @@ def test_what_is_no_table_of_finite_numbers_is_refused(table: Any, complaint: st
         (np.ones((3, 0)), r"0 feature\(s\)"),
         ([1.0, np.nan, -np.inf], r"got NaN at row 1 \(2 NaN or inf"),
         ([[1.0, 2.0], [3.0, np.inf], [5.0, 6.0]], r"got inf at row 1, column 1 \(1 NaN or inf"),
-        (["a", "b", "c"], r"'a'.* at row 0;"),
+        (["a", "b", "c"], r"^y: expected numbers to predict, got text such as 'a'; dspp predicts numbers, not classes"),
         ([1j, 2, 3], "Complex data not supported"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -187,7 +187,8 @@ def test_targets_may_be_partly_observed(targets: Any) -> None:
             [[1.0, NAN], [2.0, -np.inf], [3.0, 4.0]],
             r"or NaN where not observed, got -inf at row 1, column 1 \(1",
         ),
-        ([["a", "b"]] * 3, r"'a'.* at row 0, column 0;"),
+        ([["a", "b"]] * 3, r"^y: expected numbers to predict, got 2 classes \('a', 'b'\); dspp predicts numbers, not"),
+        ([["a", "1"]] * 3, r"'a'.* at row 0, column 0;"),
         ([[1.0, NAN]] * 2, "expected 3 rows"),
     ],
 )

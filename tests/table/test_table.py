@@ -58,7 +58,7 @@ def test_targets_among_the_columns() -> None:
     assert (table.names, table.target_names, len(table)) == (("a",), ("y",), 9)
     assert table.targets.shape == (9, 1)
     assert [str(note) for note in table.notes] == ["1 row without a target left out"]
-    with pytest.raises(InputError, match="column 'b', row 0: expected a number, got 'b0'"):
+    with pytest.raises(InputError, match="column 'b': expected numbers to predict, got text such as 'b0'"):
         split_targets(to_table(ROWS), ["b"])
 
 

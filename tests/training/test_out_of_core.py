@@ -672,8 +672,10 @@ def test_folders_and_files_that_cannot_be_used(folder: Path, table: pa.Table, tm
     assert "add --on-disk" in refused(folder / "part-0.parquet", *out, "--cache", tmp_path)
     assert "held-out rows" in refused(folder, *out, "--validation-fraction", 0, "--report", tmp_path / "r.html")
     assert "expected a column 'z' (--drop)" in refused(folder, *out, "--drop", "z")
-    assert "expected a column 'Y' (--target), got 'a', 'b'" in refused(folder, "--target", "Y", *out[2:])
-    assert "row 0: expected a number, got 'house 0'" in refused(folder, "--target", "name", *out[2:])
+    assert "expected a column 'Y' (--target); did you mean 'y'?" in refused(folder, "--target", "Y", *out[2:])
+    assert "column 'name': expected numbers to predict, got text such as 'house 0'" in refused(
+        folder, "--target", "name", *out[2:]
+    )
     others = {
         "has no column 'a', unlike": table.drop_columns(["a"]),
         "has a column 'new', unlike": table.append_column("new", pa.nulls(600)),

@@ -173,3 +173,22 @@ class UnseenLevels:
             f"({join_names(self._examples[name], 3)}); predictions ignore them"
             for name, count in self._counts.items()
         ]
+
+
+class BlankCells:
+    """Finds blank cells in columns that had none in training; without an encoder it finds none."""
+
+    def __init__(self, encoder: Any) -> None:
+        self._encoder = encoder
+        self._columns: set[str] = set()
+
+    def count(self, rows: "MemoryTable") -> None:
+        """Find the columns with blank cells in these rows."""
+        if self._encoder is not None and rows.arrow is not None:
+            self._columns |= self._encoder.columns_with_gaps(rows.arrow, rows.place)
+
+    def warnings(self) -> list[str]:
+        """Return a warning for each column with blank cells."""
+        return [
+            f"column {name!r}: blank cells, of which training had none, are filled in" for name in sorted(self._columns)
+        ]

@@ -2,8 +2,10 @@
 
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from dspp.fitted import Evaluation, Fitted
     from dspp.prepare import Prepared
     from dspp.settings import Settings
+
+REPORT_SECONDS = 3.0  # kept of a time budget for the report
 
 Trained = tuple["Fitted", "Evaluation | None"]
 
@@ -39,7 +43,7 @@ def run(options: FitOptions, session: Session) -> None:
         assert train is not None
         opened = sources.open_sources(options, train, validation)
         with session.working(f"reading {opened.name}"):
-            opened = opened.read()
+            opened = opened.read(options.target)
         _run(options, session, settings, opened)
 
 
@@ -152,14 +156,15 @@ def _train(
     """Train one model."""
     from dspp.fitting import train
 
-    return train(prepared, settings, should_stop=stop, resume=options.resume)
+    spent = time.monotonic() - session.begin + (REPORT_SECONDS if options.report else 0.0)
+    return train(prepared, settings, should_stop=stop, resume=options.resume, spent=spent)
 
 
 def _search(
     options: FitOptions, session: Session, prepared: "Prepared", settings: "Settings", stop: Callable[[], bool]
 ) -> Trained:
     """Train models with many settings and return the one with the best validation NLL."""
-    from dspp.fitting import evaluate_validation
+    from dspp.fitting import CHOSE_SETTINGS, evaluate_validation
     from dspp.tuning.run import search
 
     result = search(
@@ -178,7 +183,8 @@ def _search(
     )
     session.say(f"Best of {len(result.trials)} settings: {_format_params(result.best_params)}")
     fitted = result.best_estimator.fitted_
-    return fitted, evaluate_validation(fitted, prepared)
+    evaluation = evaluate_validation(fitted, prepared)
+    return fitted, evaluation if evaluation is None else replace(evaluation, caveat=CHOSE_SETTINGS)
 
 
 def _format_params(params: dict[str, Any]) -> str:
@@ -221,9 +227,12 @@ def _remove_resume_files(options: FitOptions) -> None:
 def _describe_result(
     fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", source: str, options: FitOptions
 ) -> list[Any]:
+    from dspp.predictive import GroupedPredictive
+
     lines: list[Any] = []
     if evaluation is not None:
-        title = f"Scores on {len(evaluation.table):,} rows ({source})"
+        kind = "Out-of-fold scores" if isinstance(evaluation.distribution, GroupedPredictive) else "Scores"
+        title = f"{kind} on {len(evaluation.table):,} rows ({source})"
         lines += ["", *show.score_table(title, evaluation.scores, "fit"), evaluation.calibration.verdict()]
     lines += [show.training_lines(fitted)]
     lines += [f"note: {note}" for note in fitted.notes if note not in prepared.notes]
@@ -237,6 +246,9 @@ def _report(fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepar
     from dspp.report import write_evaluation_report
 
     if evaluation is None:
+        from dspp.fitting import TRAINED_ON
+
         assert prepared.table is not None
         evaluation, source = fitted.evaluate(prepared.table), "the table it was trained on"
+        evaluation = replace(evaluation, caveat=TRAINED_ON)
     write_evaluation_report(evaluation, path, source)

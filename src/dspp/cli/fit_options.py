@@ -58,6 +58,16 @@ class FitOptions:
     target: Annotated[list[str], option("The column to predict; repeatable.", "COLUMN", DATA)]
     out: Annotated[Path, option("Output file of the model, such as model.dspp.", "FILE", RESULT)]
     drop: Annotated[list[str] | None, option("A column to leave out; repeatable.", "COLUMN", DATA)] = None
+    weight: Annotated[
+        str | None, option("A column that says how much each row counts; not an input.", "COLUMN", DATA)
+    ] = None
+    group: Annotated[
+        str | None, option("A column whose rows of equal value are held out together; not an input.", "COLUMN", DATA)
+    ] = None
+    time: Annotated[
+        str | None,
+        option("A column of dates or numbers: the latest rows are held out. It stays an input.", "COLUMN", DATA),
+    ] = None
     validation: Annotated[Path | None, option("Validation rows, for choosing the best epoch.", "TABLE", DATA)] = None
     validation_fraction: Annotated[
         float, option("Fraction of rows held out as validation rows.", "SHARE", DATA), fraction
@@ -103,7 +113,7 @@ class FitOptions:
     ] = None
     beta: Annotated[float | None, option("Weight of the KL term; larger is smoother.", "NUMBER", MODEL)] = None
     conformal: Annotated[
-        bool, flag("--conformal", "Recalibrate intervals, with a guarantee, on 10 % of the rows.", MODEL)
+        bool, flag("--conformal", "Recalibrate intervals on held-out rows, with a guarantee.", MODEL)
     ] = False
     epochs: Annotated[
         int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING), at_least(1)
@@ -148,6 +158,11 @@ class FitOptions:
     address: Annotated[str | None, option("Ray cluster, or auto; this machine by default.", "HOST:PORT", SEARCH)] = None
     report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE", RESULT)] = None
     overwrite: Annotated[bool, flag("--overwrite", "Replace existing files.", RESULT)] = False
+
+    @property
+    def not_inputs(self) -> tuple[str, ...]:
+        """The columns that are not inputs."""
+        return (*self.target, *(self.drop or []), *filter(None, (self.weight, self.group)))
 
     @property
     def resume_file(self) -> Path:

@@ -22,7 +22,7 @@ from dspp.table import arrays
 from dspp.table.messages import Place, join_names
 
 MOST_VALUES: Final = 100_000  # sampled from a stream for the median
-MOST_COUNTED: Final = 100_000  # levels of a category in a stream that are counted that are counted
+MOST_COUNTED: Final = 100_000  # levels of a category in a stream that are counted
 
 
 class Learner(ABC):
@@ -50,6 +50,10 @@ class Learner(ABC):
 
     def hint(self) -> str:
         """Return advice to the user about the values, or an empty string."""
+        return ""
+
+    def size(self) -> str:
+        """Return how many levels there are, in words; empty for other kinds than categories."""
         return ""
 
 
@@ -215,6 +219,7 @@ class CategoryLearner(Learner):
         super().__init__(name, bounded)
         self.is_text, self.missing, self.counts = is_text, 0, Counter[str]()
         self.too_many: Dropped | None = None
+        self.forgot = False
 
     def add(self, array: pa.Array, place: Place) -> None:
         """Count the levels of more rows."""
@@ -233,12 +238,17 @@ class CategoryLearner(Learner):
         """Return advice if the text looks like numbers or dates."""
         return _text_hint(list(self.counts)) if self.is_text else ""
 
+    def size(self) -> str:
+        """Return how many levels there are."""
+        return f"more than {MOST_COUNTED:,} levels" if self.forgot else f"{len(self.counts):,} levels"
+
     def _forget(self) -> None:
         judged = Category.fit(self.name, self.counts, self.missing)
         if isinstance(judged, Dropped):
             self.too_many = Dropped(self.name, judged.reason.replace(" rows", " rows and more"))
             self.counts = Counter(dict(self.counts.most_common(MAX_LEVELS)))
         else:
+            self.forgot = True
             frequent = {level for level, _ in self.counts.most_common(MOST_COUNTED // 2)}
             self.counts = Counter({level: count for level, count in self.counts.items() if level in frequent})
 

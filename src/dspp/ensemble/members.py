@@ -19,6 +19,7 @@ from torch import nn
 
 from dspp import training
 from dspp.config import TrainConfig
+from dspp.encoding.means import CrossFittedMeans
 from dspp.engines import cores, is_orphan, run_all
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.fitted import add_column
@@ -59,6 +60,7 @@ class Job:
         rows: All rows, in memory; or, on disk, the rows that all members train on.
         fold: The fold of each row in memory; a member trains on the rows of other folds.
         held_out: With rows on disk, the rows that all members hold out.
+        means: The mean targets of levels that each member reads; None: the rows hold what all read.
         desk: A folder for signs between processes and, if `keep`, for checkpoints.
         keep: Whether there are checkpoints.
         features: A custom module in front of the first layer.
@@ -71,6 +73,7 @@ class Job:
     rows: Rows | Source
     fold: Int[np.ndarray, " N"] | None
     held_out: Rows | None
+    means: CrossFittedMeans | None
     desk: Path
     keep: bool
     features: nn.Module | None
@@ -238,7 +241,8 @@ def _rows_of(task: Task, job: Job) -> tuple[Rows | Source, Rows]:
     if job.fold is None or not isinstance(job.rows, Rows):
         assert job.held_out is not None
         return job.rows, job.held_out
-    x = torch.from_numpy(add_column(job.rows.x.numpy(), task.column)) if task.column is not None else job.rows.x
+    X = job.rows.x.numpy() if job.means is None else job.means.insert(job.rows.x.numpy(), task.fold)
+    x = torch.from_numpy(add_column(X, task.column))
     held_out = torch.from_numpy(job.fold == task.fold)
     return Rows(x[~held_out], job.rows.y[~held_out]), Rows(x[held_out], job.rows.y[held_out])
 

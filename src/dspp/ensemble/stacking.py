@@ -33,11 +33,13 @@ class HeldOutRows:
         rows: The row numbers.
         y: The targets.
         predictions: By kind, the distributions of its members.
+        fold: The fold.
     """
 
     rows: np.ndarray
     y: Float[np.ndarray, "n T"]
     predictions: dict[str, list[Predictive]]
+    fold: int = 0
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 
 from dspp.config import TrainConfig
+from dspp.encoding.means import CrossFittedMeans
 from dspp.ensemble.members import Job, Task, Trained, open_desk, train_members
 from dspp.ensemble.stacking import HeldOutRows, Mixing, shrink_spread, stack
 from dspp.fitted import Fitted, Member
@@ -29,7 +31,7 @@ GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
 
 @dataclass(frozen=True, eq=False)
 class EnsembleRows:
-    """Standardised rows for an ensemble: see `members.Job`.
+    """Standardised rows for an ensemble: see `members.Job`; `inner` are the inner folds of trees, if not random.
 
     The last `validation` rows were given by the user to judge the ensemble: only the mixing is learned from them.
     """
@@ -37,7 +39,9 @@ class EnsembleRows:
     rows: Rows | Source
     fold: Int[np.ndarray, " N"] | None
     held_out: Rows | None = None
+    inner: Int[np.ndarray, " N"] | None = None
     weights: Float[np.ndarray, " N"] | None = None
+    means: CrossFittedMeans | None = None
     validation: int = 0
 
     @property
@@ -54,12 +58,13 @@ class Ensemble:
         fitted: The template given, with members, weights, spread, guard and trees.
         rows: Numbers of the held-out rows, in increasing order.
         held_out: Their predictive distributions in standardised units, by the members that did not see them.
-        notes: For the user.
+        parts: For each fold, a model of the members that held it out, and the positions of its rows in `rows`.
     """
 
     fitted: Fitted
     rows: Int[np.ndarray, " n"]
     held_out: Predictive | None
+    parts: tuple[tuple[Fitted, Int[np.ndarray, " n"]], ...] = ()
 
 
 def train_ensemble(
@@ -111,6 +116,7 @@ def train_ensemble(
             rows=data.rows,
             fold=data.fold,
             held_out=data.held_out,
+            means=data.means,
             desk=desk,
             keep=settings.checkpoint is not None,
             features=settings.module,
@@ -134,9 +140,12 @@ def train_ensemble(
 def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
-    weights = np.ones(len(data.rows)) if data.weights is None else data.weights.copy()
+    X, y, together = data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.inner is not None
+    weights = np.ones(len(X)) if data.weights is None else data.weights.copy()
     weights[len(weights) - data.validation :] = 0.0
-    return cross_fit(data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.fold, weights=weights, seed=seed)
+    member_X = None if data.means is None else partial(data.means.insert, X)
+    how: dict[str, Any] = {"inner": data.inner, "stop_early": not together, "member_X": member_X}
+    return cross_fit(X, y, data.fold, weights=weights, seed=seed, **how)
 
 
 def _assemble(
@@ -162,10 +171,12 @@ def _assemble(
     kept = [one for one in good if one.task.kind in mixing.weights]
     sizes = {kind: sum(one.task.kind == kind for one in kept) for kind in mixing.weights}
     judged = min((sum(len(g.predictions[kind]) for kind in mixing.weights) for g in groups), default=len(kept))
+    members = [_member(one, spec) for one in kept]
     fitted = template(
-        members=tuple(_member(one, spec) for one in kept),
+        members=tuple(members),
         weights=tuple(mixing.weights[one.task.kind] / sizes[one.task.kind] for one in kept),
         spread=shrink_spread(mixing.spread, judged, len(kept)),
+        held_out_spread=mixing.spread,
         guard=guard,
         trees=trees.all_rows if trees is not None and "trees" in mixing.weights else None,
         notes=(*notes, *_training_notes(kept)),
@@ -179,7 +190,22 @@ def _assemble(
     index = tuple(torch.from_numpy(part) for part in np.split(order, ends[:-1]))
     parts = tuple(_mix(judge, group, mixing) for group in groups)
     held_out = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
-    return Ensemble(fitted, np.sort(rows), held_out)
+    models = (_fold_model(judge, group.fold, kept, members, mixing, trees) for group in groups)
+    return Ensemble(fitted, np.sort(rows), held_out, tuple(zip(models, (i.numpy() for i in index), strict=True)))
+
+
+def _fold_model(
+    fitted: Fitted, fold: int, kept: list[Trained], members: list[Member], mixing: Mixing, trees: CrossFitted | None
+) -> Fitted:
+    """Return the model of the members that held out a fold, with trees that did not see it either."""
+    own = [k for k, one in enumerate(kept) if one.task.fold == fold and one.held_out is not None]
+    kinds = [members[k].kind for k in own]
+    return replace(
+        fitted,
+        members=tuple(members[k] for k in own),
+        weights=tuple(mixing.weights[kind] / kinds.count(kind) for kind in kinds),
+        trees=trees.without_fold[fold] if trees is not None and "trees" in kinds else None,
+    )
 
 
 def _training_notes(trained: list[Trained]) -> list[Note]:
@@ -191,7 +217,16 @@ def _training_notes(trained: list[Trained]) -> list[Note]:
 def _member(one: Trained, spec: Spec) -> Member:
     result = one.result
     assert result is not None
-    return Member(spec, one.config, result.model, result.history, result.best_epoch, result.seconds, one.task.kind)
+    return Member(
+        spec,
+        one.config,
+        result.model,
+        result.history,
+        result.best_epoch,
+        result.seconds,
+        one.task.kind,
+        fold=one.task.fold,
+    )
 
 
 def _targets(data: EnsembleRows) -> Float[np.ndarray, "N T"]:
@@ -212,7 +247,7 @@ def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRo
             rows = data.held_out if data.fold is None else None
             numbers = np.arange(len(rows)) if rows is not None else np.flatnonzero(data.fold == fold)
             y = rows.y.numpy() if rows is not None else data.rows.y.numpy()[numbers]  # type: ignore[union-attr]
-            groups.append(HeldOutRows(numbers, np.asarray(y, dtype=np.float64), found))
+            groups.append(HeldOutRows(numbers, np.asarray(y, dtype=np.float64), found, fold))
     return groups
 
 

@@ -40,5 +40,7 @@ def _add_axis(tensors: Tensors) -> Tensors:
 
 def from_version_2(header: dict[str, Any]) -> dict[str, Any]:
     """Return the header of a file of version 2 with the fields that version 3 added, at values that change nothing."""
-    members = [{"kind": "plain", **member} for member in get(header, "members", list[dict[str, Any]])]
-    return {"spread": 1.0, "guard": None, "trees": False, "scored": "", **header, "members": members}
+    plain = {"kind": "plain", "fold": None}
+    members = [plain | member for member in get(header, "members", list[dict[str, Any]])]
+    added = {"spread": 1.0, "held_out_spread": 1.0, "guard": None, "trees": False, "scored": ""}
+    return added | header | {"members": members}

@@ -27,6 +27,7 @@ from dspp.modelfile.header import (
     write_header,
 )
 from dspp.modelfile.weights import (
+    MAX_MEMBERS,
     Tensors,
     cheap_to_factorise,
     check_tensors,
@@ -183,6 +184,7 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         read_scale(tensors, "scale_y", (T,)),
     )  # before models are built from D and T
     members = tuple(_restore_member(values, weights, (D, T), features) for values, weights in parts)
+    conformal, conformal_folds = read_scores(tensors, T)
     fitted = Fitted(
         members=members,
         weights=tuple(map(float, get(header, "weights", list[float]))),
@@ -194,13 +196,15 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         metrics={name: or_nan(value) for name, value in get(header, "metrics", dict[str, float | None]).items()},
         notes=notes_from_json(get(header, "notes", list[Any])),
         versions=get(header, "versions", dict[str, str]),
-        conformal=read_scores(tensors, T),
+        conformal=conformal,
         num_rows=get(header, "num_rows", int),
         params=get(header, "params", dict[str, Any] | None) if "params" in header else None,
         spread=float(get(header, "spread", float)),
         guard=read_guard(tensors, get(header, "guard", float | None), T),
         trees=read_trees(tensors, get(header, "trees", bool), D),
         scored=get(header, "scored", str),
+        conformal_folds=conformal_folds,
+        held_out_spread=float(get(header, "held_out_spread", float)),
     )
     if cheap_to_factorise([member.model for member in members]):
         for member in members:
@@ -223,4 +227,5 @@ def _restore_member(
         best_epoch=one_of(get(values, "best_epoch", int | None), [None, *(epoch.number for epoch in history)]),
         seconds=float(get(values, "seconds", float)),
         kind=kind,
+        fold=one_of(get(values, "fold", int | None), [None, *range(MAX_MEMBERS)]),
     )

@@ -29,6 +29,7 @@ def write_header(fitted: Fitted, own_features: Sequence[bool]) -> dict[str, Any]
         "members": [_write_member(*pair) for pair in zip(fitted.members, own_features, strict=True)],
         "weights": fitted.weights,
         "spread": fitted.spread,
+        "held_out_spread": fitted.held_out_spread,
         "guard": None if fitted.guard is None else fitted.guard.weight,
         "trees": fitted.trees is not None,
         "scored": fitted.scored,
@@ -61,6 +62,7 @@ def _write_member(member: Member, own_features: bool) -> dict[str, Any]:
         "jitter_climbs": [layer.climbs for layer in member.model.gp_layers],
         "seconds": member.seconds,
         "kind": member.kind,
+        "fold": member.fold,
     }
 
 

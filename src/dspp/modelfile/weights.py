@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dspp.calibration import Conformal
+from dspp.calibration import Conformal, CrossConformal
 from dspp.config import ModelConfig
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
@@ -28,7 +28,7 @@ MAX_COPIED = 2_000_000  # number of weights, likewise
 SIZES = ("width", "inducing", "mean_inducing", "sites", "test_sites")
 GUARD = ("log_weights", "mean", "var")
 SHARED = ("guard.", "trees.")  # prefixes of tensors that belong to no member
-OTHERS = ("scale_X.mean", "scale_X.scale", "scale_y.mean", "scale_y.scale", "conformal")
+OTHERS = ("scale_X.mean", "scale_X.scale", "scale_y.mean", "scale_y.scale", "conformal", "conformal_folds")
 
 Tensors = dict[str, Tensor]
 
@@ -46,7 +46,11 @@ def write_tensors(fitted: Fitted) -> Tensors:
         tensors |= {f"guard.{name}": getattr(fitted.guard, name) for name in GUARD}
     if fitted.trees is not None:
         tensors |= {f"trees.{name}": value for name, value in fitted.trees.tensors().items()}
-    return tensors if fitted.conformal is None else tensors | {"conformal": fitted.conformal.detach().cpu()}
+    if fitted.conformal is not None:
+        tensors["conformal"] = fitted.conformal.detach().cpu()
+    if fitted.conformal_folds is not None:
+        tensors["conformal_folds"] = fitted.conformal_folds.cpu()
+    return tensors
 
 
 def has_own_features(member: Member, num_inputs: int) -> bool:
@@ -196,15 +200,21 @@ def _shared_tensors(tensors: Tensors, prefix: str, expected: bool) -> Tensors:
     return found
 
 
-def read_scores(tensors: Tensors, num_outputs: int) -> Tensor | None:
-    """Return the calibration scores, one column per output."""
-    if "conformal" not in tensors:
-        return None
-    scores = tensors["conformal"]
+def read_scores(tensors: Tensors, num_outputs: int) -> tuple[Tensor | None, Tensor | None]:
+    """Return the calibration scores, one column per output, and their folds, if they have any."""
+    scores, folds = tensors.get("conformal"), tensors.get("conformal_folds")
+    if scores is None:
+        if folds is not None:
+            raise InputError("conformal_folds: expected none without scores in conformal")
+        return None, None
     if tuple(scores.shape[1:]) != (num_outputs,) or not 1 <= scores.numel() <= MAX_SCORES:
         expected = f"(n, {num_outputs}) with at most {MAX_SCORES} scores"
         raise InputError(f"conformal: expected shape {expected}, got {tuple(scores.shape)}")
-    return Conformal(scores).scores
+    if folds is None:
+        return Conformal(scores).scores, None
+    if not bool((folds < MAX_MEMBERS).all()):  # folds that no member held out are refused by `Fitted`
+        raise InputError(f"conformal_folds: expected folds below {MAX_MEMBERS}, got {folds.max().item()}")
+    return CrossConformal(scores, folds).scores, folds
 
 
 def cheap_to_factorise(models: Sequence[Model]) -> bool:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 
 from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder, encode
+from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import Standardizer, standardise
 from dspp.errors import InputError
 from dspp.likelihoods import Codec
@@ -50,6 +51,9 @@ class Prepared:
         table_rows: How many rows the table has, those without a target included.
         fold: For an ensemble in memory, the fold of each row of `train` and then of `validation`; see `assign_folds`.
         likelihood: The likelihood that was chosen for these targets; None: that of the settings.
+        means: For an ensemble whose members hold out different rows of `train`, the mean targets of levels that each
+            of them reads; those in `train` leave out only a part of the rows with the row itself.
+        inner: With groups, the inner fold of each of these rows for trees; see `cross_fit`.
         notes: What the user should know.
         reused: Whether a cache was found and not written.
         close: Called at the end with whether all went well.
@@ -69,6 +73,8 @@ class Prepared:
     notes: tuple[Note, ...]
     fold: Int[np.ndarray, " N"] | None = None
     likelihood: str | None = None
+    means: CrossFittedMeans | None = None
+    inner: Int[np.ndarray, " N"] | None = None
     reused: bool = False
     close: Callable[[bool], None] | None = None
 
@@ -97,8 +103,14 @@ class Prepared:
 
     def size(self, settings: Settings) -> Size:
         """Return the size of the ensemble for these rows."""
-        in_memory = self.fold is not None
-        return settings.size(self.num_rows, len(self.target_names), self.is_held_out_once, trees=in_memory)
+        folds = 0 if self.fold is None else int(self.fold.max()) + 1
+        trees = folds > 0 and all(self._can_cross_fit(k) for k in range(folds))
+        outputs = len(self.target_names)
+        return settings.size(self.num_rows, outputs, self.is_held_out_once, trees, most_folds=folds or None)
+
+    def _can_cross_fit(self, k: int) -> bool:
+        """Return whether the rows outside of fold k have at least two inner folds, as trees need."""
+        return self.inner is None or np.ptp(self.inner[self.fold != k]) > 0
 
     def source(
         self, spec: Spec, config: TrainConfig, reading: Mapping[str, int]

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from jaxtyping import Bool, Float, Int
 from pyarrow import types
 
-from dspp.table.messages import Place, first_line
+from dspp.table.messages import LIKE_A_NUMBER, Place, explain_classes, first_line
 
 # Text that stands for a missing value, in CSV files as well as in text columns of data frames, Parquet and Arrow files.
 # The word "none" is kept, as it may mean "no garage".
@@ -56,6 +56,17 @@ def check_finite(values: Float[np.ndarray, " n"], place: Place) -> None:
     if len(infinite):
         problem = f"expected a finite number, got {values[infinite[0]]}; correct it or clear it"
         raise place.error(problem, int(infinite[0]))
+
+
+def check_no_classes(array: pa.Array, place: Place) -> None:
+    """Raise `InputError` for a column of text in which no cell begins like a number."""
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if not is_text(array.type):
+        return
+    text = clean(array).drop_null()
+    if len(text) and not pc.any(pc.match_substring_regex(text, LIKE_A_NUMBER)).as_py():
+        raise place.error(explain_classes(text.unique().to_pylist(), len(text)))
 
 
 def simplify_types(table: Any) -> Any:

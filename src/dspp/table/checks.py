@@ -3,6 +3,7 @@
 The result is always a new float64 array, so that later code cannot modify the caller's data.
 """
 
+import re
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, NoReturn, TypeGuard, Union
@@ -12,6 +13,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from dspp.errors import InputError
+from dspp.table.messages import LIKE_A_NUMBER, explain_classes
 
 if TYPE_CHECKING:  # whoever passes a tensor has imported torch; checks of files and columns are fast without
     import torch
@@ -65,6 +67,7 @@ def check_y(
             f"{name}: expected {num_rows} rows, as many as in X, got {len(array)}; "
             f"pass X and {name} with the same rows in the same order"
         )
+    _check_no_classes(array, name)
     if missing and array.ndim == 2:
         return _check_observed(_to_float64(array, name), name, every_output)
     return _to_finite_float64(array, name)
@@ -224,6 +227,15 @@ def _raise_not_numeric(array: NDArray[np.generic], name: str) -> NoReturn:
         f"{got} with {_shorten(array[index])} at {_place(index)}; "
         "encode categories and dates as numbers, then convert with .astype(float)"
     )
+
+
+def _check_no_classes(array: NDArray[np.generic], name: str) -> None:
+    """Raise `InputError` for targets that are all text, none of which begins like a number."""
+    if array.dtype.kind not in "OU":
+        return
+    cells = array.ravel().tolist()
+    if all(isinstance(cell, str) and not re.match(LIKE_A_NUMBER, cell.strip()) for cell in cells):
+        raise InputError(f"{name}: {explain_classes(set(cells), len(cells))}")
 
 
 def _reads_as_number(cell: object) -> bool:

@@ -88,8 +88,9 @@ def target_column(table: MemoryTable, name: str) -> Float[np.ndarray, " N"]:
     assert table.arrow is not None
     column, place = table.arrow.column(name).combine_chunks(), table.place.of(name)
     kind = column.type
+    arrays.check_no_classes(column, place)
     if not any(test(kind) for test in (arrays.is_number, arrays.is_text, types.is_boolean, types.is_null)):
-        raise place.error(f"expected numbers to predict, got {kind}")
+        raise place.error(f"expected numbers to predict, got {kind}; convert the column to numbers")
     values = arrays.numbers(column, place)
     arrays.check_finite(values, place)
     return values
@@ -115,7 +116,10 @@ def targets(y: Any, num_rows: int, name: str = "y", every_output: bool = True) -
         InputError: y has the wrong number of rows, or contains anything but finite numbers (with one output, NaN).
     """
     if is_frame(y) and has_string_names(y, name):
-        columns = number_columns(to_arrow(y, name), Place(name))
+        table, place = to_arrow(y, name), Place(name)
+        for label in table.column_names:
+            arrays.check_no_classes(table.column(label).combine_chunks(), place.of(label))
+        columns = number_columns(table, place)
         y = columns if hasattr(y, "columns") or hasattr(y, "column_names") else columns[:, 0]
     return check_y(_objects_to_numbers(y), num_rows, name, missing=True, every_output=every_output)
 

@@ -2,12 +2,14 @@
 
 import difflib
 import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dspp.errors import InputError
+
+LIKE_A_NUMBER = r"(?i)^[+-]?(\.?[0-9]|inf|nan)"  # how text begins that may be meant as a number
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,16 @@ def check_names(names: list[Any], where: str) -> None:
 def join_names(names: Sequence[object], limit: int = 5) -> str:
     """Return the first `limit` names as text, for a message."""
     return ", ".join(repr(name) for name in names[:limit]) + (", …" if len(names) > limit else "")
+
+
+def explain_classes(distinct: Iterable[str], rows: int) -> str:
+    """Return why text cannot be a target, for a message, from its distinct values and the number of rows."""
+    names = sorted(distinct)
+    if len(names) <= min(20, rows // 2):
+        got = f"{len(names)} class{'es' * (len(names) > 1)} ({join_names(names, 3)})"
+    else:
+        got = f"text such as {names[0]!r:.40}"
+    return f"expected numbers to predict, got {got}; dspp predicts numbers, not classes yet"
 
 
 def closest(name: str, names: Sequence[str], cutoff: float = 0.6) -> str | None:

@@ -1,5 +1,6 @@
 """Predictions of trees for the rows of a training table, none of which saw its own row."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +19,17 @@ MAX_ROWS = 50_000  # per fit
 
 @dataclass(frozen=True, eq=False)
 class CrossFitted:
-    """The column of predictions that each of K members reads, and the trees for new rows."""
+    """The column of predictions that each of K members reads, and the trees for new rows.
+
+    Attributes:
+        columns: The predictions: see `for_member`.
+        all_rows: Trees that saw all rows.
+        without_fold: For each fold, trees that saw none of its rows.
+    """
 
     columns: Float[np.ndarray, "K N"]
     all_rows: Trees
+    without_fold: tuple[Trees, ...]
 
     def for_member(self, k: int) -> Float[np.ndarray, " N"]:
         """Return the column of member k, which is trained without fold k.
@@ -41,6 +49,8 @@ def cross_fit(
     weights: Array | None = None,
     seed: int = 0,
     inner: ArrayLike | None = None,
+    member_X: Callable[[int], Array] | None = None,
+    stop_early: bool = True,
     max_rounds: int = 200,
     max_rows: int | None = MAX_ROWS,
 ) -> CrossFitted:
@@ -58,6 +68,10 @@ def cross_fit(
         weights: one weight per row; rows of weight 0 get predictions but are not learned from.
         seed: of the fits and of random inner folds.
         inner: per row, its inner fold from 0, for rows that must stay together.
+        member_X: the inputs as member k reads them, if they differ between members; X is then what the trees for new
+            rows are fitted to, and no trees serve two members, which makes K² + 1 fits, or 6 K + 1.
+        stop_early: whether random rows decide how many trees are kept, as in `fit_trees`; not for rows that must stay
+            together.
         max_rounds: the largest number of trees per fit.
         max_rows: the largest number of rows per fit; None for all.
 
@@ -71,37 +85,48 @@ def cross_fit(
     K = max(int(fold.max()) + 1, 1)
     if len(X) < K or (np.bincount(fold[fold >= 0]) == 0).any():
         raise InputError(f"fold: expected each of 0 to {K - 1} in some row, got gaps; number the folds without gaps")
-    outer, inner = _assign(fold, inner, K, seed)
-    binned = bin_columns(X, weights, seed)  # the same cuts for all fits: they know no targets
-    fits: dict[bytes, Trees] = {}
+    outer = fold
+    if inner is None:
+        inner = assign_inner(fold, seed)
+        outer = fold if K < INNER_FOLDS else inner
 
-    def without(left_out: Bool[np.ndarray, " N"]) -> Trees:
-        rows, key = ~left_out, left_out.tobytes()
-        if not weights[rows].any():
-            raise InputError("fold: expected training rows outside of any two folds, got none; pass more folds or rows")
-        if key not in fits:
-            fits[key] = boost(binned.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows)
-        return fits[key]
+    def fitter(X: Float[np.ndarray, "N D"]) -> Callable[[Bool[np.ndarray, " N"]], Trees]:
+        binned = bin_columns(X, weights, seed)  # the same cuts for all fits: they know no targets of rows left out
+        fits: dict[bytes, Trees] = {}
 
-    columns = np.empty((K, len(X)))
+        def without(left_out: Bool[np.ndarray, " N"]) -> Trees:
+            rows, key = ~left_out, left_out.tobytes()
+            if not weights[rows].any():
+                raise InputError(
+                    "fold: expected training rows outside of any two folds, got none; pass more folds or rows"
+                )
+            if key not in fits:
+                fits[key] = boost(binned.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows, stop_early)
+            return fits[key]
+
+        return without
+
+    shared = fitter(X)
+    columns, without_fold = np.empty((K, len(X))), []
     for k in range(K):
+        inputs, without = X, shared
+        if member_X is not None:
+            inputs = check_rows(member_X(k), y, weights)[0]
+            without = fitter(inputs)
         held = outer == k
         for part in (held, *(~held & (inner == j) for j in np.unique(inner))):
             if part.any():
-                columns[k, part] = without(held | part).predict(X[part])
-    return CrossFitted(columns, without(np.zeros(len(X), bool)))
+                columns[k, part] = without(held | part).predict(inputs[part])
+        without_fold.append(without(held))
+    return CrossFitted(columns, shared(np.zeros(len(X), bool)), tuple(without_fold))
 
 
-def _assign(
-    fold: Int[np.ndarray, " N"], inner: Int[np.ndarray, " N"] | None, K: int, seed: int
-) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
-    """Return, per row, the member whose trees never see it (−1 for none) and its inner fold."""
-    if inner is not None:
-        return fold, inner
+def assign_inner(fold: Int[np.ndarray, " N"], seed: int) -> Int[np.ndarray, " N"]:
+    """Return the inner fold of each row: see `cross_fit`."""
+    K = int(fold.max()) + 1
     if K < INNER_FOLDS:
-        return fold, _deal(len(fold), INNER_FOLDS, seed)
-    both = np.where(fold < 0, _deal(len(fold), K, seed), fold)
-    return both, both
+        return _deal(len(fold), INNER_FOLDS, seed)
+    return np.where(fold < 0, _deal(len(fold), K, seed), fold)
 
 
 def _check_folds(fold: ArrayLike, num_rows: int, name: str, least: int) -> Int[np.ndarray, " N"]:

@@ -88,6 +88,7 @@ def boost(
     seed: int,
     max_rounds: int,
     max_rows: int | None,
+    stop_early: bool = True,
 ) -> Trees:
     """Do the work of `fit_trees`, with arguments that were checked."""
     rows = np.flatnonzero(weights)
@@ -98,7 +99,7 @@ def boost(
     scale = float(np.sqrt(np.average((y - mean) ** 2, weights=weights)))
     if len(rows) < MIN_ROWS or scale <= 1e-12 * abs(mean):
         return _no_trees(mean, len(X.cuts))
-    trees, best = _fit_scikit_learn(codes, (y - mean) / scale, weights, seed, max_rounds)
+    trees, best = _fit_scikit_learn(codes, (y - mean) / scale, weights, seed, max_rounds, stop_early)
     return Trees(
         feature=trees.feature[:best],
         threshold=_to_cuts(trees, X)[:best],
@@ -129,12 +130,13 @@ def _fit_scikit_learn(
     weights: Float[np.ndarray, " N"],
     seed: int,
     max_rounds: int,
+    stop_early: bool,
 ) -> tuple[Trees, int]:
     """Return trees whose inputs are numbers of bins, and how many of them to keep."""
     from sklearn.ensemble import HistGradientBoostingRegressor  # imported here: predicting does not need it
     from threadpoolctl import threadpool_limits
 
-    stop_early = len(y) >= MANY_ROWS
+    stop_early = stop_early and len(y) >= MANY_ROWS
     model = HistGradientBoostingRegressor(
         learning_rate=LEARNING_RATE,
         max_iter=max_rounds if stop_early else min(max_rounds, FEW_ROWS_ROUNDS),

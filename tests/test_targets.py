@@ -1,0 +1,129 @@
+"""Targets that no model can learn from are refused at once; those with few distinct values are noted."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from dspp import InputError, PPGPRRegressor
+from dspp.cli import app
+from dspp.prepare.targets import target_notes
+from dspp.table.discrete import is_discrete
+
+TINY: dict[str, Any] = {"inducing": 5, "epochs": 1, "restarts": 1, "progress": False}
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 2))
+WORDS = ["no", "yes", "yes"] * 20
+NOT_CLASSES = "dspp predicts numbers, not classes yet"
+
+
+@pytest.mark.parametrize(
+    "y",
+    [WORDS, np.array(WORDS), np.array(WORDS, object), pl.Series("kind", WORDS), pd.Series(WORDS, dtype="category")],
+    ids=["list", "array", "objects", "polars", "categories"],
+)
+def test_classes_are_refused(y: Any) -> None:
+    with pytest.raises(InputError, match=rf"^y: .*got 2 classes \('no', 'yes'\); {NOT_CLASSES}$"):
+        PPGPRRegressor(**TINY).fit(X, y)
+
+
+def test_classes_among_several_outputs_are_named() -> None:
+    both = pd.DataFrame({"price": X[:, 0], "kind": WORDS})
+    with pytest.raises(InputError, match=r"^y: column 'kind': expected numbers to predict, got 2 classes"):
+        PPGPRRegressor(**TINY).fit(X, both)
+
+
+def test_a_single_word_among_numbers_is_named_by_its_row() -> None:
+    y = pd.Series([*map(str, range(59)), "many"], name="count")
+    with pytest.raises(InputError, match=r"row 59.*'many'|'many' at row 59"):
+        PPGPRRegressor(**TINY).fit(X, y)
+
+
+def csv(path: Path, cells: Any) -> Path:
+    path.write_text("a,y\n" + "".join(f"{i / 7:.3f},{cell}\n" for i, cell in enumerate(cells)))
+    return path
+
+
+def refused(path: Path, *more: str) -> str:
+    result = CliRunner().invoke(
+        app, ["fit", str(path), "--target", "y", "--out", str(path.with_suffix(".dspp")), *more]
+    )
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    return str(result.stderr)
+
+
+COLUMNS = {
+    "classes": (WORDS, f"column 'y': expected numbers to predict, got 2 classes ('no', 'yes'); {NOT_CLASSES}"),
+    "one class": (["no"] * 9, "got 1 class ('no'); dspp predicts numbers"),
+    "names": ([f"house {i}" for i in range(60)], f"got text such as 'house 0'; {NOT_CLASSES}"),
+    "a misprint": ([*range(9), "1o"], "column 'y', row 9 (line 11): expected a number, got '1o'"),
+    "a constant": (
+        [3] * 60,
+        "column 'y': expected a target that varies, got 3 in all 60 rows; choose another --target",
+    ),
+    "a constant with gaps": ([3, "", 3], "got 3 in all 2 rows"),
+    "one row": ([3], "column 'y': expected at least 2 rows with a target, got 1; add rows"),
+    "one row with a target": ([3, "", ""], "expected at least 2 rows with a target, got 1"),
+    "dates": (["2024-01-01", "2024-02-01"], "expected numbers to predict, got date32[day]; convert the column"),
+    "decimal commas": (['"1,5"', '"2,5"'], "column 'y' is text such as '1,5': if the comma is the decimal mark, pass"),
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_the_command_line_refuses_what_cannot_be_learned(case: str, tmp_path: Path) -> None:
+    cells, message = COLUMNS[case]
+    assert message in refused(csv(tmp_path / "t.csv", cells))
+
+
+def test_scikit_learn_s_way_is_to_fit_a_constant_or_a_single_row() -> None:
+    """A fold of cross-validation may be constant; the note says what such a model is worth."""
+    constant = PPGPRRegressor(**TINY).fit(X, np.full(60, 3.0))
+    assert [str(note) for note in constant.fitted_.notes] == [
+        "target 'y' is 3 in every row: the model can only repeat it"
+    ]
+    np.testing.assert_allclose(constant.predict(X), 3.0)
+    assert PPGPRRegressor(**TINY).fit(X[:1], [2.0]).predict(X[:1]) == pytest.approx(2.0)
+
+
+# ---------------------------------------------------------------- few distinct values
+
+DISCRETE = {
+    "wine quality": (np.arange(1599) % 6 + 3, True),
+    "true or false": (np.arange(60) % 2, True),
+    "half stars": (np.arange(60) % 9 / 2, True),
+    "20 values in 50 rows": (np.arange(50) % 20, True),
+    "20 values in 49 rows": (np.arange(49) % 20, False),
+    "21 values in 400 rows": (np.arange(400) % 21, False),  # more than 5 %
+    "21 values in 421 rows": (np.arange(421) % 21, True),
+    "100 values in 2,001 rows": (np.arange(2_001) % 100, True),
+    "101 values in 5,000 rows": (np.arange(5_000) % 101, False),
+    "numbers": (X[:, 0], False),
+    "no values": (np.full(60, np.nan), False),
+    "2 values in a few rows": (np.array([1.0, 2.0, 1.0]), False),
+}
+
+
+@pytest.mark.parametrize("case", DISCRETE)
+def test_targets_with_few_distinct_values(case: str) -> None:
+    y, discrete = DISCRETE[case]
+    y = y.astype(float)
+    assert is_discrete(y) == discrete
+    assert is_discrete(np.column_stack([RNG.normal(size=len(y)), y])) == discrete
+    with_gaps = np.concatenate([y, np.full(1_000, np.nan)])  # which count neither as values nor as rows
+    assert is_discrete(with_gaps) == discrete
+    assert len(target_notes(y[:, None], ["y"])) == discrete
+
+
+def test_the_note_says_which_score_to_compare() -> None:
+    y = np.column_stack([np.arange(1599) % 6 + 3.0, np.arange(1599) / 7])
+    assert [str(note) for note in target_notes(y, ["quality", "price"])] == [
+        "target 'quality' has only 6 distinct values: NLL is not meaningful for it, since a density can be made "
+        "arbitrarily high on repeated values; compare CRPS"
+    ]
+    model = PPGPRRegressor(**TINY).fit(X, pd.Series(np.arange(60) % 3, name="stars"))
+    assert any(note.subject == "target 'stars' has only 3 distinct values" for note in model.fitted_.notes)
