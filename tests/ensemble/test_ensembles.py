@@ -154,7 +154,7 @@ def test_all_rows_are_judged_by_members_that_did_not_see_them(looked_at: tuple[D
 def test_validation_rows_that_are_given_are_judged_and_not_learned_from(members: int) -> None:
     model = DSPPRegressor(members=members, **TINY).fit(X, Y, X_VAL, Y_VAL)
     fitted = model.fitted_
-    assert fitted.scored == "validation rows"
+    assert fitted.scored == "20 rows that no member was trained on"
     assert (fitted.num_rows, len(fitted.members)) == (N, members)
     assert fitted.metrics == pytest.approx(model.evaluate(X_VAL, Y_VAL), rel=1e-9)
     other = DSPPRegressor(members=members, **TINY).fit(X, Y, X_VAL, Y_VAL[::-1])

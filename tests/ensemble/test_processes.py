@@ -23,7 +23,8 @@ from tests.ensemble.ensembles import TINY, X, Y, bits, weights_of
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 FIT = "--target y --members 3 --inducing 6 --width 2 --sites 3 --batch-size 20 --likelihood gaussian"
 COMMAND = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job of a shell ignores
 from dspp.ensemble import members
 members.WORTH_PROCESSES = float(sys.argv.pop(1))
 import dspp.cli
