@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import dspp
 from dspp.cli.app import app
+from dspp.encoding.encoder import TableEncoder
 from dspp.ensemble import members, train
 from dspp.errors import InputError
 from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
@@ -239,6 +240,43 @@ def test_validation_rows_that_are_given_leave_all_groups_to_training(seen: Seen)
     by_group = {(g, f) for g, f in zip(GROUPS.tolist(), made.inner[:N].tolist(), strict=True)}
     assert len(by_group) == len(set(GROUPS))
     assert len(set(made.inner[:N])) == 5
+
+
+def test_means_of_categories_and_the_choice_of_likelihood_keep_groups_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    levels = [f"level {k % 40}" for k in range(N)]
+    frame = to_table(pd.DataFrame({"a": X[:, 0], "many": levels}))
+    table = attach_roles(attach_targets(frame, np.exp(Y)), groups=GROUPS)
+    folds: list[np.ndarray] = []
+
+    def recording_score(X: Any, y: Any, fold: np.ndarray, seed: int, weights: Any, stop_early: bool) -> float:
+        assert not stop_early
+        folds.append(fold)
+        return 0.0
+
+    monkeypatch.setattr("dspp.prepare.likelihood._score", recording_score)
+    many = prepare(table, Settings(**TINY))
+    assert len(folds) == 2
+    assert len(set(zip(GROUPS.tolist(), folds[0].tolist(), strict=True))) == len(set(GROUPS))
+    assert many.means is not None
+    assert many.means.inner.tolist() == many.means.fold.tolist()
+    seen: list[np.ndarray] = []
+    cross_fit_means = TableEncoder.cross_fit_means
+
+    def recording_means(encoder: Any, columns: Any, y: Any, fold: Any, inner: np.ndarray, *more: Any) -> Any:
+        seen.append(inner)
+        return cross_fit_means(encoder, columns, y, fold, inner, *more)
+
+    monkeypatch.setattr(TableEncoder, "cross_fit_means", recording_means)
+    one = prepare(table, Settings(**TINY, members=1))
+    groups = np.delete(GROUPS, rows_of_frame(one.validation_table))
+    assert len(set(zip(groups.tolist(), seen[0].tolist(), strict=True))) == len(set(groups))
+    assert len(set(seen[0])) == 5
+
+
+def rows_of_frame(table: Any) -> np.ndarray:
+    return np.asarray(table.arrow.column("a")).astype(int)
 
 
 def test_two_groups_leave_no_rows_for_trees() -> None:
