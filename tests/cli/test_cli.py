@@ -27,7 +27,7 @@ from dspp.objectives import OBJECTIVES
 from dspp.prepare import split_rows
 from dspp.report import tables
 from dspp.settings import Settings
-from dspp.table.files import open_table
+from dspp.table.files import open_table, write_table
 from dspp.training.processes import LOST
 
 TINY = shlex.split("--members 1 --inducing 8 --width 2 --epochs 3 --restarts 1")
@@ -357,6 +357,30 @@ def test_categories_never_seen_in_training_are_counted(model: Path, test_file: P
     assert f"warning: column 'town': {count} values not seen in training" in result.stderr
     assert "'Bergen'" in result.stderr
     assert dspp("--quiet", "predict", model, tmp_path / "new.csv", "--out", tmp_path / "q.csv").output == ""
+
+
+def test_blank_cells_are_refused_or_imputed(model: Path, test_file: Path, tmp_path: Path) -> None:
+    table = inputs(test_file)
+    place = table.schema.get_field_index("town")
+    blank = table.set_column(place, "town", pa.array([None, *table["town"].to_pylist()[1:]], pa.string()))
+    path, out = tmp_path / "blank.csv", tmp_path / "p.csv"
+    rows = blank.append_column("price", open_table(test_file).read().arrow["price"])
+    write_table(path, rows.to_batches(), rows.schema)
+    for command in (["predict", model, path, "--out", out], ["evaluate", model, path]):
+        assert "column 'town', row 0 (line 2): expected a value" in refused(*command)
+        assert "--missing impute" in refused(*command)
+        imputed = dspp(*command, "--missing", "impute")
+        assert imputed.exit_code == 0, imputed.output
+        assert "column 'town': blank cells, of which training had none, are filled in" in imputed.stderr
+        assert "--missing: expected refuse or impute, got 'guess'" in refused(*command, "--missing", "guess")
+    estimator = load(model).set_params(missing="impute")
+    np.testing.assert_array_equal(read(out)["price_mean"], estimator.predict(blank))
+    np.testing.assert_array_equal(estimator.predict_table(blank)["price_mean"], estimator.predict(blank))
+    assert np.isfinite(estimator.score(blank[:20], rows["price"][:20].to_numpy()))
+    with pytest.raises(InputError, match=r"column 'town', row 0.*missing='impute'"):
+        load(model).predict(blank)
+    with pytest.raises(InputError, match="missing: expected 'refuse' or 'impute', got 'guess'"):
+        load(model).set_params(missing="guess").predict(table)
 
 
 def test_a_model_trained_on_an_array_takes_columns_in_order(tmp_path: Path) -> None:

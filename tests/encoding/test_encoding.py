@@ -119,6 +119,38 @@ def test_a_value_missing_where_training_had_none_is_refused(train: list[Any], te
         encoder.transform(table, Place("test.csv", first_row=1000))
 
 
+def test_imputed_values_are_medians_unknown_levels_and_halves() -> None:
+    many = [f"level {i}" for i in range(25)] * 2
+    train = {
+        "number": np.arange(50.0),
+        "date": pa.array([datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=12 * i) for i in range(50)]),
+        "flag": [True, False] * 25,
+        "pair": ["a", "b"] * 25,
+        "three": (["a", "b", "c"] * 17)[:50],
+        "many": many,
+        "gaps": [1.0, 2.0, None, 4.0, 5.0] * 10,
+    }
+    blank = pa.table({name: pa.array([None], pa.array(values).type) for name, values in train.items()})
+    out = fit(**train).transform(blank, impute=True)[0]
+    names = fit(**train).feature_names
+    found = dict(zip(names, out, strict=True))
+    assert found["number"] == 24.5
+    assert found["date (days)"] == 12.25
+    assert found["flag"] == found["pair=b"] == 0.5
+    assert [found[f"three={level}"] for level in "abc"] == [0, 0, 0]
+    assert [found[name] for name in names if name.startswith("many=")] == [0] * MAX_LEVELS + [
+        1
+    ]  # the last is "(other)"
+    assert (found["gaps"], found["gaps is missing"]) == (3.0, 1.0)
+    encoder = TableEncoder.fit(pa.table(train), y=np.arange(50.0)[:, None])
+    assert dict(zip(encoder.feature_names, encoder.transform(blank, impute=True)[0], strict=True))["many (mean)"] == 0
+    assert encoder.columns_with_gaps(blank) == set(train) - {"gaps"}
+    full = pa.table(train)
+    assert encoder.transform(full, impute=True).tobytes() == encoder.transform(full).tobytes()
+    with pytest.raises(InputError, match="column 'number', row 0: expected a finite number, got inf"):
+        encoder.transform(pa.table(train | {"number": [np.inf] * 50}), impute=True)
+
+
 def test_infinite_numbers_are_refused_in_training_and_later() -> None:
     with pytest.raises(InputError, match="column 'a', row 1: expected a finite number, got -inf"):
         fit(a=[1.0, -np.inf, np.inf])

@@ -137,14 +137,21 @@ def file_size(path: Path) -> str:
 class UnseenLevels:
     """Counts values of category columns that were not seen in training.
 
-    Columns with a level for rare values are not counted, as the model does not store which rare values it has seen.
+    Columns with very many levels, or with a level for rare ones, are not counted, as the model does not store which
+    rare levels it has seen.
     """
 
     def __init__(self, encoder: Any) -> None:
         from dspp.encoding.columns import Category
+        from dspp.encoding.means import MOST_MEANS, MeanCategory
 
         columns = () if encoder is None else encoder.columns
-        self._columns = [column for column in columns if isinstance(column, Category) and not column.other]
+        self._columns = [
+            column
+            for column in columns
+            if (isinstance(column, Category) and not column.other)
+            or (isinstance(column, MeanCategory) and len(column.levels) < MOST_MEANS)
+        ]
         self._counts: dict[str, int] = {}
         self._examples: dict[str, list[str]] = {}
 
