@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dspp.errors import InputError
 from dspp.metrics import LEVELS, Comparison, ObservedOutput
-from dspp.predictive import Predictive, RealPredictive
+from dspp.predictive import Predictive, RealPredictive, unwrap
 from dspp.table.checks import Array
 
 _HEADLINE = 0.9  # the level that the verdict reports
@@ -249,6 +249,7 @@ class Conformal:
         Raises:
             InputError: The coverage is not inside (0, 1), or the mixture has another number of outputs.
         """
+        mixture = unwrap(mixture)
         if mixture.mean.shape[1:] != self.scores.shape[1:]:
             raise InputError(
                 f"expected outputs of shape {tuple(self.scores.shape[1:])}, as in the calibration rows, got "

@@ -46,7 +46,7 @@ def density(mixture: MixtureLike, row: int = 0, *, y: float | None = None, ax: "
         ax: Where to draw; None for a new Figure.
     """
     ax = house_axes(ax)
-    one = mixture.rows([row])
+    one = _inner(mixture).rows([row])
     lower, median, upper = one.quantile(torch.tensor([0.05, 0.5, 0.95])).flatten().tolist()
     x = _grid(one, y)
     p = _density_at(one, x)
@@ -79,6 +79,7 @@ def fan(
         ax: Where to draw; None for a new Figure.
         levels: The probabilities of the intervals.
     """
+    mixture = _inner(mixture)
     at = check_column(x, "x", len(mixture))
     observed = None if y is None else check_column(y, "y", len(mixture))
     bad = [level for level in levels if not 0.0 < level < 1.0]
@@ -189,6 +190,12 @@ def crps_by_spread(std: Array, crps: Array, *, ax: "Axes | None" = None) -> "Axe
     ax.plot(number, expected, color=CONTRAST, label="calibrated Normal", **dots(6.0))
     ax.set_xticks(number)
     return label_axes(ax, "tenth of the rows, by predicted spread", "CRPS")
+
+
+def _inner(mixture: MixtureLike) -> MixtureLike:
+    """Return the distribution of tensors of one that returns arrays (`Distribution`)."""
+    inner: MixtureLike = getattr(mixture, "torch", mixture)
+    return inner
 
 
 def _grid(one: MixtureLike, y: float | None) -> Vector:
