@@ -72,6 +72,12 @@ def test_the_lazy_names_are_those_shown_to_type_checkers() -> None:
         _ = dspp.nonsense
 
 
+def test_only_public_names_are_listed() -> None:
+    listed = dir(dspp)
+    assert [name for name in listed if not name.startswith("__")] == dspp.__all__
+    assert {"__version__", "__doc__", "__file__"} <= set(listed)
+
+
 def test_defaults_take_enough_steps_on_small_tables() -> None:
     steps = DSPPRegressor().train_config(200, seed=0).epochs
     assert steps == FEWEST_STEPS  # one step an epoch
