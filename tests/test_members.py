@@ -172,7 +172,7 @@ def test_members_come_back_to_the_last_bit(case, tmp_path):
         assert (old.history, old.model.notes) == (new.history, new.model.notes)
     modelfile.save(loaded, tmp_path / "again.dspp")
     assert (tmp_path / "again.dspp").read_bytes() == path.read_bytes()
-    assert torch.equal(load(path).predict_dist(X).mean, after.mean)
+    assert torch.equal(load(path).predict_dist(X).torch.mean, after.mean)
 
 
 def test_a_module_of_the_users_serves_the_members_that_had_it(tmp_path):

@@ -3,7 +3,7 @@
 from dspp import DSPPRegressor, load
 
 model = DSPPRegressor().fit(X, y)              # a data frame, or an array
-mixture = model.predict_dist(X_new)            # with mean, std, quantile, interval, crps, ...
+mixture = model.predict_dist(X_new)            # arrays: mean, std, quantile(p), interval(0.9), crps(y), ...
 model.save("model.dspp"); load("model.dspp")   # one safe file
 
 Names are imported on first use, so that `import dspp` and the command line's help need not import torch.
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dspp.model import Model as Model
     from dspp.model import Predictor as Predictor
     from dspp.model import build as build
+    from dspp.predictive import Distribution as Distribution
     from dspp.predictive import LogNormalMixture as LogNormalMixture
     from dspp.predictive import MultivariateNormalMixture as MultivariateNormalMixture
     from dspp.predictive import NormalMixture as NormalMixture
@@ -58,7 +59,7 @@ _NAMES = {
     "errors": "CheckpointError DsppError InputError ModelFileError NumericalError TrainingDiverged TrainingInterrupted",
     "estimators": "BPDGPRegressor DGPRegressor DSPPRegressor GammaDGPRegressor ODSVGPRegressor PPGPRRegressor "
     "PresetRegressor SVGPRegressor load",
-    "predictive": "LogNormalMixture MultivariateNormalMixture NormalMixture StudentTMixture",
+    "predictive": "Distribution LogNormalMixture MultivariateNormalMixture NormalMixture StudentTMixture",
     "model": "Model Predictor build",
     "presets": "PRESETS Spec preset",
     "report": "write_model_report",
@@ -78,4 +79,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

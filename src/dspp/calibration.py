@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dspp.errors import InputError
 from dspp.metrics import LEVELS, Comparison
-from dspp.predictive import Predictive, RealPredictive
+from dspp.predictive import Predictive, RealPredictive, unwrap
 from dspp.table.checks import Array
 from dspp.table.discrete import is_discrete
 
@@ -322,6 +322,7 @@ class Conformal:
         Raises:
             InputError: The coverage is not inside (0, 1), or the mixture has another number of outputs.
         """
+        mixture = unwrap(mixture)
         if mixture.mean.shape[1:] != self.scores.shape[1:]:
             raise InputError(
                 f"expected outputs of shape {tuple(self.scores.shape[1:])}, as in the calibration rows, got "

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dspp.errors import InputError, NumericalError
-from dspp.predictive import Predictive, RealPredictive
+from dspp.predictive import Predictive, RealPredictive, unwrap
 from dspp.registry import Registry
 from dspp.table.checks import Array, check_y
 from dspp.table.roles import check_weights
@@ -95,6 +95,7 @@ class Comparison:
     """
 
     def __init__(self, mixture: Predictive, y: Array, weights: Array | None = None) -> None:
+        mixture = unwrap(mixture)
         shape = tuple(mixture.mean.shape)
         targets = torch.from_numpy(check_y(y, shape[0], missing=True, every_output=False)).to(mixture.mean.device)
         if targets.shape != shape:  # (N, 1) and (N,) would silently broadcast to N x N

@@ -97,7 +97,7 @@ def model_files():
     at = X_NEW * [1.0, 10.0, 0.1]
     found = {}
     for name, model, x, y_new in (("one", one, new, target(new)), ("three", three, at, 100 + 7 * Y_NEW[3])):
-        found |= {f"{name}/{k}": v.contiguous() for k, v in scores(model.predict_dist(x), y_new).items()}
+        found |= {f"{name}/{k}": v.contiguous() for k, v in scores(model.predict_dist(x).torch, y_new).items()}
         interval = np.asarray(model.predict_interval(x, 0.8) if name == "three" else one_interval(model, x))
         found[f"{name}/interval"] = torch.from_numpy(np.ascontiguousarray(interval))
         found[f"{name}/evaluate"] = float64(list(model.evaluate(x, y_new).values()))
@@ -105,7 +105,7 @@ def model_files():
 
 
 def one_interval(model, x):
-    return np.stack([end.numpy() for end in model.predict_dist(x).interval(0.8)], axis=1)
+    return np.stack(model.predict_dist(x).interval(0.8), axis=1)
 
 
 def checkpoints():

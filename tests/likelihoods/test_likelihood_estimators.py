@@ -32,13 +32,13 @@ def arrays(distribution) -> list[np.ndarray]:
 def test_fit_save_load_and_predict_the_same_bits(name: str, likelihood: str, tmp_path: Path) -> None:
     sizes = {} if name == "ppgpr" else {"width": 2, "sites": 4}
     model = MODELS[name](likelihood=likelihood, **sizes, **TINY).fit(X[:200], Y[:200])
-    distribution = model.predict_dist(X[200:])
+    distribution = model.predict_dist(X[200:]).torch
     assert isinstance(distribution, KINDS[likelihood])
     assert all(np.isfinite(numbers).all() for numbers in arrays(distribution))
     model.save(tmp_path / "m.dspp")
     loaded = dspp.load(tmp_path / "m.dspp")
     assert (loaded.likelihood, loaded.fitted_.members[0].spec) == (likelihood, model.fitted_.members[0].spec)
-    for before, after in zip(arrays(distribution), arrays(loaded.predict_dist(X[200:])), strict=True):
+    for before, after in zip(arrays(distribution), arrays(loaded.predict_dist(X[200:]).torch), strict=True):
         np.testing.assert_array_equal(before, after)
     again = MODELS[name](likelihood=likelihood, **sizes, **TINY).fit(X[:200], Y[:200])
     np.testing.assert_array_equal(again.predict(X[200:]), model.predict(X[200:]))
@@ -57,8 +57,9 @@ def test_conformal_intervals_of_any_likelihood() -> None:
 
 def test_a_log_normal_fit_is_a_gaussian_fit_of_log_y_with_the_jacobian() -> None:
     settings = TINY | {"model_settings": {"dtype": "float64"}, "width": 2, "sites": 4}
-    log_normal = dspp.DSPPRegressor(likelihood="log-normal", **settings).fit(X[:200], Y[:200]).predict_dist(X[200:])
-    gaussian = dspp.DSPPRegressor(**settings).fit(X[:200], np.log(Y[:200])).predict_dist(X[200:])
+    positive = dspp.DSPPRegressor(likelihood="log-normal", **settings).fit(X[:200], Y[:200])
+    log_normal = positive.predict_dist(X[200:]).torch
+    gaussian = dspp.DSPPRegressor(**settings).fit(X[:200], np.log(Y[:200])).predict_dist(X[200:]).torch
     y = torch.from_numpy(Y[200:])
     torch.testing.assert_close(log_normal.log_prob(y), gaussian.log_prob(y.log()) - y.log(), rtol=0, atol=1e-10)
     p = torch.tensor([0.01, 0.5, 0.9], dtype=torch.float64)

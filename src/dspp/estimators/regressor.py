@@ -20,7 +20,7 @@ from dspp.config import TrainConfig
 from dspp.errors import InputError
 from dspp.fitted import Evaluation, quantile_name
 from dspp.history import Epoch
-from dspp.predictive import Predictive
+from dspp.predictive import Distribution
 from dspp.presets import Spec
 from dspp.settings import Parameters, Settings, check_number
 from dspp.table.frames import frame_like, is_frame
@@ -161,17 +161,20 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     # ---------------------------------------------------------------- predicting
 
-    def predict_dist(self, X: Any) -> Predictive:
-        """Return the predictive distribution of each row, a mixture in the units of y."""
-        check_is_fitted(self, "fitted_")
-        return self.fitted_.predict(self._table(X, reset=False), self.settings().impute)
+    def predict_dist(self, X: Any) -> Distribution:
+        """Return the predictive distribution of each row, a mixture in the units of y.
 
-    def pred_dist(self, X: Any) -> Predictive:
+        Its methods take and return arrays; `.torch` is the same distribution with tensors.
+        """
+        check_is_fitted(self, "fitted_")
+        return Distribution(self.fitted_.predict(self._table(X, reset=False), self.settings().impute))
+
+    def pred_dist(self, X: Any) -> Distribution:
         """Return `predict_dist(X)`; the name that NGBoost uses."""
         return self.predict_dist(X)
 
     @available_if(lambda self: "skpro" in sys.modules)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> Predictive:
+    def predict_proba(self, X: Any) -> Distribution:
         """Return `predict_dist(X)`; the name that skpro uses. Available only if skpro has been imported.
 
         Scikit-learn does not allow regressors to have a method of this name.
@@ -184,8 +187,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         These are arrays (N,), or (N, T) for T outputs, also for a data frame; `predict_table` returns data frames.
         """
         mixture = self.predict_dist(X)
-        mean = mixture.mean.numpy()
-        return (mean, mixture.std.numpy()) if return_std else mean
+        return (mixture.mean, mixture.std) if return_std else mixture.mean
 
     def predict_table(
         self,
@@ -237,8 +239,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Return samples from each row's distribution: (n_samples, N), or (n_samples, N, T)."""
-        generator = torch.Generator().manual_seed(to_seed(random_state))
-        return cast(Array, self.predict_dist(X).sample(n_samples, generator).numpy())
+        return cast(Array, self.predict_dist(X).sample(n_samples, random_state=to_seed(random_state)))
 
     def _columns(self, X: Any, **what: Any) -> dict[str, Array]:
         check_is_fitted(self, "fitted_")

@@ -66,7 +66,7 @@ def density(
         limits: The values between which to draw; None for those of probability 0.999 and the observed one.
     """
     ax = house_axes(ax)
-    one = mixture.rows([row])
+    one = _inner(mixture).rows([row])
     lower, median, upper = one.quantile(torch.tensor([0.05, 0.5, 0.95])).flatten().tolist()
     x = _grid(one, y, limits)
     p = _density_at(one, x)
@@ -99,6 +99,7 @@ def fan(
         ax: Where to draw; None for a new Figure.
         levels: The probabilities of the intervals.
     """
+    mixture = _inner(mixture)
     at = check_column(x, "x", len(mixture))
     observed = None if y is None else check_column(y, "y", len(mixture))
     bad = [level for level in levels if not 0.0 < level < 1.0]
@@ -230,6 +231,12 @@ def crps_by_spread(std: Array, crps: Array, *, ax: "Axes | None" = None, log: bo
     ax.set_xticks(number)
     log_axes(ax, y=log)
     return label_axes(ax, "tenth of the rows, by predicted spread", "CRPS")
+
+
+def _inner(mixture: MixtureLike) -> MixtureLike:
+    """Return the distribution of tensors of one that returns arrays (`Distribution`)."""
+    inner: MixtureLike = getattr(mixture, "torch", mixture)
+    return inner
 
 
 def _grid(one: MixtureLike, y: float | None, limits: tuple[float, float] | None) -> Vector:

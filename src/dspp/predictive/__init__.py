@@ -1,11 +1,13 @@
 """Predictive distributions: a finite mixture per row, of one output or of T correlated outputs.
 
 Training scores the same object that users get: a likelihood makes it from the latent mixture of a model, an objective
-evaluates its density, users ask for its quantiles. S components, N rows, T outputs; `*T` is empty for one output. With
-T outputs, NaN in y means "not observed": only the observed outputs of the row count.
+evaluates its density, users ask for its quantiles, through a `Distribution` that returns arrays. S components, N rows,
+T outputs; `*T` is empty for one output. With T outputs, NaN in y means "not observed": only the observed outputs of the
+row count.
 """
 
 from dspp.predictive.base import Mixture
+from dspp.predictive.border import Distribution, unwrap
 from dspp.predictive.grouped import GroupedPredictive
 from dspp.predictive.latent import LatentMixture
 from dspp.predictive.lognormal import LogNormalMixture
@@ -15,6 +17,7 @@ from dspp.predictive.protocol import Predictive, RealPredictive
 from dspp.predictive.student import StudentTMixture
 
 __all__ = [
+    "Distribution",
     "GroupedPredictive",
     "LatentMixture",
     "LogNormalMixture",
@@ -24,4 +27,5 @@ __all__ = [
     "Predictive",
     "RealPredictive",
     "StudentTMixture",
+    "unwrap",
 ]

@@ -55,6 +55,17 @@ class WeightedComponents(ABC):
     def __len__(self) -> int:
         return self.num_rows
 
+    def __repr__(self) -> str:
+        sizes = f"N={self.num_rows}, " + (f"T={self.num_outputs}, " if self.component_mean.ndim > 2 else "")
+        return f"{type(self).__name__}({sizes}S={self.num_components}{self._range()})"
+
+    def _range(self) -> str:
+        """Return the range of the means of one output, for `repr`."""
+        if self.component_mean.ndim > 2 or self.num_rows == 0:
+            return ""
+        low, high = (f"{float(end):.4g}" for end in self.mean.detach().aminmax())
+        return f", mean {low}" if low == high else f", mean {low} to {high}"
+
     @property
     def weights(self) -> Float[Tensor, " S"]:
         """ω, renormalised in case the logarithms were rounded to a shorter dtype."""
@@ -83,7 +94,7 @@ class WeightedComponents(ABC):
         return -torch.stack([self.log_prob(y) for y in draws]).mean(0)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Mixture(WeightedComponents):
     """A mixture whose components are stored as tensors.
 

@@ -19,7 +19,7 @@ from dspp.table.checks import Array
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LogNormalMixture(OneOutput, WeightedComponents):
     """The distribution of y = exp(x) for a mixture of Normals x: positive targets.
 

@@ -18,7 +18,7 @@ from dspp.table.checks import Array
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MultivariateNormalMixture(Mixture):
     """p(y_n) = Σ_s ω_s N(y_n | μ_sn, C_sn + diag σ²): T correlated outputs.
 

@@ -16,7 +16,7 @@ from dspp.table.checks import Array
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NormalMixture(OneOutput, Mixture):
     """p(y_n) = Σ_s ω_s N(y_n | μ_sn, v_sn + σ²): one output.
 

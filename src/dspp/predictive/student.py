@@ -24,7 +24,7 @@ _MOST_TABLES = 64  # distinct degrees of freedom up to which tables are faster
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StudentTMixture(OneOutput, Mixture):
     """p(y_n) = Σ_s ω_s t(y_n | μ_sn, c, ν): one output.
 
