@@ -1,7 +1,8 @@
 """Promise 15: the scikit-learn contract, with one exemption.
 
-One shallow and one deep estimator and an ensemble pass every check but one, which cannot hold. The others differ from them in their settings
-alone, so they pass the checks in which a model could matter: what is fitted, predicted, pickled and left unchanged.
+One shallow and one deep estimator and an ensemble pass every check but one, which cannot hold. The others differ from
+them in their settings alone, so they pass the checks in which a model could matter: what is fitted, predicted, pickled
+and left unchanged.
 """
 
 from collections.abc import Iterator
