@@ -22,7 +22,7 @@ MEMBER_KINDS = ("plain", "trees")  # members read the encoded columns; "trees" a
 MEMBER_BETA = 0.5  # of members, if beta is None: they are small and trained to the end, without validation rows
 MOST_MEMBERS = 100
 MISSING = ("refuse", "impute")  # what predictions do with missing values where the training rows had none
-BATCH_SIZE, RESTARTS = 500, 3  # of a single model, if they are None
+BATCH_SIZE, RESTARTS, LEARNING_RATE = 500, 3, 0.05  # of a single model, if they are None
 FEWEST_STEPS = 1000  # of Adam, if `epochs` is None
 SHARED_WIDTH = 20  # of hidden layers shared by several outputs, if `width` is None
 FEWEST_ROWS_TO_HOLD_OUT = 20  # smaller tables hold out no rows
@@ -58,7 +58,8 @@ class Parameters:
         epochs: Passes over the training rows; None: in an ensemble by the size of the table, otherwise 40, or more on
             small tables, for at least 1,000 steps.
         batch_size: Rows per step; None: 500, or in an ensemble by the size of the table.
-        learning_rate: Initial learning rate of Adam.
+        learning_rate: Initial learning rate of Adam; None: 0.05, or 0.1 for the members of an ensemble on a small
+            table, which make few steps.
         restarts: Short runs from different starts, of which the best continues; None: 3, or 1 for each member of an
             ensemble.
         patience: For a single model: stop after this many epochs without a better validation NLL; None: never.
@@ -96,7 +97,7 @@ class Parameters:
     beta: float | None = None
     epochs: int | None = None
     batch_size: int | None = None
-    learning_rate: float = 0.05
+    learning_rate: float | None = None
     restarts: int | None = None
     patience: int | None = None
     validation_fraction: float = 0.1
@@ -223,7 +224,15 @@ class Settings(Parameters):
         """Return the training settings of the members of an ensemble."""
         batch_size = size.batch_size if self.batch_size is None else self.batch_size
         epochs = self.epochs or max(1, round(size.steps / math.ceil(num_rows / batch_size)))
-        members = replace(self, batch_size=batch_size, epochs=epochs, patience=None, restarts=self.restarts or 1)
+        rate = size.learning_rate if self.learning_rate is None else self.learning_rate
+        members = replace(
+            self,
+            batch_size=batch_size,
+            epochs=epochs,
+            learning_rate=rate,
+            patience=None,
+            restarts=self.restarts or 1,
+        )
         return members.train_config(num_rows)
 
     def train_config(self, num_rows: int) -> TrainConfig:
@@ -236,7 +245,7 @@ class Settings(Parameters):
                 raise InputError(f"train_settings: expected further fields, got {name!r}; pass {parameter}=... instead")
         given = {
             "batch_size": BATCH_SIZE if self.batch_size is None else self.batch_size,
-            "learning_rate": self.learning_rate,
+            "learning_rate": LEARNING_RATE if self.learning_rate is None else self.learning_rate,
             "restarts": RESTARTS if self.restarts is None else self.restarts,
             "patience": self.patience,
             "seed": self.random_state,

@@ -39,6 +39,7 @@ class Size:
         inducing: Inducing points per GP.
         batch_size: Rows per step.
         steps: Steps per member.
+        learning_rate: Initial learning rate: higher where there are few steps.
     """
 
     folds: int
@@ -46,6 +47,7 @@ class Size:
     inducing: int
     batch_size: int
     steps: int
+    learning_rate: float
 
 
 def choose_size(
@@ -79,7 +81,8 @@ def choose_size(
             break
     slots = _slots(kinds, number, small, most_folds)
     folds = 1 + max(fold for _, fold in slots)
-    return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS))
+    rate = 0.1 if small else 0.05
+    return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS), rate)
 
 
 def _slots(

@@ -119,7 +119,7 @@ class FitOptions:
         int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING), at_least(1)
     ] = None
     batch_size: Annotated[int | None, option("Rows per step.", "N", TRAINING), at_least(1)] = None
-    learning_rate: Annotated[float, option("Initial learning rate of Adam.", "NUMBER", TRAINING)] = 0.05
+    learning_rate: Annotated[float | None, option("Initial learning rate of Adam.", "NUMBER", TRAINING)] = None
     schedule: Annotated[
         str | None,
         option(f"Learning rate schedule: {', '.join(SCHEDULES)}.", "NAME", TRAINING, choices=SCHEDULES),

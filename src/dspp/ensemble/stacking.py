@@ -1,4 +1,7 @@
-"""How to mix members, learned from the rows they held out: weights of kinds, the spread, the weight of the guard.
+"""How to mix members, learned from the rows they held out: weights, the spread, the weight of the guard.
+
+If all members hold out the same rows, each has a weight of its own. Members of different folds cannot be compared row
+by row, so members of a kind then share one; below, a kind is whatever has a weight.
 
 Stacking of predictive densities (Yao et al. 2018) maximises Σ_n log Σ_c w_c p_c(y_n) over the weights, where p_c(y_n)
 is the density by the members of kind c that did not see row n. The problem is convex and solved by expectation

@@ -1,6 +1,7 @@
 """From prepared rows to a fitted ensemble, with its out-of-fold evaluation."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -50,6 +51,10 @@ class EnsembleRows:
         """The weights of all rows in memory or, on disk, of the rows held out; None: equal."""
         rows = self.rows if self.fold is not None and isinstance(self.rows, Rows) else self.held_out
         return None if rows is None or rows.weights is None else rows.weights.cpu().double().numpy()
+
+    def label(self, task: Task) -> str:
+        """Return what has a weight of its own in the mixture: a kind or, if all hold out the same rows, a member."""
+        return task.kind if self.num_folds > 1 else f"{task.kind} {task.number}"
 
     @property
     def num_folds(self) -> int:
@@ -177,20 +182,20 @@ def _assemble(
     if groups:
         mixing = stack(groups, guard, likelihood, data.weights)
     else:
-        kinds = list(dict.fromkeys(one.task.kind for one in good))
-        mixing = Mixing({kind: 1.0 / len(kinds) for kind in kinds}, 1.0, GUARD_WEIGHT)
+        labels = list(dict.fromkeys(data.label(one.task) for one in good))
+        mixing = Mixing({label: 1.0 / len(labels) for label in labels}, 1.0, GUARD_WEIGHT)
     guard = replace(guard, weight=mixing.guard_weight)
-    kept = [one for one in good if one.task.kind in mixing.weights]
-    sizes = {kind: sum(one.task.kind == kind for one in kept) for kind in mixing.weights}
-    judged = min((sum(len(g.predictions[kind]) for kind in mixing.weights) for g in groups), default=len(kept))
+    kept = [one for one in good if data.label(one.task) in mixing.weights]
+    sizes = Counter(data.label(one.task) for one in kept)
+    judged = min((sum(len(g.predictions[label]) for label in mixing.weights) for g in groups), default=len(kept))
     members = [_member(one, spec) for one in kept]
     fitted = template(
         members=tuple(members),
-        weights=tuple(mixing.weights[one.task.kind] / sizes[one.task.kind] for one in kept),
+        weights=tuple(mixing.weights[data.label(one.task)] / sizes[data.label(one.task)] for one in kept),
         spread=shrink_spread(mixing.spread, judged, len(kept)),
         held_out_spread=mixing.spread,
         guard=guard,
-        trees=trees.all_rows if trees is not None and "trees" in mixing.weights else None,
+        trees=trees.all_rows if trees is not None and any(one.task.kind == "trees" for one in kept) else None,
         notes=(*notes, *_training_notes(kept)),
     )
     if not groups:
@@ -220,13 +225,13 @@ def _fold_model(
     if encoder is not None and data.means is not None and data.fold is not None:
         encoder = encoder.with_means(data.means.by_level(data.fold == fold))
     own = [k for k, one in enumerate(kept) if one.task.fold == fold and one.held_out is not None]
-    kinds = [members[k].kind for k in own]
+    labels = [data.label(kept[k].task) for k in own]
     return replace(
         fitted,
         encoder=encoder,
         members=tuple(members[k] for k in own),
-        weights=tuple(mixing.weights[kind] / kinds.count(kind) for kind in kinds),
-        trees=trees.without_fold[fold] if trees is not None and "trees" in kinds else None,
+        weights=tuple(mixing.weights[label] / labels.count(label) for label in labels),
+        trees=trees.without_fold[fold] if trees is not None and any(members[k].kind == "trees" for k in own) else None,
     )
 
 
@@ -257,13 +262,13 @@ def _to_numpy(tensor: Tensor) -> Float[np.ndarray, "..."]:
 
 def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRows]:
     """Return the held-out rows of each fold with the predictions of its members, without folds that lack a kind."""
-    kinds = list(dict.fromkeys(one.task.kind for one in trained))
+    labels = list(dict.fromkeys(data.label(one.task) for one in trained))
     groups = []
     for fold in range(data.num_folds):
-        found: dict[str, list[Predictive]] = {kind: [] for kind in kinds}
+        found: dict[str, list[Predictive]] = {label: [] for label in labels}
         for one in trained:
             if one.task.fold == fold and one.held_out is not None:
-                found[one.task.kind].append(one.held_out)
+                found[data.label(one.task)].append(one.held_out)
         if all(found.values()):
             rows = data.held_out if data.fold is None else None
             numbers = np.arange(len(rows)) if rows is not None else np.flatnonzero(data.fold == fold)
@@ -275,7 +280,7 @@ def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRo
 def _mix(fitted: Fitted, group: HeldOutRows, mixing: Mixing) -> Predictive:
     """Mix the predictions for one fold, in standardised units."""
     parts, weights = [], []
-    for kind, weight in mixing.weights.items():
-        parts += group.predictions[kind]
-        weights += [weight / len(group.predictions[kind])] * len(group.predictions[kind])
+    for label, weight in mixing.weights.items():
+        parts += group.predictions[label]
+        weights += [weight / len(group.predictions[label])] * len(group.predictions[label])
     return fitted.mix(parts, weights)
