@@ -24,7 +24,7 @@ _BAD = 0.8  # a coverage that a verdict of "calibrated" must rule out
 _CHANCE = 0.05  # a coverage less likely than this is not attributed to chance
 _SLIGHT = 0.03  # a coverage within this of its level is only slightly off
 _SMALL_P = 0.01  # of the Kolmogorov–Smirnov test
-_HALVINGS = 45  # of the range in which the end of a cross-conformal interval lies
+_HALVINGS = 32  # of the range in which the end of a cross-conformal interval lies: to 2e-10 of it, on the safe side
 _NO_SCORE = 1.0  # above every score: pads outputs that were not observed in all rows
 
 

@@ -26,10 +26,7 @@ from dspp.training.rows import Rows, to_arguments
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
 CHOSE_EPOCH = "These rows also chose the epoch, so this is optimistic; score new rows with dspp evaluate."
 CHOSE_SETTINGS = CHOSE_EPOCH.replace("the epoch", "the settings and the epoch")
-OUT_OF_FOLD = (
-    "Each row is predicted only by the members that did not see it, a part of the ensemble, so scores are slightly "
-    "pessimistic."
-)
+OUT_OF_FOLD = "Each row is predicted only by the members that did not see it, so scores are slightly pessimistic."
 SET_WEIGHTS = "These rows also set the members' weights and their spread, so this is very slightly optimistic."
 TRAINED_ON = "The model was trained on these rows, so this is optimistic; score new rows with dspp evaluate."
 LEAST_SHARE = 0.3  # of a time budget, for training, however long reading the table took
