@@ -39,12 +39,12 @@ FRAME = pd.DataFrame(
     }
 )
 Y = 100 + 30 * FRAME["strong"].to_numpy() + 8 * (FRAME["colour"] == "red") + RNG.normal(size=NUM)
-TINY = {"members": 10, "inducing": 6, "width": 2, "sites": 3, "epochs": 4, "batch_size": 100, "jobs": 1}
+TINY = {"members": 10, "inducing": 4, "width": 2, "sites": 2, "epochs": 4, "batch_size": 100, "jobs": 1}
 
 
-def evaluate(y: np.ndarray, **settings: object) -> Evaluation:
+def evaluate(y: np.ndarray, frame: pd.DataFrame = FRAME, **settings: object) -> Evaluation:
     given = Settings(**TINY | {"likelihood": "gaussian"} | settings)
-    with prepare(attach_targets(to_table(FRAME), y), given) as prepared:
+    with prepare(attach_targets(to_table(frame), y), given) as prepared:
         evaluation = train(prepared, given)[1]
     assert evaluation is not None
     return evaluation
@@ -52,7 +52,7 @@ def evaluate(y: np.ndarray, **settings: object) -> Evaluation:
 
 @pytest.fixture(scope="module")
 def held_out() -> Evaluation:
-    return evaluate(np.asarray(Y))
+    return evaluate(np.asarray(Y), conformal=True)
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_baselines_are_one_normal_and_trees_that_did_not_see_the_row(held_out: E
 
 
 def test_a_logarithm_has_a_log_normal_baseline_and_no_trees() -> None:
-    log_normal = evaluate(np.exp(0.02 * np.asarray(Y)), likelihood="log-normal")
+    log_normal = evaluate(np.exp(0.02 * np.asarray(Y)), FRAME[["strong"]], likelihood="log-normal")
     found = score_baselines(log_normal)
     assert list(found) == ["one log-normal for all rows"]
     logs = np.log(log_normal.y)
@@ -248,8 +248,29 @@ def test_the_page_shows_all_of_it(held_out: Evaluation) -> None:
         assert part in text, part
 
 
+def test_recalibrated_intervals_do_not_stand_in_the_way(held_out: Evaluation, new_rows: Evaluation) -> None:
+    assert held_out.fitted.conformal is not None
+    for one in (held_out, new_rows):
+        found = describe_ensemble(one)
+        assert found is not None
+        assert all(np.isfinite(list(kind.scores.values())).all() for kind in found.kinds)
+
+
+def test_rows_count_by_their_weights(new_rows: Evaluation) -> None:
+    weights = np.where(np.arange(NUM) < 150, 1.0, 0.0)
+    weighted = replace(new_rows, table=replace(new_rows.table, weights=weights))
+    half = np.arange(150)
+    alone = replace(new_rows, table=new_rows.table.take(half), distribution=new_rows.distribution.rows(half.tolist()))
+    for name, scores in score_baselines(alone).items():
+        assert score_baselines(weighted)[name] == pytest.approx(scores)
+    kinds = [describe_ensemble(one) for one in (weighted, alone)]
+    assert kinds[0] is not None
+    assert kinds[1] is not None
+    assert kinds[0].kinds[-1].scores == pytest.approx(kinds[1].kinds[-1].scores)
+
+
 def test_two_outputs_have_effects_and_groups_each() -> None:
-    both = evaluate(np.column_stack([Y, -2 * Y]), members=5)
+    both = evaluate(np.column_stack([Y, -2 * Y]), FRAME[["strong", "colour"]], members=5)
     data = evaluation_data(both)
     assert data.importance is not None
     assert data.importance.scaled

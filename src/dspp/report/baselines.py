@@ -16,7 +16,7 @@ CONSTANT = ("nll", "rmse", "crps", "width90")
 
 def score_baselines(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     """Return the scores of each baseline by its name."""
-    fitted, y = evaluation.fitted, evaluation.y
+    fitted, y, weights = evaluation.fitted, evaluation.y, evaluation.table.weights
     zeros = torch.zeros(1, len(y), fitted.num_outputs, dtype=torch.float64)
     weight = torch.zeros(1, dtype=torch.float64)
     normal = LIKELIHOODS["gaussian"].from_moments(weight, zeros, torch.ones_like(zeros))
@@ -24,12 +24,12 @@ def score_baselines(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     real = isinstance(fitted.codec, Standardised)
     family = "Normal" if real else "log-normal" if isinstance(fitted.codec, Logarithm) else "distribution"
     name = f"one {family} for all rows"
-    found = {name: Comparison(fitted.codec.decode(normal), y).scores(CONSTANT)}
+    found = {name: Comparison(fitted.codec.decode(normal), y, weights).scores(CONSTANT)}
     if real and fitted.num_outputs == 1 and len(y) <= MOST_ROWS:
         mean = _predict_trees(evaluation)
         if mean is not None:
-            rmse = float(np.sqrt(np.mean(np.square(mean - y))))
-            found["boosted trees alone"] = {"rmse": rmse, "r2": r_squared(mean, y)}
+            rmse = float(np.sqrt(np.average(np.square(mean - y), weights=weights)))
+            found["boosted trees alone"] = {"rmse": rmse, "r2": r_squared(mean, y, weights)}
     return found
 
 

@@ -86,7 +86,8 @@ def _scores(probe: Probe, kind: str | None) -> dict[str, float]:
     models = [model if kind is None else _only(model, kind) for model in probe.models]
     parts, index = zip(*probe.predict(probe.all_rows, models=models), strict=True)
     grouped = parts[0] if len(parts) == 1 else GroupedPredictive(parts, tuple(map(torch.from_numpy, index)))
-    return Comparison(grouped, probe.y.reshape(grouped.mean.shape)).scores(("nll", "rmse", "crps"))
+    y = probe.y.reshape(grouped.mean.shape)
+    return Comparison(grouped, y, probe.table.weights).scores(("nll", "rmse", "crps"))
 
 
 def _only(fitted: Fitted, kind: str) -> Fitted:
@@ -94,7 +95,8 @@ def _only(fitted: Fitted, kind: str) -> Fitted:
     pairs = [pair for pair in zip(fitted.members, fitted.weights, strict=True) if pair[0].kind == kind]
     total = sum(weight for _, weight in pairs)
     members, weights = zip(*pairs, strict=True)
-    return replace(fitted, members=members, weights=tuple(weight / total for weight in weights))
+    shares = tuple(weight / total for weight in weights)
+    return replace(fitted, members=members, weights=shares, conformal=None, conformal_folds=None)
 
 
 def _winner(kinds: Sequence[KindData]) -> str:

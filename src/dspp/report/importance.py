@@ -67,10 +67,11 @@ def permutation_importance(
     affordable = int(WORK / (max(len(names), 1) * REPEATS * probe.components**2))
     at = generator.permutation(len(probe.rows))[: max(affordable, FEWEST_ROWS)]
     scale = _target_scale(probe.y) if probe.y.shape[1] > 1 else 1.0
-    before = _mean_score(probe.crps(at), scale)
+    weights = None if probe.table.weights is None else probe.table.weights[at]
+    before = _mean_score(probe.crps(at), scale, weights)
     shuffles = [at[_shuffle(len(at), generator)] for _ in range(REPEATS)]  # the same for all columns
     increase = np.array(
-        [[_mean_score(probe.crps(at, name, donors), scale) - before for donors in shuffles] for name in names]
+        [[_mean_score(probe.crps(at, name, donors), scale, weights) - before for donors in shuffles] for name in names]
     ).reshape(len(names), REPEATS)
     rank = np.argsort(-increase.mean(axis=1), kind="stable")
     return Importance(
@@ -106,5 +107,10 @@ def _target_scale(y: Float[np.ndarray, "n T"]) -> Float[np.ndarray, " T"]:
     return np.where(scale > 0.0, scale, 1.0)
 
 
-def _mean_score(crps: Float[np.ndarray, "n T"], scale: Float[np.ndarray, " T"] | float) -> float:
-    return float(np.nanmean(crps / scale))
+def _mean_score(
+    crps: Float[np.ndarray, "n T"], scale: Float[np.ndarray, " T"] | float, weights: Float[np.ndarray, " n"] | None
+) -> float:
+    """Return the mean over the observed values, by the weights of the rows."""
+    each = np.broadcast_to(np.ones(len(crps))[:, None] if weights is None else weights[:, None], crps.shape)
+    seen = ~np.isnan(crps)
+    return float(np.average((crps / scale)[seen], weights=each[seen])) if each[seen].any() else 0.0
