@@ -82,7 +82,7 @@ def test_a_frame_whose_columns_have_no_names_is_reported_on(tmp_path: Path) -> N
 
 
 def test_weights_are_not_negative_and_quantiles_of_a_frame_differ(one: Regressor) -> None:
-    with pytest.raises(InputError, match="sample_weight: expected numbers ≥ 0, got -1"):
+    with pytest.raises(InputError, match="sample_weight: row 0: expected a weight ≥ 0, got -1; use 0"):
         one.score(X, Y, sample_weight=-np.ones(60))
     assert one.predict_quantiles(X, [0.5, 0.5]).shape == (60, 2)
     with pytest.raises(InputError, match="expected unique levels"):
