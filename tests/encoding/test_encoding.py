@@ -284,6 +284,26 @@ def test_times_of_day_and_lengths_of_time() -> None:
     np.testing.assert_allclose(out, [[0.25, 1, 0, 1.5], [0.75, -1, 0, 0.5], [0, 0, 1, 0]], atol=1e-12)
 
 
+def test_years_and_months_as_text_are_numbers() -> None:
+    words = ["61 years 04 months", "63 years", "1 Year, 1 month", "8 months", " 2years 6months ", None]
+    encoder = fit(lease=words)
+    assert encoder.feature_names == ("lease (years)", "lease is missing")
+    assert "durations" in str(encoder.notes[0])
+    expected = [61 + 4 / 12, 63, 1 + 1 / 12, 8 / 12, 2.5, 2.5]
+    np.testing.assert_allclose(encoded(encoder, lease=words)[:, 0], expected)
+    assert TableEncoder.from_json(json.loads(json.dumps(encoder.to_json()))) == encoder
+    with pytest.raises(InputError, match="column 'lease', row 1: expected a duration such as '61 years 4 months', got"):
+        encoded(encoder, lease=["61 years", "61 years or so"])
+    with pytest.raises(InputError, match="row 0: expected a value, as in all training rows, got none"):
+        encoded(fit(lease=words[:5]), lease=[None, "1 year"])
+    assert encoded(fit(lease=words[:5]), lease=["1 year"]).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("words", [["1 year", "a year"], ["1 year", ","], ["years", "months"], ["1 year", "1 yr"]])
+def test_text_with_other_words_is_no_duration(words: list[str]) -> None:
+    assert fit(c=words).describe()[0]["kind"] == "category"
+
+
 # ---------------------------------------------------------------- columns that are left out
 
 

@@ -1,6 +1,7 @@
 """Categories with many levels: the mean target of each level, and which rows it is the mean of while models train."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +21,10 @@ from dspp.encoding.means import PRIOR_ROWS, CrossFittedMeans, MeanCategory, leve
 from dspp.encoding.scaling import Standardizer
 from dspp.ensemble.members import Task, _rows_of
 from dspp.errors import InputError
+from dspp.fitting import train
 from dspp.modelfile import file
 from dspp.prepare import prepare, split_rows
+from dspp.prepare.memory import _inner_folds_of_means
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
 from dspp.training.rows import Rows
@@ -291,6 +294,32 @@ def test_members_read_means_without_the_rows_they_hold_out(given: bool) -> None:
             assert isinstance(made.train, Rows)
             again = made.means.insert(made.train.x.numpy(), np.zeros(200, bool))
             np.testing.assert_array_equal(again, made.train.x.numpy())
+
+
+def test_held_out_rows_are_encoded_without_their_own_targets() -> None:
+    """The models of an evaluation, each with an encoder of its own, predict what its members predicted in training."""
+    X, y = shops(120)
+    table = attach_targets(to_table(X), y)
+    settings = Settings(members=10, inducing=4, epochs=1, layers=1, restarts=1, jobs=1, likelihood="gaussian")
+    with prepare(table, settings) as made:
+        fitted, evaluation = train(made, settings)
+    assert evaluation is not None
+    assert len(evaluation.parts) == 5
+    for model, index in evaluation.parts:
+        assert model.encoder != fitted.encoder
+        again = model.predict(table.take(index)).mean
+        torch.testing.assert_close(again, evaluation.distribution.mean[index], rtol=1e-6, atol=1e-6)
+        with_own = replace(model, encoder=fitted.encoder).predict(table.take(index)).mean
+        assert (with_own - again).abs().max() > 1e-3, "or the test could not fail"
+
+
+def test_groups_stay_together_in_the_means_of_a_single_model() -> None:
+    X, y = shops(200)
+    group = np.arange(200) // 10
+    table = replace(attach_targets(to_table(X), y), groups=group)
+    inner = _inner_folds_of_means(table, None, None, 0)
+    assert len(np.unique(inner)) == 5
+    assert all(np.ptp(inner[group == g]) == 0 for g in range(20))
 
 
 def test_the_mean_target_of_rare_levels_is_learned() -> None:

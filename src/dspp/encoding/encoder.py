@@ -7,6 +7,7 @@ Each input column becomes one or more columns of numbers:
 | number   | unchanged; durations in seconds                                                                 |
 | boolean  | 0 or 1                                                                                          |
 | category | 0 or 1 per level; of more than 20 levels, the mean target of each                               |
+| duration | text such as "61 years 4 months" as a number of years                                           |
 | datetime | days since the first training row; sine and cosine of hour, weekday and season, if they vary    |
 
 plus a column "<name> is missing" if the training rows have missing values.
@@ -32,6 +33,7 @@ from dspp.encoding.columns import (
     is_short_text,
 )
 from dspp.encoding.datetimes import Datetime
+from dspp.encoding.durations import Duration
 from dspp.encoding.learning import CategoryLearner, Learner, make_learner
 from dspp.encoding.means import CrossFittedMeans, MeanCategory, find_levels, levels_with_means
 from dspp.encoding.scaling import Standardizer
@@ -386,7 +388,7 @@ def _name_columns(table: MemoryTable, encoder: TableEncoder) -> pa.Table:
 
 # ---------------------------------------------------------------- JSON
 
-KINDS: Final = (Dropped, Number, Boolean, Category, MeanCategory, Datetime)
+KINDS: Final = (Dropped, Number, Boolean, Category, MeanCategory, Duration, Datetime)
 
 
 def _column_from_json(values: Any) -> Column:

@@ -18,6 +18,7 @@ from pyarrow import types
 
 from dspp.encoding.columns import MAX_LEVELS, Boolean, Category, Column, Dropped, Number
 from dspp.encoding.datetimes import DAY, Datetime
+from dspp.encoding.durations import Duration
 from dspp.table import arrays
 from dspp.table.messages import Place, join_names
 
@@ -232,10 +233,16 @@ class CategoryLearner(Learner):
 
     def column(self) -> Column:
         """Return the encoding."""
+        if self.too_many is None and self.is_text:
+            duration = Duration.fit(self.name, self.counts, self.missing)
+            if duration is not None:
+                return duration
         return self.too_many or Category.fit(self.name, self.counts, self.missing)
 
     def hint(self) -> str:
-        """Return advice if the text looks like numbers or dates."""
+        """Return advice if the text looks like numbers or dates, and say so if it was read as durations."""
+        if self.is_text and Duration.fit(self.name, self.counts, self.missing) is not None:
+            return "its values are durations, read as a number of years"
         return _text_hint(list(self.counts)) if self.is_text else ""
 
     def size(self) -> str:
