@@ -30,6 +30,7 @@ Y = np.concatenate([HALF, -HALF])  # whole numbers whose sum is 0: no order of s
 
 def bits(predictive: Predictive) -> list[bytes]:
     """Everything that a distribution consists of, to the bit."""
+    predictive = getattr(predictive, "torch", predictive)
     values = [getattr(predictive, field.name) for field in fields(predictive)]  # type: ignore[arg-type]
     nested = [bits(value) if is_dataclass(value) else [value.numpy().tobytes()] for value in values]
     return [part for parts in nested for part in parts]
