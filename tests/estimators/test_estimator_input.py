@@ -45,7 +45,7 @@ def two() -> Regressor:
 
 def test_a_report_shows_the_row_numbers_it_is_given(one: Regressor, tmp_path: Path) -> None:
     lines = np.arange(1000, 1060)
-    assert report_data(one, X, Y, row_labels=lines).row_labels == [str(line) for line in lines]
+    assert report_data(one, X, Y, row_labels=lines).row_labels == [f"{line:,}" for line in lines]
     assert report_data(one, X, Y).row_labels == [str(i) for i in range(60)]
     with pytest.raises(InputError, match=r"row_labels: expected 60, one per row of X, got 3"):
         dspp.write_model_report(one, X, Y, tmp_path / "page.html", row_labels=[1, 2, 3])

@@ -260,7 +260,8 @@ def test_means_of_categories_and_the_choice_of_likelihood_keep_groups_together(
     assert len(folds) == 2
     assert len(set(zip(GROUPS.tolist(), folds[0].tolist(), strict=True))) == len(set(GROUPS))
     assert many.means is not None
-    assert many.means.inner.tolist() == many.means.fold.tolist()
+    assert many.fold is not None
+    assert many.means.inner.tolist() == many.fold.tolist()
     seen: list[np.ndarray] = []
     cross_fit_means = TableEncoder.cross_fit_means
 
@@ -417,7 +418,7 @@ def test_the_command_line_splits_the_same_way(
     members_wanted = int(count) if count == "1" else count
     expected = prepared(made, members=members_wanted)
     held_out = len(expected.validation) if count == "1" else (expected.fold != NEVER).sum()  # type: ignore[union-attr]
-    assert f"Scores on {held_out} rows" in output
+    assert f"cores on {held_out} rows" in output  # of validation rows, or out of fold
 
 
 WRONG: list[tuple[list[str], str]] = [
