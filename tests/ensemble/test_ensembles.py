@@ -75,9 +75,9 @@ def test_members_differ_and_each_is_seeded_by_its_number(model: DSPPRegressor) -
     assert len(set(weights_of(model))) > len(members)
     again = DSPPRegressor(**TINY).fit(X, Y)
     assert weights_of(again) == weights_of(model)
-    assert bits(again.predict_dist(X)) == bits(model.predict_dist(X))
+    assert bits(again.fitted_.distribution(X)) == bits(model.fitted_.distribution(X))
     other = DSPPRegressor(**TINY, random_state=1).fit(X, Y)
-    assert bits(other.predict_dist(X)) != bits(model.predict_dist(X))
+    assert bits(other.fitted_.distribution(X)) != bits(model.fitted_.distribution(X))
 
 
 # ---------------------------------------------------------------- the mixture
@@ -187,7 +187,7 @@ def test_several_outputs_partly_observed() -> None:
     assert fitted.guard is not None
     assert fitted.guard.mean.shape[1] == 2
     assert model.predict(X).shape == (N, 2)
-    assert np.isfinite(log_density(model.predict_dist(X), both)).all()
+    assert np.isfinite(log_density(model.fitted_.distribution(X), both)).all()
 
 
 def test_an_output_that_is_seen_seldom_is_learned_by_every_member() -> None:

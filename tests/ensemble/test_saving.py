@@ -38,7 +38,7 @@ def test_predictions_are_the_same_bits_after_loading(model: DSPPRegressor, saved
     (tmp_path / "m").write_bytes(saved)
     loaded = load(tmp_path / "m")
     before, after = model.fitted_, loaded.fitted_
-    assert bits(loaded.predict_dist(X)) == bits(model.predict_dist(X))
+    assert bits(loaded.fitted_.distribution(X)) == bits(model.fitted_.distribution(X))
     assert (after.weights, after.spread, after.scored, after.metrics) == (
         *(before.weights, before.spread, before.scored, before.metrics),
     )
