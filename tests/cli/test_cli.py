@@ -861,7 +861,7 @@ def test_the_demo_goes_the_whole_way(tmp_path: Path) -> None:
     assert sorted(path.name for path in demo_folder.iterdir()) == names
     for command in ("fit", "predict", "evaluate"):
         assert f"$ dspp {command} {demo_folder}" in text
-    assert open_table(demo_folder / "train.csv").read().arrow.num_rows == 8_500
+    assert open_table(demo_folder / "train.csv").read().arrow.num_rows == 17_000
     assert open_table(demo_folder / "test.csv").read().arrow.num_rows == 1_500
     assert "best possible         -1.9006" in text
     table = open_table(demo_folder / "test.csv").read().arrow

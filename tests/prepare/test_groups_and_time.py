@@ -418,11 +418,7 @@ def test_the_command_line_splits_the_same_way(
     members_wanted = int(count) if count == "1" else count
     expected = prepared(made, members=members_wanted)
     held_out = len(expected.validation) if count == "1" else (expected.fold != NEVER).sum()  # type: ignore[union-attr]
-<<<<<<< HEAD
-    assert f"cores on {held_out} rows" in output
-=======
     assert f"cores on {held_out} rows" in output  # of validation rows, or out of fold
->>>>>>> green
 
 
 WRONG: list[tuple[list[str], str]] = [
