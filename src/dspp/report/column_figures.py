@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_BARS = 20
+MOST_NAMED = 3  # groups whose coverage is off, in the caption
 
 
 def importance(found: Importance) -> Picture:
@@ -99,12 +100,14 @@ def coverage_by_group(found: Sequence[Group], key: str) -> Picture:
 
 def describe_groups(found: Sequence[Group]) -> str:
     """Return a sentence on the groups whose coverage is off."""
-    blamed = [group for group in found if group.off]
+    blamed = sorted((group for group in found if group.off), key=lambda group: -abs(group.coverage - 0.9))
     if not blamed:
         return f"None of the {len(found)} groups differs from 90 % by more than chance explains."
     each = "; ".join(
-        f"{g.column}: {g.label} ({100 * g.coverage:.1f} % of {g.num_rows:,} rows, intervals {g.off})" for g in blamed
+        f"{g.column}: {g.label} ({100 * g.coverage:.1f} % of {g.num_rows:,} rows, intervals {g.off})"
+        for g in blamed[:MOST_NAMED]
     )
+    each += f"; and {len(blamed) - MOST_NAMED} more" if len(blamed) > MOST_NAMED else ""
     differ = "differs" if len(blamed) == 1 else "differ"
     groups = f"{len(blamed)} of the {len(found)} groups {differ} from 90 %"
     return f"{groups} by more than chance explains, shown in orange: {each}."

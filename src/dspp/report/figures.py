@@ -99,7 +99,7 @@ def predicted_observed(target: TargetData, key: str, num_outputs: int) -> Pictur
 def crps_by_spread(target: TargetData, key: str) -> Picture:
     """Return the figure of errors by predicted spread."""
     groups = "ten groups of equal size" if len(target.y) >= 10 else "groups"
-    log = _spans_orders(target.spread)
+    log = _spans_orders(target)
     return picture(
         f"spread-{key}",
         "Error by predicted spread",
@@ -163,10 +163,11 @@ def make_small(ax: "Axes", height: float = 2.3) -> "Axes":
     return ax
 
 
-def _spans_orders(spread: NDArray[np.floating]) -> bool:
-    """Return whether the spread of the rows differs so much that bars on a linear axis would vanish."""
-    low, high = np.quantile(spread, [0.1, 0.95])
-    return bool(0.0 < 30.0 * low < high)
+def _spans_orders(target: TargetData) -> bool:
+    """Return whether the mean scores of rows by spread differ so much that bars on a linear axis would vanish."""
+    groups = np.array_split(np.argsort(target.spread, kind="stable"), min(10, len(target.y)))
+    means = [target.crps[group].mean() for group in groups]
+    return bool(0.0 < 20.0 * min(means) < max(means))
 
 
 def members(data: ReportData, num_outputs: int) -> Picture:
