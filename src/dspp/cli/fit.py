@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dspp.prepare import Prepared
     from dspp.settings import Settings
 
-REPORT_SECONDS = 3.0  # kept of a time budget for the report
+REPORT_SECONDS = 5.0  # kept of a time budget for the report
 
 Trained = tuple["Fitted", "Evaluation | None"]
 
