@@ -265,9 +265,9 @@ def test_means_of_categories_and_the_choice_of_likelihood_keep_groups_together(
     seen: list[np.ndarray] = []
     cross_fit_means = TableEncoder.cross_fit_means
 
-    def recording_means(encoder: Any, columns: Any, y: Any, fold: Any, inner: np.ndarray, *more: Any) -> Any:
+    def recording_means(encoder: Any, columns: Any, y: Any, inner: np.ndarray, *more: Any) -> Any:
         seen.append(inner)
-        return cross_fit_means(encoder, columns, y, fold, inner, *more)
+        return cross_fit_means(encoder, columns, y, inner, *more)
 
     monkeypatch.setattr(TableEncoder, "cross_fit_means", recording_means)
     one = prepare(table, Settings(**TINY, members=1))
