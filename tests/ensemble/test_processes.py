@@ -22,6 +22,7 @@ from tests.ensemble.ensembles import TINY, X, Y, bits, weights_of
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 FIT = "--target y --members 3 --inducing 6 --width 2 --sites 3 --batch-size 20 --likelihood gaussian"
+PATIENCE = 280.0  # seconds, on a machine that is busy with other things
 COMMAND = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job of a shell ignores
@@ -41,6 +42,19 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("table") / "t.csv"
     np.savetxt(path, np.column_stack([X, Y]), delimiter=",", header="a,b,y", comments="", fmt="%.17g")
     return path
+
+
+def stop(words: list[str], begun: Path, number: signal.Signals) -> tuple[int, str]:
+    """Start a command, send it a signal once it has begun, and return its exit code and what it complained of."""
+    command = [sys.executable, "-c", COMMAND, *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes) as process:
+        deadline = time.monotonic() + PATIENCE
+        while not begun.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(number if begun.exists() else signal.SIGKILL)
+        _, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, errors
 
 
 # ---------------------------------------------------------------- several processes
@@ -109,21 +123,8 @@ def test_a_fit_that_is_stopped_is_resumed(number: signal.Signals, jobs: int, tab
     out, checkpoint = tmp_path / "m.dspp", tmp_path / "m.dspp.checkpoint"
     words = ["fit", str(table), *shlex.split(FIT), "--epochs", "60", "--jobs", str(jobs)]
     worth = "0" if jobs > 1 else "1e9"
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, worth, *words, "--out", str(out)],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 120
-    while not (checkpoint / "member-01.checkpoint").exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 128 + number, errors
+    code, errors = stop([worth, *words, "--out", str(out)], checkpoint / "member-01.checkpoint", number)
+    assert code == 128 + number, errors
     assert errors.count("\n") == 1
     assert "To resume: " in errors
     assert errors.strip().endswith("--resume")
