@@ -59,7 +59,7 @@ class Parameters:
         train_settings: Further fields of `TrainConfig`.
         random_state: The same seed gives identical results.
         device: cpu or cuda.
-        progress: Whether to show a progress bar; None: only on a terminal.
+        progress: Whether to show a progress bar, or lines of text where there is no terminal; None: only on a terminal.
     """
 
     layers: int | None = None

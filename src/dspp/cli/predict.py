@@ -93,7 +93,7 @@ def _run(options: PredictOptions, session: Session, levels: tuple[float, ...], f
     fitted = modelfile.load(options.model)
     unseen = UnseenLevels(fitted.encoder)
     hide_bar = session.quiet or (options.out == STDOUT and sys.stdout.isatty())
-    with ProgressBar(file.num_rows, False if hide_bar else None) as bar:
+    with ProgressBar(file.num_rows, not hide_bar) as bar:
         batches = _predict_batches(fitted, file, options, levels, unseen, bar)
         rows = _write(options.out, batches)
     for warning in (*map(str, file.notes), *unseen.warnings(), fitted.why_infinite(options.interval)):

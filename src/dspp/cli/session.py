@@ -25,7 +25,7 @@ class Stopped(BaseException):
 
 @dataclass
 class Session:
-    """One invocation of `dspp`. Results go to stdout; progress bars, warnings and errors to stderr."""
+    """One invocation of `dspp`. Results go to stdout; progress, warnings and errors to stderr."""
 
     program: str = "dspp"
     argv: tuple[str, ...] = ()  # the arguments
@@ -33,9 +33,9 @@ class Session:
     debug: bool = False
 
     @property
-    def bars(self) -> bool | None:
-        """Whether to show progress bars; None: only on a terminal."""
-        return False if self.quiet else None
+    def bars(self) -> bool:
+        """Whether to show progress: bars on a terminal, a line every few seconds elsewhere."""
+        return not self.quiet
 
     def say(self, *what: Any) -> None:
         """Print results: text, whose lines are not wrapped, or rich tables."""
