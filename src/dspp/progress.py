@@ -1,4 +1,4 @@
-"""A progress bar with the share done, the rate, a score and the time left."""
+"""Progress: a bar on a terminal, or a line every few seconds, with the share done, a score and the time left."""
 
 import sys
 import time
@@ -9,14 +9,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 FIELDS = ("percent", "rate", "score", "left")
+SECONDS_BETWEEN_LINES = 5.0  # at least, where there is no terminal
 
 
 class ProgressBar:
-    """A progress bar on standard error.
+    """A progress bar on standard error; lines of text where that is no terminal, such as in a log file.
 
     Args:
         total: amount of work, in any unit; None if unknown.
-        show: whether to show the bar; None: only on a terminal.
+        show: whether to show progress; None: only on a terminal.
         done: amount done before.
         score: name of the score.
         smoothing: weight of earlier scores in the score shown, from 0 to 1.
@@ -31,8 +32,10 @@ class ProgressBar:
         score: str = "NLL",
         smoothing: float = 0.0,
     ) -> None:
-        self._show = sys.stderr.isatty() if show is None else show
+        terminal = sys.stderr.isatty()
+        self._show = terminal if show is None else show
         self._total, self._first, self._begin = total, done, time.perf_counter()
+        self._lines, self._last_line = self._show and not terminal, self._begin
         self._name, self._smoothing = score, smoothing
         self._mean: float | None = None
         self._rows = 0
@@ -40,8 +43,8 @@ class ProgressBar:
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             *(TextColumn(f"{{task.fields[{field}]}}", markup=False) for field in FIELDS),
-            console=Console(stderr=True, force_terminal=self._show or None),
-            disable=not self._show,
+            console=Console(stderr=True),
+            disable=not self._show or self._lines,
         )
         self._task = self._bar.add_task("starting", total=total, completed=done, percent="", rate="", score="", left="")
 
@@ -63,7 +66,7 @@ class ProgressBar:
         score: float | None = None,
         seconds_left: float | None = None,
     ) -> None:
-        """Update the bar.
+        """Update the bar, or print a line if the last one is old enough.
 
         Args:
             done: amount done so far.
@@ -83,15 +86,28 @@ class ProgressBar:
             percent = f"{100 * done / self._total:3.0f} %"
             estimate = seconds * (self._total - done) / max(done - self._first, 1e-9)
             left = _clock(estimate if seconds_left is None else min(estimate, seconds_left))
+        rate = f"{self._rows / seconds:,.0f} rows/s" if self._rows else ""
+        shown = "" if self._mean is None else f"{self._name} {self._mean:+.3f}"
+        left = left if done > self._first else ""
+        if self._lines:
+            share = f"{percent.strip()} done" if percent else f"{self._rows:,} rows"
+            self._print_line(f"{description}: {', '.join(filter(None, (share, shown, left)))}")
+            return
         self._bar.update(
             self._task,
             completed=done,
             description=description,
             percent=percent,
-            rate=f"{self._rows / seconds:,.0f} rows/s" if self._rows else "",
-            score="" if self._mean is None else f"{self._name} {self._mean:+.3f}",
-            left=left if done > self._first else "",
+            rate=rate,
+            score=shown,
+            left=left,
         )
+
+    def _print_line(self, text: str) -> None:
+        now = time.perf_counter()
+        if now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            print(text, file=sys.stderr, flush=True)
 
     def expect(self, total: float) -> None:
         """Change the total amount of work."""

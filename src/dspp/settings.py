@@ -81,7 +81,7 @@ class Parameters:
         random_state: The same seed gives identical results.
         jobs: Processes that train the members of an ensemble; None: one per core. The result does not depend on it.
         device: cpu or cuda.
-        progress: Whether to show a progress bar; None: only on a terminal.
+        progress: Whether to show a progress bar, or lines of text where there is no terminal; None: only on a terminal.
     """
 
     members: int | str = "auto"

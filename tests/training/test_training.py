@@ -317,13 +317,15 @@ def test_another_seed_gives_another_model():
     assert not torch.equal(first.gp_layers[0].mean.weight, second.gp_layers[0].mean.weight)
 
 
-def test_the_bar_shows_what_matters_and_can_be_silent(capsys):
+def test_the_bar_shows_what_matters_and_can_be_silent(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     fit(small(), X, Y, config=QUICK.change(epochs=2), progress=True)
     shown = capsys.readouterr()
     assert shown.out == ""
     for word in ("training, epoch 2", "rows/s", "NLL", "%"):
         assert word in shown.err
     fit(small(), X, Y, config=QUICK.change(epochs=2), progress=False)
+    monkeypatch.undo()
     fit(small(), X, Y, config=QUICK.change(epochs=2))  # not a terminal
     assert capsys.readouterr().err == ""
 

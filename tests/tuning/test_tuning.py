@@ -602,7 +602,8 @@ def test_it_is_quiet_and_leaves_optunas_settings_alone(capfd) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_person_sees_the_trial_the_best_nll_and_the_time_left(capfd) -> None:
+def test_a_person_sees_the_trial_the_best_nll_and_the_time_left(capfd, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     result = search(space=RATES, trials=2, time_budget=60, progress=True, **SHALLOW)
     out, shown = capfd.readouterr()
     assert out == ""

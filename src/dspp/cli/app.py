@@ -44,7 +44,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def store_shared_options(
     ctx: typer.Context,
-    quiet: Annotated[bool, flag("--quiet", "Print errors only; no progress bars.")] = False,
+    quiet: Annotated[bool, flag("--quiet", "Print errors only; no progress.")] = False,
     debug: Annotated[bool, flag("--debug", "Show the traceback of an error.")] = False,
     modules: Annotated[
         list[str] | None,

@@ -106,7 +106,7 @@ def _run(options: PredictOptions, session: Session, levels: tuple[float, ...], f
     fitted = modelfile.load(options.model)
     watchers = UnseenLevels(fitted.encoder), BlankCells(fitted.encoder if options.missing == "impute" else None)
     hide_bar = session.quiet or (options.out == STDOUT and sys.stdout.isatty())
-    with ProgressBar(file.num_rows, False if hide_bar else None) as bar:
+    with ProgressBar(file.num_rows, not hide_bar) as bar:
         batches = _predict_batches(fitted, file, options, levels, watchers, bar)
         rows = _write(options.out, batches)
     found = [warning for watcher in watchers for warning in watcher.warnings()]

@@ -26,7 +26,7 @@ class Stopped(BaseException):
 
 @dataclass
 class Session:
-    """One invocation of `dspp`. Results go to stdout; progress bars, warnings and errors to stderr."""
+    """One invocation of `dspp`. Results go to stdout; progress, warnings and errors to stderr."""
 
     program: str = "dspp"
     argv: tuple[str, ...] = ()  # the arguments
@@ -35,9 +35,9 @@ class Session:
     begin: float = field(default_factory=time.monotonic)  # for time budgets
 
     @property
-    def bars(self) -> bool | None:
-        """Whether to show progress bars; None: only on a terminal."""
-        return False if self.quiet else None
+    def bars(self) -> bool:
+        """Whether to show progress: bars on a terminal, a line every few seconds elsewhere."""
+        return not self.quiet
 
     def say(self, *what: Any) -> None:
         """Print results: text, whose lines are not wrapped, or rich tables."""
