@@ -19,7 +19,9 @@ TITLES = {
     "coverage90": "Coverage of 90 % intervals",
     "worst_surprise": "Surprise of the worst row, nats",
     "fit": "Seconds to fit",
+    "fit_cpu": "CPU seconds to fit, comparable if the machine was busy",
 }
+COARSE = ("worst_surprise", "fit", "fit_cpu")  # one decimal is enough
 BOLD = ("nll", "crps", "rmse")  # the best of each set
 Means = dict[str, dict[str, dict[str, float]]]  # by set, method and score
 
@@ -31,7 +33,7 @@ def average(found: Sequence[Record]) -> tuple[Means, dict[str, int]]:
     """
     by_set: dict[str, dict[str, dict[int, dict[str, float]]]] = defaultdict(lambda: defaultdict(dict))
     for record in found:
-        scores = {**record["metrics"], "fit": record["seconds"]["fit"]}
+        scores = {**record["metrics"], **record["seconds"]}
         by_set[record["set"]][record["method"]][record["fold"]] = scores
     means: Means = {}
     folds: dict[str, int] = {}
@@ -115,7 +117,7 @@ def _overall(summary: dict[str, dict[str, float]], methods: Sequence[str]) -> st
 
 
 def _by_set(means: Means, folds: dict[str, int], methods: Sequence[str], score: str) -> str:
-    show: Callable[[float], str] = {"fit": "{:.1f}", "worst_surprise": "{:.1f}"}.get(score, "{:.3f}").format
+    show: Callable[[float], str] = ("{:.1f}" if score in COARSE else "{:.3f}").format
     rows = []
     for name, by_method in means.items():
         best = min(scores[score] for scores in by_method.values())
