@@ -29,7 +29,7 @@ from dspp.size import Size, step_seconds
 from dspp.training.rows import Rows, Source
 from dspp.trees import CrossFitted, cross_fit
 
-PILOT_SHARES = 0.5, 0.25, 0.125  # of the epochs, tried on small tables
+PILOT_SHARES = 0.5, 0.25, 0.12, 0.06, 0.03  # of the epochs, tried on small tables
 PILOT_TOLERANCE = 0.03  # nats per row by which longer training may be worse: mixing gains more from it
 GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
 
@@ -161,9 +161,9 @@ def train_ensemble(
 def _choose_epochs(job: Job, data: EnsembleRows) -> int:
     """Return the number of epochs, chosen by what short members predict for the rows of the first fold.
 
-    Long training suits targets with little noise, and ruins the density of noisy ones. Members of a half, a quarter and
-    an eighth of the epochs are compared with the spread that suits each; if the longest of them is not worse, members
-    are trained to the end.
+    Long training suits targets with little noise, and ruins the density of noisy ones. Members of a half of
+    the epochs and less are compared with the spread that suits each; if the longest of them is not worse, members are
+    trained to the end.
     """
     guard = Guard.fit(_to_numpy(data.rows.start.y), GUARD_WEIGHT)
     scores: dict[int, float] = {}

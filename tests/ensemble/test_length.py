@@ -1,0 +1,41 @@
+"""The length of training on small tables: short pilots notice when longer training only learns the noise."""
+
+import numpy as np
+import pytest
+import torch
+
+from dspp import DSPPRegressor
+from dspp.ensemble.stacking import HeldOutRows, calibrated_nll
+from dspp.guard import Guard
+from dspp.predictive import NormalMixture
+from dspp.settings import Settings
+
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(120, 3))
+SETTINGS = {"members": 5, "inducing": 24, "width": 2, "sites": 3, "jobs": 1}
+
+
+def test_noise_is_trained_for_a_fraction_of_the_epochs() -> None:
+    settings = Settings(**SETTINGS)
+    usual = settings.member_config(settings.size(120), 120).epochs
+    fitted = DSPPRegressor(**SETTINGS).fit(X, RNG.normal(size=120)).fitted_
+    assert max(member.train.epochs for member in fitted.members) < usual / 3
+    assert fitted.metrics["coverage90"] > 0.8
+
+
+def test_given_epochs_are_kept() -> None:
+    model = DSPPRegressor(**SETTINGS, epochs=3).fit(X, RNG.normal(size=120))
+    assert {member.train.epochs for member in model.fitted_.members} == {3}
+
+
+def test_the_score_of_a_pilot_does_not_depend_on_its_spread() -> None:
+    y = RNG.normal(size=(200, 1))
+    guard = Guard.fit(y, 0.01)
+    zeros = torch.zeros(1, 200, dtype=torch.float64)
+
+    def score(var: float) -> float:
+        normal = NormalMixture(torch.zeros(1, dtype=torch.float64), zeros, zeros + var, torch.tensor(0.0).double())
+        return calibrated_nll(HeldOutRows(np.arange(200), y, {"plain": [normal]}, 0), guard, "gaussian")
+
+    assert score(0.25) == pytest.approx(score(1.0), abs=2e-3)
+    assert score(1.0) < 1.5
