@@ -856,7 +856,9 @@ def test_python_dash_m_runs_the_same_commands() -> None:
 
 def test_the_demo_goes_the_whole_way(tmp_path: Path) -> None:
     demo_folder = tmp_path / "demo"
-    text = done("demo", "--folder", demo_folder, "--epochs", 1)
+    (demo_folder / "model.dspp.checkpoint").mkdir(parents=True)  # as an interrupted demo leaves it
+    (demo_folder / "model.dspp.checkpoint" / "member-01.checkpoint").write_text("of another run")
+    text = done("demo", "--folder", demo_folder, "--epochs", 1, "--overwrite")
     names = ["model.dspp", "predictions.csv", "report.html", "test.csv", "train.csv"]
     assert sorted(path.name for path in demo_folder.iterdir()) == names
     for command in ("fit", "predict", "evaluate"):
