@@ -769,9 +769,9 @@ def test_a_fit_that_is_stopped_twice_ends_as_if_it_had_not_been(train: Path, tes
     settings = shlex.split("--members 1 --inducing 10 --width 2 --epochs 100 --batch-size 50 --restarts 2 --threads 1")
     command = ["fit", str(train), "--target", "price", "--out", str(out), *settings]
     for number in (signal.SIGINT, signal.SIGTERM):
-        line = interrupted(command, checkpoint, number)
+        *progress, line = interrupted(command, checkpoint, number).splitlines()
         again = shlex.split(line.split("To resume: dspp ")[1])
-        assert line.count("\n") == 1
+        assert all("% done" in shown for shown in progress)
         assert again == [*command, *["--resume"] * ("--resume" not in command)]
         assert checkpoint.exists()
         assert not out.exists()
@@ -856,7 +856,9 @@ def test_python_dash_m_runs_the_same_commands() -> None:
 
 def test_the_demo_goes_the_whole_way(tmp_path: Path) -> None:
     demo_folder = tmp_path / "demo"
-    text = done("demo", "--folder", demo_folder, "--epochs", 1)
+    (demo_folder / "model.dspp.checkpoint").mkdir(parents=True)  # as an interrupted demo leaves it
+    (demo_folder / "model.dspp.checkpoint" / "member-01.checkpoint").write_text("of another run")
+    text = done("demo", "--folder", demo_folder, "--epochs", 1, "--overwrite")
     names = ["model.dspp", "predictions.csv", "report.html", "test.csv", "train.csv"]
     assert sorted(path.name for path in demo_folder.iterdir()) == names
     for command in ("fit", "predict", "evaluate"):

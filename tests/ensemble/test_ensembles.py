@@ -15,7 +15,7 @@ from scipy import stats
 
 from dspp import DSPPRegressor, training
 from dspp.ensemble.members import member_seed
-from dspp.errors import InputError, TrainingDiverged
+from dspp.errors import InputError, TrainingDiverged, TrainingInterrupted
 from dspp.fitted import add_column
 from dspp.fitting import train
 from dspp.folds import assign_folds
@@ -280,3 +280,15 @@ def test_the_likelihood_that_is_chosen_suits_validation_rows() -> None:
     settings = TINY | {"members": 2, "likelihood": "auto"}
     chosen = [DSPPRegressor(**settings).fit(rows, y, rows[:9], y[:9] - shift).fitted_ for shift in (0.0, y[:9].max())]
     assert [one.members[0].spec.model.likelihood for one in chosen] == ["log-normal", "gaussian"]
+
+
+def test_pilots_can_be_stopped() -> None:
+    calls: list[int] = []
+
+    def stop() -> bool:
+        calls.append(1)
+        return True
+
+    with pytest.raises(TrainingInterrupted):
+        DSPPRegressor(**TINY | {"epochs": None}).fit(X, Y, should_stop=stop)
+    assert len(calls) == 1, "at the first step of the first pilot"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dspp.cli import show
+from dspp.cli.files import remove
 from dspp.cli.options import at_least, flag, option
 from dspp.cli.session import Session, Stopped
 from dspp.errors import InputError
@@ -61,7 +62,7 @@ def _write(arm: "RobotArm", folder: Path) -> tuple["np.ndarray", "np.ndarray"]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise InputError(f"{folder}: cannot create the folder: {problem.strerror}; choose another --folder") from None
-    (folder / "model.dspp.checkpoint").unlink(missing_ok=True)  # of an interrupted demo
+    remove(folder / "model.dspp.checkpoint")  # of an interrupted demo
     first, test, last = (np.sort(part) for part in split(ROWS, (15, 3, 2), seed=0))
     train = np.sort(np.concatenate([first, last]))
     for name, rows in (("train.csv", train), ("test.csv", test)):

@@ -121,6 +121,14 @@ def check_distinct(paths: Mapping[str, Path | None]) -> None:
             raise InputError(f"{path} is both {other} and {name}; use different files")
 
 
+def remove(path: Path) -> None:
+    """Remove a checkpoint, if it exists: a file or, of an ensemble, a folder."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def file_size(path: Path) -> str:
     """Return the size of a file as text."""
     size = float(path.stat().st_size)

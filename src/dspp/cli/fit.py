@@ -1,7 +1,6 @@
 """`dspp fit` and `dspp tune`: from a table to a model file."""
 
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dspp.cli import show, sources
-from dspp.cli.files import check_distinct, check_inputs, check_output, file_size, source_name, stdin_as_file
+from dspp.cli.files import check_distinct, check_inputs, check_output, file_size, remove, source_name, stdin_as_file
 from dspp.cli.fit_options import FitOptions
 from dspp.cli.options import csv_marks, duration
 from dspp.cli.session import Session, Stopped
@@ -215,10 +214,7 @@ def _remove_resume_files(options: FitOptions) -> None:
     """Remove the files for resuming, unless the user asked for the journal with --study."""
     if options.study is None:
         for path in options.resume_files.values():
-            if path.is_dir():  # of an ensemble
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+            remove(path)
 
 
 # ---------------------------------------------------------------- results

@@ -141,7 +141,7 @@ def train_ensemble(
             modules=extension_modules(),
         )
         if settings.epochs is None and data.num_folds > 1:
-            job = replace(job, config=config.change(epochs=_choose_epochs(job, data)))
+            job = replace(job, config=config.change(epochs=_choose_epochs(job, data, should_stop)))
         members = train_members(
             job,
             tasks(),
@@ -158,7 +158,7 @@ def train_ensemble(
         return _assemble(data, spec, members, trees, template)
 
 
-def _choose_epochs(job: Job, data: EnsembleRows) -> int:
+def _choose_epochs(job: Job, data: EnsembleRows, should_stop: Callable[[], bool] | None) -> int:
     """Return the number of epochs, chosen by what short members predict for the rows of the first fold.
 
     Long training suits targets with little noise, and ruins the density of noisy ones. Members of a half of
@@ -171,7 +171,8 @@ def _choose_epochs(job: Job, data: EnsembleRows) -> int:
         for share in PILOT_SHARES:
             epochs = max(1, round(share * job.config.epochs))
             pilot = replace(job, config=job.config.change(epochs=epochs), keep=False)
-            held_out = _held_out_rows(data, [train_member(Task(0, 0, "plain"), pilot, lambda: False, lambda *_: None)])
+            trained = train_member(Task(0, 0, "plain"), pilot, should_stop or (lambda: False), lambda *_: None)
+            held_out = _held_out_rows(data, [trained])
             if held_out and epochs not in scores:
                 scores[epochs] = calibrated_nll(held_out[0], guard, job.spec.model.likelihood)
     if not scores:  # all diverged
