@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import time
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from dspp import plots
 from dspp.errors import InputError, ModelFileError
 from dspp.predictive import NormalMixture
 from dspp.report import ReportData, TargetData, page, render, tables, write_report
-from dspp.report.numbers import THIN, cell, number, number_with_spread, percent, tidy
+from dspp.report.numbers import THIN, cell, column, number, number_with_spread, percent, tidy
 
 NASTY, EMOJI, DOLLARS = "<script>alert(1)</script>", "🌡️ temp", '$ & $ "#0b66a8" id="x" %'
 SECTIONS = ["scores", "calibration", "accuracy", "rows", "surprises", "inside", "made"]
@@ -257,6 +258,35 @@ def test_surprises_are_the_rows_of_least_density_with_their_inputs() -> None:
     assert float(table.rows[0][1].replace("−", "-")) == pytest.approx(one.y[worst], abs=0.01)
 
 
+def test_text_is_left_aligned_and_numbers_are_right_aligned() -> None:
+    one = target(num=4)
+    rows = {"size": [1.5, 2.0, None, 4.0], "town": ["Ghent"] * 4, "sold": [date(2024, 1, 1)] * 4, "garden": [True] * 4}
+    table = tables.surprises(one, ReportData(title="x", targets=[one], rows=rows))
+    assert [table.kind(i) for i in range(8)] == ["label", *["number"] * 4, *["text"] * 3]
+    assert tables.coverage_table(one).kind(3) == "text"  # calibrated, too wide, too narrow
+    assert tables.TextTable(["a", "b"], [], extra=1).kind(1) == "number extra"
+    classes = {cell["class"] for cell in Outline(render(report())).all("td")}
+    assert classes == {"label", "text", "number"}
+
+
+def test_the_numbers_of_a_column_are_written_alike() -> None:
+    assert column([3912.0, 4021.5, float("nan")]) == ["3,912", "4,022", "–"]
+    assert column([3912, 4021.5]) == ["3,912", "4,022"]
+    assert column([2023.0, 2024.0]) == column([2023, 2024]) == ["2023", "2024"]  # years, or ids
+    assert column(["a", None, 2.5]) == ["a", "–", "2.5"]
+    assert column([]) == []
+
+
+def test_axes_have_the_numbers_of_the_tables() -> None:
+    mean = torch.linspace(1.0, 9e4, 9, dtype=torch.float64)[None]
+    mixture = NormalMixture(torch.zeros(1).double(), mean, torch.ones_like(mean), torch.tensor(1.0).double())
+    ax = plots.fan(mixture, 1_000 * np.arange(9))
+    ax.figure.canvas.draw()
+    ticks = [tick.get_text() for tick in (*ax.get_yticklabels(), *ax.get_xticklabels())]
+    assert any(re.fullmatch(r"\d{2},000", tick) for tick in ticks), ticks
+    assert not any(re.search(r"\d{4}", tick) for tick in ticks), ticks
+
+
 def test_of_many_inputs_the_most_relevant_are_shown_in_their_own_order() -> None:
     names = [f"c{i}" for i in range(40)]
     data = ReportData(
@@ -354,6 +384,12 @@ addEventListener("load", () => {
       scroll: root.scrollWidth,
       sections: [...doc.querySelectorAll("section")].map((node) => node.id),
       figures: Object.fromEntries([...doc.querySelectorAll("figure")].map((node) => [node.id, size(node)])),
+      tables: [...doc.querySelectorAll(".scroll")].map((node) => {
+        const hint = node.previousElementSibling;
+        const hinted = hint?.className === "swipe" && getComputedStyle(hint).display !== "none";
+        return {scrolls: node.scrollWidth > node.clientWidth, hinted,
+                shadow: getComputedStyle(node).backgroundAttachment};
+      }),
       drawings: [...doc.querySelectorAll("svg")].map(size),
       text: [...doc.querySelectorAll("svg text")].map((node) => node.getBoundingClientRect().height),
       colours: [getComputedStyle(doc.body).backgroundColor,
@@ -424,6 +460,11 @@ def test_in_a_browser(text: str, tmp_path: Path, dark: bool) -> None:
             assert high > 60, device
             assert left >= 0, device
             assert right <= width, device
+        assert len(seen["tables"]) == 3
+        for table in seen["tables"]:
+            assert table["shadow"] == "local, local, scroll, scroll", "at the edges that hide columns"
+            assert table["hinted"] or not table["scrolls"] or width > 640, f"{device}: columns are hidden, unannounced"
+        assert any(table["hinted"] for table in seen["tables"]) == (width <= 640)
         assert min(seen["text"]) >= 8, f"{device}: text of figures is too small to read"
         paper, ink, figure_font, page_font = seen["colours"]
         assert paper == ("rgb(17, 21, 27)" if dark else "rgb(255, 255, 255)")

@@ -1,5 +1,6 @@
 """What all figures share: colours, axes in the house style, and checks of columns."""
 
+import re
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ def label_axes(ax: "Axes", x: str, y: str, legend_columns: int = 3) -> "Axes":
     """Label the axes and put the legend above them, where it hides nothing."""
     ax.set_xlabel(x)
     ax.set_ylabel(y)
+    _separate_thousands(ax)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(
             loc="lower left",
@@ -56,6 +58,20 @@ def label_axes(ax: "Axes", x: str, y: str, legend_columns: int = 3) -> "Axes":
             borderaxespad=0.2,
         )
     return ax
+
+
+def _separate_thousands(ax: "Axes") -> None:
+    """Write numbers on the axes as everywhere else: 20,000."""
+    from matplotlib.ticker import ScalarFormatter
+
+    class Thousands(ScalarFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            text = super().__call__(x, pos)
+            return re.sub(r"^(\D?)(\d{4,})", lambda match: f"{match[1]}{int(match[2]):,}", text)
+
+    for axis in (ax.xaxis, ax.yaxis):
+        if type(axis.get_major_formatter()) is ScalarFormatter:
+            axis.set_major_formatter(Thousands())
 
 
 def dots(size: float = 3.2) -> dict[str, Any]:

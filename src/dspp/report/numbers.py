@@ -1,6 +1,7 @@
 """Formatting of numbers and values for readers."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,11 +35,27 @@ def percent(share: float, decimals: int = 1) -> str:
     return "–" if math.isnan(share) else _sign(f"{100 * abs(share):.{decimals}f}{THIN}%", share)
 
 
+def column(values: Sequence[object]) -> list[str]:
+    """Format some values of a column of the user's table, all in the same way.
+
+    Whole numbers are shown as they are, since they may be years or ids; if there are fractions among them, all numbers
+    of the column are shown like any other number.
+    """
+    numbers = [float(value) for value in values if isinstance(value, float | np.floating)]
+    fractions = any(not value.is_integer() for value in numbers)
+    return [number(float(v)) if fractions and is_number(v) else cell(v) for v in values]  # type: ignore[arg-type]
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value of the user's table is a number, NaN included."""
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
 def cell(value: object, limit: int = 60) -> str:
-    """Format a value of the user's table: fractions with 4 digits, all else as text of at most `limit` characters."""
-    if isinstance(value, float | np.floating) and not float(value).is_integer():
-        return number(float(value))
-    text = f"{value:.0f}" if isinstance(value, float | np.floating) else str(value)
+    """Format a value of the user's table as text of at most `limit` characters; whole numbers have no fraction."""
+    if isinstance(value, float | np.floating):
+        return f"{value:.0f}" if float(value).is_integer() else number(float(value))
+    text = str(value)
     if value is None or text in ("", "NaT", "<NA>"):
         return "–"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -11,7 +11,7 @@ from dspp.calibration import chance_bounds
 from dspp.metrics import LEVELS, METRICS, Metric
 from dspp.plots import central_coverage
 from dspp.report.data import ReportData, TargetData
-from dspp.report.numbers import cell, number, number_with_spread, percent
+from dspp.report.numbers import column, is_number, number, number_with_spread, percent
 
 SURPRISES = 10  # rows of the table of surprises
 MAX_INPUTS = 30  # columns of inputs in it
@@ -28,12 +28,31 @@ class Score:
 
 @dataclass(frozen=True)
 class TextTable:
-    """Formatted cells. The first `labels` columns are text; columns after `extra` are not printed."""
+    """Formatted cells.
+
+    Attributes:
+        header: The names of the columns.
+        rows: The cells.
+        labels: How many of the first columns are text that may be wrapped.
+        text: The numbers of further columns of text, which are left-aligned like labels; numbers are right-aligned.
+        extra: Columns after this one are not printed.
+    """
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     labels: int = 1
+    text: Sequence[int] = ()
     extra: int = 1_000
+
+    def kind(self, number: int) -> str:
+        """Return the CSS classes of a column."""
+        kind = "label" if number < self.labels else "text" if number in self.text else "number"
+        return f"{kind} extra" if number >= self.extra else kind
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a phone is likely to be narrower than the table, which then scrolls."""
+        return len(self.header) - self.labels >= 3
 
 
 def score_cards(scores: Mapping[str, float], several: bool = False) -> list[Score]:
@@ -67,7 +86,7 @@ def coverage_table(target: TargetData) -> TextTable:
         verdict = "calibrated" if low <= observed <= high else "too wide" if observed > high else "too narrow"
         by_chance = f"{percent(low)} to {percent(high)}"
         rows.append((percent(level, 0), percent(observed), by_chance, verdict))
-    return TextTable(("interval", "rows inside", "expected by chance", "intervals are"), rows)
+    return TextTable(("interval", "rows inside", "expected by chance", "intervals are"), rows, text=(3,))
 
 
 def outputs_table(targets: Sequence[TargetData]) -> TextTable:
@@ -89,14 +108,19 @@ def surprises(target: TargetData, data: ReportData) -> TextTable:
     """Return the rows whose observed value has the lowest predicted density, with their inputs."""
     worst = np.argsort(target.log_density, kind="stable")[:SURPRISES].tolist()
     quantiles = target.mixture.rows(worst).quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
-    columns = {name: data.rows[name] for name in _select_inputs(data)}
+    columns = {name: [data.rows[name][target.row(row)] for row in worst] for name in _select_inputs(data)}
+    inputs = zip(*(column(values) for values in columns.values()), strict=True) if columns else ([] for _ in worst)
     rows = []
-    for row, (low, median, high) in zip(worst, quantiles.T.tolist(), strict=True):
+    for row, (low, median, high), known in zip(worst, quantiles.T.tolist(), inputs, strict=True):
         observed, middle, *interval = (number_with_spread(v, high - low) for v in (target.y[row], median, low, high))
-        inputs = [cell(values[target.row(row)]) for values in columns.values()]
-        rows.append((data.row_label(target.row(row)), observed, middle, " to ".join(interval), *inputs))
+        rows.append((data.row_label(target.row(row)), observed, middle, " to ".join(interval), *known))
     header = ("row", "observed", "predicted median", "90 % interval", *columns)
-    return TextTable(header, rows, extra=10)
+    text = [i for i, values in enumerate(columns.values(), start=4) if not all(map(_is_number_or_missing, values))]
+    return TextTable(header, rows, text=text, extra=10)
+
+
+def _is_number_or_missing(value: object) -> bool:
+    return value is None or is_number(value)
 
 
 def _select_inputs(data: ReportData) -> list[str]:
