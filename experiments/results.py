@@ -5,6 +5,7 @@ import math
 import platform
 import subprocess
 from collections import defaultdict
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -74,16 +75,16 @@ def _validation(record: Record) -> float:
     return float("inf") if value is None or math.isnan(value) else float(value)
 
 
-def provenance() -> dict[str, Any]:
-    """Return the versions and the commit that a record comes from."""
+def provenance(code: Sequence[str] = ("src", "experiments")) -> dict[str, Any]:
+    """Return the versions and the commit that a record comes from; `code` are the folders that compute it."""
     packages = {name: metadata.version(name) for name in ("dspp", "torch", "numpy")}
-    return {"versions": {**packages, "python": platform.python_version()}, "commit": _commit()}
+    return {"versions": {**packages, "python": platform.python_version()}, "commit": _commit(code)}
 
 
-def _commit() -> str | None:
+def _commit(code: Sequence[str]) -> str | None:
     """Return the commit, with a + if the code that computes the numbers has changed since; None outside git."""
     head = _git("rev-parse", "HEAD")
-    changed = _git("status", "--porcelain", "--", "src", "experiments")
+    changed = _git("status", "--porcelain", "--", *code)
     return None if head is None else head + ("+" if changed else "")
 
 

@@ -203,7 +203,7 @@ def test_workers_find_the_setting_that_is_best_and_send_its_model(tmp_path: Path
 
     result = search(jobs=2, study=tmp_path / "s")
     fits = {
-        rate: ESTIMATORS["ppgpr"](**SHALLOW["base"], learning_rate=rate).fit(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL)
+        rate: ESTIMATORS["ppgpr"](**SHALLOW["base"], members=1, learning_rate=rate).fit(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL)
         for rate in RATES["learning_rate"]
     }
     assert [t.number for t in result.trials] == [0, 1, 2, 3, 4]
@@ -265,7 +265,7 @@ def prepared() -> Any:
     from dspp.table.memory import attach_targets, to_table
 
     validation = attach_targets(to_table(X_VAL, "X_val"), Y_VAL)
-    return prepare(attach_targets(to_table(X_TRAIN), Y_TRAIN), Settings(), validation=validation)
+    return prepare(attach_targets(to_table(X_TRAIN), Y_TRAIN), Settings(members=1), validation=validation)
 
 
 def identity_of(path: Path) -> dict[str, str]:

@@ -30,7 +30,7 @@ GENERATOR = np.random.default_rng(8)
 X = GENERATOR.normal(size=(60, 2)) * [1.0, 40.0] + [300.0, 0.0]
 Y = np.exp(0.3 * np.sin(X[:, 0]) + 0.01 * X[:, 1] + 0.1 * GENERATOR.normal(size=60)) * 1e3
 BOTH = np.stack([Y, X[:, 1] - Y / 30], axis=1)
-TINY = {"inducing": 6, "width": 2, "sites": 3, "epochs": 2, "batch_size": 60, "restarts": 1}
+TINY = {"members": 1, "inducing": 6, "width": 2, "sites": 3, "epochs": 2, "batch_size": 60, "restarts": 1}
 SHALLOW = {"layers": 1, "kernel": "rbf", "inducing": 9, "model_settings": {"dtype": "float64"}}
 SHARES = (0.3, 0.7)
 
@@ -246,7 +246,8 @@ def test_the_report_shows_each_member(joined):
     assert data.title == "Mixture of 2 models of y"
     page = Outline(render(data))
     figures = [attributes.get("id") for attributes in page.all("figure")]
-    assert {"training-0", "training-1", "relevance"} <= set(figures)
+    assert {"members", "importance"} <= set(figures)
+    assert not {"training", "relevance"} & set(figures)
     assert len(figures) == len(set(figures))
     text = " ".join(page.texts)
     for k, share in enumerate(SHARES, start=1):

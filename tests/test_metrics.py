@@ -30,7 +30,7 @@ ORDER += ["width50", "width80", "width90", "width95", "pit_ks", "pit_pvalue"]
 
 
 def tiny(y: np.ndarray) -> Any:
-    return DSPPRegressor(inducing=4, width=2, sites=2, epochs=1, restarts=1, progress=False).fit(X, y)
+    return DSPPRegressor(members=1, inducing=4, width=2, sites=2, epochs=1, restarts=1, progress=False).fit(X, y)
 
 
 def scored(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[Any, np.ndarray]:

@@ -140,7 +140,14 @@ METRICS.register("my-metric")(Metric("MAE", lambda rows: (rows.mean - rows.y).ab
 def schedule(done, config):
     return 1.0 - done
 '''
-QUICK = {"epochs": 2, "batch_size": 20, "restarts": 1, "progress": False, "train_settings": {"schedule": "my-schedule"}}
+QUICK = {
+    "members": 1,
+    "epochs": 2,
+    "batch_size": 20,
+    "restarts": 1,
+    "progress": False,
+    "train_settings": {"schedule": "my-schedule"},
+}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
 Y = X[:, 0] + 0.1 * RNG.normal(size=60)

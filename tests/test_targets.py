@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from dspp import InputError, PPGPRRegressor
 from dspp.cli import app
-from dspp.prepare.targets import is_discrete, target_notes
+from dspp.prepare.targets import target_notes
+from dspp.table.discrete import is_discrete
 
 TINY: dict[str, Any] = {"inducing": 5, "epochs": 1, "restarts": 1, "progress": False}
 RNG = np.random.default_rng(0)

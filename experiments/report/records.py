@@ -14,6 +14,7 @@ from experiments.report.layout import Layout, Metric, order_names
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")  # names that become file names
 _TAKEN = ("index", "headline")  # files of the report itself
+OTHER_SUITES = ("tables.jsonl",)  # of benchmarks.tables, whose lines are not records of experiments
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Loaded:
 
 
 def read_records(folder: Path) -> Loaded:
-    """Read every *.jsonl of a folder; truncated or foreign lines are left out and counted.
+    """Read every *.jsonl of the experiments in a folder; truncated or foreign lines are left out and counted.
 
     Raises:
         InputError: The folder does not exist, or one of its files cannot be read.
@@ -55,7 +56,7 @@ def read_records(folder: Path) -> Loaded:
         raise InputError(f"results: {folder} is not a folder; give the one that `python -m experiments run` writes to")
     records: list[Record] = []
     left_out = {}
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted(set(folder.glob("*.jsonl")) - {folder / name for name in OTHER_SUITES}):
         read = [_record(line) for line in _lines(path)]
         records += [record for record in read if record is not None]
         if read.count(None):

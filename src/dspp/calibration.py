@@ -1,6 +1,7 @@
 """Calibration of intervals, measured on rows that the model has not seen, and conformal recalibration.
 
-`check_calibration` measures coverage. Intervals from `Conformal` have the right coverage even if the model is wrong.
+`check_calibration` measures coverage. Intervals from `Conformal`, and from `CrossConformal` for ensembles, keep their
+coverage even if the model is wrong.
 """
 
 import math
@@ -9,18 +10,21 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dspp.errors import InputError
-from dspp.metrics import LEVELS, Comparison, ObservedOutput
+from dspp.metrics import LEVELS, Comparison
 from dspp.predictive import Predictive, RealPredictive, unwrap
 from dspp.table.checks import Array
+from dspp.table.discrete import is_discrete
 
-_HEADLINE = 0.9  # the level that the verdict reports
+HEADLINE = 0.9  # the level that the verdict reports
+_BAD = 0.8  # a coverage that a verdict of "calibrated" must rule out
 _CHANCE = 0.05  # a coverage less likely than this is not attributed to chance
 _SLIGHT = 0.03  # a coverage within this of its level is only slightly off
 _SMALL_P = 0.01  # of the Kolmogorov–Smirnov test
+_HALVINGS = 32  # of the range in which the end of a cross-conformal interval lies: to 2e-10 of it, on the safe side
 _NO_SCORE = 1.0  # above every score: pads outputs that were not observed in all rows
 
 
@@ -29,7 +33,7 @@ class Calibration:
     """Calibration of the model's central intervals on some rows; with T outputs, pooled over all observed values.
 
     Attributes:
-        num_rows: Number of rows.
+        num_rows: Number of rows; if they have weights, of equally weighted rows that tell as much.
         num_values: Number of observed values.
         coverage: For each level, the share of values inside their interval of that probability.
         width: For each level, the mean width of the interval, in the units of y (with T outputs, their mean).
@@ -40,6 +44,8 @@ class Calibration:
         per_output: The same for each observed output; empty for a single output.
         name: Name of the output, if there are several.
         recalibrated: Share of values inside their 90 % conformal interval; None without recalibration.
+        discrete: Whether the target, or one of several, has few distinct values.
+        caveat: A sentence on what the rows were used for, such as choosing the epoch; empty for new rows.
     """
 
     num_rows: int
@@ -51,55 +57,100 @@ class Calibration:
     per_output: tuple["Calibration", ...] = ()
     name: str = ""
     recalibrated: float | None = None
+    discrete: bool = False
+    caveat: str = ""
 
     def verdict(self) -> str:
-        """Summarise in one sentence whether the intervals are calibrated, and in another how recalibrated ones do.
+        """Summarise in one sentence whether the intervals are calibrated, and in others what qualifies it.
 
-        "Too narrow" or "too wide" means that a calibrated 90 % interval would contain so few or so many rows in less
-        than 5 % of cases, by the binomial distribution. Outputs of one row may be correlated, so rows are counted, not
-        values.
+        Each verdict is earned by a binomial test of the 90 % interval, at the 5 % level. "Too narrow" or "too wide"
+        means that a calibrated interval would contain so few or so many rows in less than 5 % of cases. "Calibrated"
+        means that it would not, and that an interval which truly contains 80 % of new rows would contain so many in
+        at most 5 % of cases. Otherwise there are too few rows to tell. Outputs of one row may be correlated, so rows
+        are counted, not values. A target with few distinct values is never called calibrated: a mixture of densities
+        cannot be, however many rows lie inside.
         """
-        if self.recalibrated is None:
-            return self._verdict()
-        held = f"{100.0 * self.recalibrated:.1f}".removesuffix(".0")
-        return f"{self._verdict()} This is the model itself; recalibrated 90 % intervals contain {held} %."
+        sentences = [self._verdict()]
+        if self.recalibrated is not None:
+            held = _percent(self.recalibrated)
+            sentences.append(f"This is the model itself; recalibrated 90 % intervals contain {held}.")
+        return " ".join([*sentences, self.caveat] if self.caveat else sentences)
+
+    @property
+    def is_too_narrow(self) -> bool:
+        """Whether the verdict is that intervals, or those of some output, are too narrow."""
+        complaints = [self._complaint(_CHANCE), *(part._complaint(self._share) for part in self.per_output)]
+        return any("narrow" in complaint for complaint in complaints)
 
     def _verdict(self) -> str:
         if complaint := self._complaint(_CHANCE):
             return f"Intervals are {complaint}: {self._finding()}."
-        parts = self.per_output or (self,)
-        # A Bonferroni correction, so that a good model is blamed no more often than with one output.
-        blamed = [part for part in self.per_output if part._complaint(_CHANCE / len(parts))]
+        earned = not self.discrete and self._is_earned()
+        blamed = [part for part in self.per_output if part._complaint(self._share)]
         if blamed:
             worst = max(blamed, key=lambda part: abs(part._gap) * math.sqrt(part.num_rows))
-            complaint = worst._complaint(_CHANCE / len(parts))
-            return f"Intervals are calibrated overall, but those of {worst.name} are {complaint}: {worst._finding()}."
-        if self.p_value < _SMALL_P:
+            overall = "Intervals are calibrated overall, but those" if earned else "Intervals"
+            return f"{overall} of {worst.name} are {worst._complaint(self._share)}: {worst._finding()}."
+        if self.discrete:
             return (
-                f"Intervals are calibrated at 90 %, but the distribution is shifted or has the wrong shape: "
+                "Whether intervals are calibrated cannot be told, as the target has few distinct values: "
+                f"{self._finding()}."
+            )
+        if self.p_value < _SMALL_P:
+            start = "Intervals are calibrated at 90 %, but the" if earned else "The"
+            return (
+                f"{start} distribution is shifted or has the wrong shape: "
                 f"{self._finding()}, yet the PIT is not uniform (p = {self.p_value:.1g})."
             )
-        if chance_bounds(self.num_rows, _HEADLINE)[1] >= 1.0:
+        if not earned:
             return f"Too few rows to tell whether intervals are calibrated: {self._finding()}."
         return f"Intervals are calibrated: {self._finding()}."
 
     @property
     def _gap(self) -> float:
-        return self.coverage[_HEADLINE] - _HEADLINE
+        return self.coverage[HEADLINE] - HEADLINE
+
+    @property
+    def _independent(self) -> int:
+        """Number of values that count as independent."""
+        return min(self.num_rows, self.num_values)
+
+    @property
+    def _share(self) -> float:
+        """A Bonferroni correction, so that a good model is blamed no more often than with one output."""
+        return _CHANCE / max(1, len(self.per_output))
 
     def _complaint(self, chance: float) -> str:
         """Return "too narrow", "slightly too wide" and so on, or an empty string."""
-        low, high = chance_bounds(self.num_rows, _HEADLINE, chance)
-        if low <= self.coverage[_HEADLINE] <= high:
+        low, high = chance_bounds(self._independent, HEADLINE, chance)
+        if low <= self.coverage[HEADLINE] <= (1.0 if self.discrete else high):  # repeated values widen any interval
             return ""
         slightly = "slightly " if abs(self._gap) <= _SLIGHT else ""
         return slightly + ("too narrow" if self._gap < 0.0 else "too wide")
 
+    def _is_earned(self) -> bool:
+        """Return whether intervals that contain 80 %, or always everything, would have been told from right ones."""
+        return (
+            self.coverage[HEADLINE] >= least_coverage(self._independent, _BAD)
+            and chance_bounds(self._independent, HEADLINE)[1] < 1.0
+        )
+
     def _finding(self) -> str:
         what = "value" if self.per_output else "row"
         plural = "" if self.num_values == 1 else "s"
-        held = f"{100.0 * self.coverage[_HEADLINE]:.1f}".removesuffix(".0")
-        return f"the {100.0 * _HEADLINE:.0f} % interval contains {held} % of {self.num_values:,} {what}{plural}"
+        held = _percent(self.coverage[HEADLINE])
+        return f"the {100.0 * HEADLINE:.0f} % interval contains {held} of {self.num_values:,} {what}{plural}"
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.1f}".removesuffix(".0") + " %"
+
+
+def least_coverage(num_rows: int, level: float, chance: float = _CHANCE) -> float:
+    """Return the smallest coverage that an interval of this level has with probability at most `chance`."""
+    from scipy import stats  # imported here so that loading a model stays fast
+
+    return float(stats.binom.isf(chance, num_rows, level) + 1.0) / num_rows  # P(K > isf) <= chance
 
 
 def chance_bounds(num_rows: int, level: float, chance: float = _CHANCE) -> tuple[float, float]:
@@ -125,32 +176,54 @@ def check_calibration(
         InputError: The shape of y does not match the mixture.
         NumericalError: A distribution is not finite where y was observed.
     """
-    return calibration_of(Comparison(mixture, y), names, conformal)
+    rows = Comparison(mixture, y)
+    return calibration_of(rows, names, None if conformal is None else conformal.interval(rows.mixture, HEADLINE))
 
 
-def calibration_of(rows: Comparison, names: Sequence[str] = (), conformal: "Conformal | None" = None) -> Calibration:
-    """Return the calibration of a `Comparison`, which shares computations with its scores."""
-    found = _calibration_of_all(rows, names) if rows.several else _calibration_of_one(rows.outputs[0])
-    return found if conformal is None else replace(found, recalibrated=_coverage_of(conformal, rows))
+def calibration_of(
+    rows: Comparison,
+    names: Sequence[str] = (),
+    recalibrated: tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]] | None = None,
+    caveat: str = "",
+) -> Calibration:
+    """Return the calibration of a `Comparison`, which shares computations with its scores.
+
+    Args:
+        rows: The comparison.
+        names: Names of the outputs, as in `check_calibration`.
+        recalibrated: Both ends of the 90 % conformal interval of each row, to measure as well.
+        caveat: What the rows were used for; see `Calibration`.
+    """
+    found = replace(_calibration_of_all(rows, names) if rows.several else _calibration_of_one(rows, 0), caveat=caveat)
+    if recalibrated is None:
+        return found
+    lower, upper = recalibrated
+    inside = ((rows.y >= lower) & (rows.y <= upper)).double()
+    return replace(found, recalibrated=rows.average(inside).item())
 
 
 def _calibration_of_all(rows: Comparison, names: Sequence[str]) -> Calibration:
     labels = [names[one.index] if names else f"output {one.index}" for one in rows.outputs]
-    each = tuple(replace(_calibration_of_one(one), name=label) for one, label in zip(rows.outputs, labels, strict=True))
+    each = tuple(replace(_calibration_of_one(rows, k), name=label) for k, label in enumerate(labels))
     coverage = {level: rows.coverage(level) for level in LEVELS}
-    return Calibration(len(rows), int(rows.observed.sum()), coverage, rows.widths, *rows.uniformity, per_output=each)
+    return Calibration(
+        rows.num_rows,
+        int(rows.observed.sum()),
+        coverage,
+        rows.widths,
+        *rows.uniformity,
+        per_output=each,
+        discrete=any(part.discrete for part in each),
+    )
 
 
-def _calibration_of_one(one: ObservedOutput) -> Calibration:
-    num_rows = len(one.pit)
-    coverage = {level: ((one.pit - 0.5).abs() <= level / 2).double().mean().item() for level in LEVELS}
-    width = dict(zip(LEVELS, one.widths.mean(1).tolist(), strict=True))
-    return Calibration(num_rows, num_rows, coverage, width, *one.uniformity)
-
-
-def _coverage_of(conformal: "Conformal", rows: Comparison) -> float:
-    lower, upper = conformal.interval(rows.mixture, _HEADLINE)
-    return ((rows.y >= lower) & (rows.y <= upper))[rows.observed].double().mean().item()
+def _calibration_of_one(rows: Comparison, k: int) -> Calibration:
+    """Return the calibration of the k-th observed output."""
+    one = rows.outputs[k]
+    coverage = {level: one.average(((one.pit - 0.5).abs() <= level / 2).double()).item() for level in LEVELS}
+    width = dict(zip(LEVELS, one.average(one.widths).tolist(), strict=True))
+    y = rows.y.reshape(len(rows), -1)[:, one.index].cpu().numpy()
+    return Calibration(one.num_rows, len(one.pit), coverage, width, *one.uniformity, discrete=is_discrete(y))
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +276,7 @@ class Conformal:
             InputError: The shape of y does not match the mixture.
             NumericalError: A distribution is not finite where y was observed.
         """
-        scores = (Comparison(mixture, y).pit_columns - 0.5).abs().nan_to_num(_NO_SCORE).sort(dim=1).values  # (T, N)
+        scores = _scores(mixture, y).sort(dim=1).values  # (T, N)
         return cls(scores.T.contiguous().reshape(mixture.mean.shape))
 
     @property
@@ -220,7 +293,7 @@ class Conformal:
         if not 0.0 < coverage < 1.0:
             raise InputError(f"coverage: expected a number inside (0, 1), such as 0.9, got {coverage}")
         count = (self.scores <= 0.5).sum(0)  # n, for each output
-        rank = ((count + 1).double() * coverage - 1e-9).ceil().long().clamp(min=1)  # 100 · 0.07 is 7.000000000000001
+        rank = _rank(count, coverage)
         q = self.scores.gather(0, (rank.clamp(max=len(self.scores)) - 1).unsqueeze(0)).squeeze(0)
         return torch.where(rank > count, 0.5, q)
 
@@ -260,6 +333,161 @@ class Conformal:
         shape = mixture.mean.shape
         lower, upper = (torch.stack(ends, dim=-1).reshape(shape) for ends in zip(*pairs, strict=True))
         return lower, upper
+
+
+@dataclass(frozen=True, eq=False)
+class CrossConformal:
+    """Conformal intervals from the n rows of a table whose members held them out in folds (Vovk 2015).
+
+    F_j is the distribution by the members that were not trained on fold j, and the score of a row i of fold j(i) is
+    s_i = |F_j(i)(y_i) − ½|. The set of coverage c holds every y with #{i : s_i >= |F_j(i)(y) − ½|} > n − (n+1)c: those
+    that are no further out than enough of the rows, each compared by the members that did not see it. The interval is
+    the smallest one that contains this set and the medians of all F_j.
+
+    If the n rows and a new one are exchangeable and folds have equal sizes, the new y lies inside with probability at
+    least 1 − 2α − √(2/n), where α = 1 − c, whatever the members are (Barber et al. 2021, Theorem 4, whose proof holds
+    for this set), and usually close to c. Not counted in that bound is the little that all members share and that was
+    learned from the same rows: encoding, scales, weights, spread, guard, and the boosted trees, of which a row's own
+    prediction uses those that did not see it, and the prediction of a new row those fitted to all rows.
+
+    Attributes:
+        scores: The scores, (n,) or (n, T), fold by fold, ascending within a fold, and padded as in `Conformal`.
+        fold: j(i) of each row, (n,), in ascending order.
+
+    Raises:
+        InputError: The scores have another shape, order or range, or the folds do.
+    """
+
+    scores: Float[Tensor, " n *T"]
+    fold: Int[Tensor, " n"]
+
+    def __post_init__(self) -> None:
+        scores, fold = self.scores, self.fold
+        if scores.ndim not in (1, 2) or scores.numel() == 0 or scores.dtype != torch.float64:
+            raise InputError(
+                f"expected scores of shape (n,) or (n, T) in torch.float64, got {tuple(scores.shape)} in "
+                f"{scores.dtype}; use CrossConformal.fit"
+            )
+        if fold.dtype != torch.int64 or fold.shape != scores.shape[:1] or bool((fold[1:] < fold[:-1]).any()):
+            raise InputError(
+                f"expected {len(scores)} folds in ascending order, got {fold.dtype} of shape {tuple(fold.shape)}; use "
+                "CrossConformal.fit"
+            )
+        valid = (scores >= 0.0) & ((scores <= 0.5) | (scores == _NO_SCORE))  # False for NaN
+        rows = scores.reshape(len(scores), -1)
+        ascends = ((rows[1:] >= rows[:-1]) | (fold[1:] > fold[:-1]).unsqueeze(1)).all()
+        if not bool(valid.all() & ascends & (scores <= 0.5).any() & (fold[0] >= 0)):
+            raise InputError(
+                "expected scores that ascend within each fold, padded only with 1, got scores out of order or outside "
+                "[0, 0.5]; use CrossConformal.fit"
+            )
+
+    @classmethod
+    def fit(cls, mixture: Predictive, y: Array, fold: Int[Tensor, " N"]) -> Self:
+        """Score the rows, as `Conformal.fit` does.
+
+        Args:
+            mixture: The distribution of each row by the members that were not trained on its fold.
+            y: The observed targets.
+            fold: The fold of each row.
+        """
+        scores = _scores(mixture, y)  # (T, N)
+        parts = [scores[:, fold == j].sort(dim=1).values for j in fold.unique()]
+        return cls(torch.cat(parts, dim=1).T.contiguous().reshape(mixture.mean.shape), fold.sort().values)
+
+    @property
+    def folds(self) -> list[int]:
+        """The folds, in ascending order."""
+        return [int(j) for j in self.fold.unique()]
+
+    @property
+    def pooled(self) -> Conformal:
+        """The scores without folds: exact if all F_j are equal, as they are with one fold."""
+        return Conformal(self.scores.sort(dim=0).values)
+
+    @property
+    def counts(self) -> list[int]:
+        """Number of rows in which each output was observed."""
+        return self.pooled.counts
+
+    def threshold(self, coverage: float) -> Float[Tensor, " *T"]:
+        """Return q in [0, ½] for each output: the interval ends between the smallest and largest of F_j⁻¹(½ ± q)."""
+        return self.pooled.threshold(coverage)
+
+    def why_infinite(self, coverage: float, names: Sequence[str] = ()) -> str:
+        """Return why intervals of this coverage are infinite, output by output; empty if none is."""
+        return self.pooled.why_infinite(coverage, names)
+
+    def interval(
+        self, mixtures: Mapping[int, Predictive], coverage: float
+    ) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]:
+        """Return (lower, upper) for each row of a new prediction, with the guarantee described above.
+
+        Args:
+            mixtures: For each fold j, the prediction F_j of the new rows.
+            coverage: c, inside (0, 1).
+
+        Raises:
+            InputError: The coverage is not inside (0, 1), or the prediction of a fold is missing or has another number
+                of outputs.
+        """
+        shape = next(iter(mixtures.values())).mean.shape if mixtures else torch.Size()
+        if not set(self.folds) <= set(mixtures) or shape[1:] != self.scores.shape[1:]:
+            raise InputError(
+                f"expected predictions for folds {self.folds} of outputs of shape {tuple(self.scores.shape[1:])}, got "
+                f"folds {sorted(mixtures)} of {tuple(shape[1:])}; pass predictions of the same model"
+            )
+        columns = self.scores.reshape(len(self.scores), -1).T
+        q = self.threshold(coverage).reshape(-1).tolist()
+        outputs = zip(*(mixtures[j].to(torch.float64).outputs() for j in self.folds), strict=True)
+        pairs = []
+        for column, q_t, ones in zip(columns, q, outputs, strict=True):
+            seen = column <= 0.5
+            scores = [column[seen & (self.fold == j)].contiguous() for j in self.folds]
+            used = [k for k, own in enumerate(scores) if len(own)] or [0]  # folds in which the output was observed
+            pairs.append(_cross_interval([ones[k] for k in used], [scores[k] for k in used], q_t, coverage))
+        lower, upper = (torch.stack(ends, dim=-1).reshape(shape) for ends in zip(*pairs, strict=True))
+        return lower, upper
+
+
+def _cross_interval(
+    ones: Sequence[RealPredictive], scores: Sequence[Float[Tensor, " n_j"]], q: float, coverage: float
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """Return the interval of one output, by bisection of the number of rows that are as far out.
+
+    That number can only fall as y moves away from all medians. Where all |F_j(y) − ½| <= q it is large enough, and
+    where all are greater it is not, so each end lies between the smallest and the largest quantile at ½ ± q.
+    """
+    tail = _tail(q)
+    if tail <= 0.0:
+        infinite = torch.full((len(ones[0]),), math.inf, dtype=torch.float64, device=ones[0].mean.device)
+        return -infinite, infinite
+    levels = torch.tensor([tail, 0.5, 1.0 - tail], dtype=torch.float64)
+    low, middle, high = torch.stack([one.quantile(levels) for one in ones]).unbind(1)  # each (J, N)
+    inner = torch.stack([torch.minimum(low.amax(0), middle.amin(0)), torch.maximum(high.amin(0), middle.amax(0))])
+    outer = torch.stack([low.amin(0), high.amax(0)])
+    count = torch.tensor(sum(map(len, scores)))
+    needed = count + 1 - _rank(count, coverage)
+    for _ in range(_HALVINGS):
+        y = 0.5 * (inner + outer)  # (2, N)
+        further = torch.zeros_like(y, dtype=torch.int64)
+        for one, own in zip(ones, scores, strict=True):
+            out = (one.cdf(y) - 0.5).abs()
+            out = out - 1e-10 * (0.5 - out) - 4e-15  # as in `_tail`: a y that ties is not excluded by rounding
+            further += len(own) - torch.searchsorted(own, out)
+        inside = further >= needed
+        inner, outer = torch.where(inside, y, inner), torch.where(inside, outer, y)
+    return outer[0], outer[1]
+
+
+def _scores(mixture: Predictive, y: Array) -> Float[Tensor, "T N"]:
+    """Return |F(y) − ½| of each output and row, and ones where it was not observed."""
+    return (Comparison(mixture, y).pit_columns - 0.5).abs().nan_to_num(_NO_SCORE)
+
+
+def _rank(count: Int[Tensor, " *T"], coverage: float) -> Int[Tensor, " *T"]:
+    """Return ⌈(n+1)c⌉, at least 1; 100 · 0.07 is 7.000000000000001."""
+    return ((count + 1).double() * coverage - 1e-9).ceil().long().clamp(min=1)
 
 
 def _closed_interval(one: RealPredictive, q: float) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:

@@ -3,21 +3,23 @@
 It has one or several members: models trained on the same encoded rows, whose predictive distributions are mixed.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from dspp.calibration import Calibration, Conformal, calibration_of
+from dspp.calibration import HEADLINE, Calibration, Conformal, CrossConformal, calibration_of
 from dspp.config import TrainConfig
 from dspp.encoding.encoder import IN_X, TableEncoder, encode
 from dspp.encoding.scaling import Standardizer, standardise
 from dspp.errors import InputError
+from dspp.guard import Guard
 from dspp.history import Epoch
 from dspp.likelihoods import Codec
 from dspp.metrics import Comparison
@@ -28,7 +30,9 @@ from dspp.presets import Spec
 from dspp.table.checks import Array, check_width, check_X
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
+from dspp.trees import Trees
 
+HEADLINES = ("nll", "rmse", "crps", "coverage90")  # scores in the `repr` of a model
 WEIGHT_TOLERANCE = 1e-6  # of the sum of the weights, as in `Predictive.mix`
 
 
@@ -42,6 +46,8 @@ class Member:
     history: tuple[Epoch, ...]
     best_epoch: int | None  # the epoch that was kept; None without validation rows
     seconds: float  # training time
+    kind: str = "plain"  # what it reads: see settings.MEMBER_KINDS
+    fold: int | None = None  # the fold it was not trained on; None for a single model
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -53,15 +59,21 @@ class Member:
         return self.model.predictor()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Fitted:
     """The result of fitting, which `modelfile.save` stores and all predictions come from.
 
-    Members may differ in their settings, but not in the likelihood. All other fields are shared by the members.
+    Members may differ in their settings, but not in the likelihood. All other fields are shared by the members. The
+    prediction is p(y) = (1 − g) Σ_k w_k p_k(y) + g p_guard(y), where the variances of the components of p_k are
+    multiplied by `spread`.
+
+    `metrics` are the scores of `dspp evaluate` by name, such as "nll", "crps" and "coverage90", on the rows that
+    `scored` describes: for an ensemble, rows predicted only by members that did not see them (out of fold), with
+    `held_out_spread`; for a single model the validation rows, which also chose the epoch. Empty without such rows.
 
     Raises:
-        InputError: there are no members, their weights are not positive numbers that sum to one, or their likelihoods
-            differ.
+        InputError: there are no members, their weights are not positive numbers that sum to one, their likelihoods
+            differ, or calibration scores belong to folds that no member held out.
     """
 
     members: tuple[Member, ...]
@@ -71,12 +83,18 @@ class Fitted:
     encoder: TableEncoder | None  # encodes the columns of a table; None if the rows were numbers
     feature_names: tuple[str, ...] | None  # of the encoded columns, if they have names
     target_names: tuple[str, ...]  # of the outputs
-    metrics: dict[str, float]  # scores on the validation rows
+    metrics: dict[str, float]  # scores on the rows that `scored` describes
     notes: tuple[Note, ...]  # for the user
     versions: dict[str, str]  # of dspp, Python and the libraries that trained it
     conformal: Float[Tensor, "n T"] | None  # calibration scores in float64: see calibration.Conformal
     num_rows: int  # training rows
     params: dict[str, Any] | None = None  # parameters of the estimator; None in files that do not store them
+    spread: float = 1.0  # factor of the variances, learned on rows that members held out
+    guard: Guard | None = None  # the marginal distribution of the targets
+    trees: Trees | None = None  # the boosted trees that members of this kind read
+    scored: str = ""  # the rows that `metrics` are of
+    conformal_folds: Int[Tensor, " n"] | None = None  # of calibration scores by folds: see calibration.CrossConformal
+    held_out_spread: float = 1.0  # `spread` of a mixture of only the members that held out the same fold
 
     def __post_init__(self) -> None:
         weights = self.weights
@@ -88,9 +106,23 @@ class Fitted:
             raise InputError(
                 f"weights: expected positive numbers that sum to 1, got {str(weights)[:100]}; divide them by their sum"
             )
+        for name in ("spread", "held_out_spread"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0.0):
+                raise InputError(f"{name}: expected a positive number, got {getattr(self, name)}")
+        if self.trees is None and any(member.kind == "trees" for member in self.members):
+            raise InputError("expected the trees that some members read, got none")
         likelihoods = sorted({member.spec.model.likelihood for member in self.members})
         if len(likelihoods) > 1:
             raise InputError(f"expected members with the same likelihood, got the likelihoods {', '.join(likelihoods)}")
+        if self.conformal_folds is not None:
+            for fold in self.conformal_folds.unique().tolist():
+                self._fold_weights(fold)  # raises if no member, or not every kind, held it out
+
+    def __repr__(self) -> str:
+        names, count = ", ".join(self.target_names), len(self.members)
+        shown = ", ".join(f"{name} {self.metrics[name]:.4g}" for name in HEADLINES if name in self.metrics)
+        scores = f"; {shown} on {self.scored}" if shown and self.scored else ""
+        return f"<Fitted: {names} by {count} member{'s' if count > 1 else ''}, {self.num_rows:,} rows{scores}>"
 
     @classmethod
     def join(cls, parts: Sequence[Self], weights: Sequence[float]) -> Self:
@@ -121,8 +153,10 @@ class Fitted:
             members=tuple(member for part, _ in heavy for member in part.members),
             weights=tuple(weight * share for part, weight in heavy for share in part.weights),
             metrics={},
+            scored="",
             notes=tuple(dict.fromkeys(note for part, _ in heavy for note in part.notes)),
             conformal=None,
+            conformal_folds=None,
             num_rows=max(part.num_rows for part in parts),
         )
 
@@ -142,11 +176,12 @@ class Fitted:
         return len(self.codec.scale.mean)
 
     @property
-    def recalibration(self) -> Conformal | None:
+    def recalibration(self) -> Conformal | CrossConformal | None:
         """Conformal recalibration of the intervals, if any."""
         if self.conformal is None:
             return None
-        return Conformal(self.conformal[:, 0] if self.num_outputs == 1 else self.conformal)
+        scores = self.conformal[:, 0] if self.num_outputs == 1 else self.conformal
+        return Conformal(scores) if self.conformal_folds is None else CrossConformal(scores, self.conformal_folds)
 
     def distribution(self, X: Array, place: Place = IN_X) -> Predictive:
         """Return the predictive distribution, in the units of y, of each row of X (N, D), encoded but not scaled.
@@ -158,28 +193,73 @@ class Fitted:
         Raises:
             InputError: X is not a table of finite numbers with D columns, or a number is too large for the model.
         """
+        return self.predict_standardised(self._standardise(X, place))
+
+    def predict_standardised(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
+        """Return the predictive distribution, in the units of y, of encoded and scaled rows."""
+        return self.codec.decode(self.mix(self._predict_members(X), self.weights))
+
+    def _standardise(self, X: Array, place: Place) -> Float[np.ndarray, "N D"]:
         rows = check_X(X)
         check_width(rows, self.num_inputs)
         dtypes = {member.spec.model.dtype for member in self.members}
         shortest = "float32" if "float32" in dtypes else "float64"  # numbers must stay finite in it
-        return self.predict_standardised(standardise(rows, self.scale_X, shortest, self.feature_names, place))
+        return standardise(rows, self.scale_X, shortest, self.feature_names, place)
 
-    def predict_standardised(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
-        """Return the predictive distribution, in the units of y, of encoded and scaled rows."""
-        parts = [member.predictor(X) for member in self.members]
-        if len(parts) == 1:
-            return self.codec.decode(parts[0])
+    def _predict_members(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> list[Predictive]:
+        """Return the prediction of each member, in standardised units."""
+        column = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))
+        return [member.predictor(add_column(X, column if member.kind == "trees" else None)) for member in self.members]
+
+    def mix(self, parts: Sequence[Predictive], weights: Sequence[float]) -> Predictive:
+        """Mix predictions of members in standardised units, corrected for spread and with the guard."""
+        if len(parts) == 1 and self.spread == 1.0 and self.guard is None:
+            return parts[0]
         exact = [part.to(torch.float64) for part in parts]  # members may differ in dtype
-        return self.codec.decode(type(exact[0]).mix(exact, self.weights))  # Σ_k w_k p_k(y)
+        mixed = type(exact[0]).mix(exact, weights)  # Σ_k w_k p_k(y)
+        if self.spread != 1.0:
+            mixed = mixed.widen(self.spread)
+        if self.guard is None:
+            return mixed
+        marginal = self.guard.predictive(self.members[0].spec.model.likelihood, len(mixed))
+        if marginal is None:
+            return mixed
+        return type(mixed).mix([mixed, cast(Any, marginal)], [1.0 - self.guard.weight, self.guard.weight])
+
+    def _mix_by_fold(self, parts: Sequence[Predictive]) -> dict[int, Predictive]:
+        """Mix predictions of members fold by fold, in the units of y: F_j of `CrossConformal`."""
+        assert self.conformal_folds is not None
+        judge = replace(self, spread=self.held_out_spread)
+        mixed = {}
+        for fold in self.conformal_folds.unique().tolist():
+            weights = self._fold_weights(fold)
+            mixed[fold] = self.codec.decode(judge.mix([parts[k] for k in weights], list(weights.values())))
+        return mixed
+
+    def _fold_weights(self, fold: int) -> dict[int, float]:
+        """Return the weights, by number, of the members that held out a fold: kinds weigh as in the whole mixture."""
+        found = [k for k, member in enumerate(self.members) if member.fold == fold]
+        kinds = [member.kind for member in self.members]
+        if {kinds[k] for k in found} != set(kinds):
+            raise InputError(f"fold {fold}: expected members of every kind that held it out, got {len(found)} members")
+        shares = {kind: sum(w for w, k in zip(self.weights, kinds, strict=True) if k == kind) for kind in set(kinds)}
+        return {k: shares[kinds[k]] / sum(kinds[i] == kinds[k] for i in found) for k in found}
 
     # ---------------------------------------------------------------- the user's tables
 
-    def predict(self, table: MemoryTable) -> Predictive:
+    def predict(self, table: MemoryTable, impute: bool = False) -> Predictive:
         """Return the predictive distribution of each row of a table.
+
+        Args:
+            table: The rows.
+            impute: Whether to fill in missing values in columns without any in training: see `Column.encode`.
 
         Raises:
             InputError: A column is missing, or a value is not of the type seen in training.
         """
+        return self.distribution(self._encode(table, impute), table.place)
+
+    def _encode(self, table: MemoryTable, impute: bool) -> Array:
         if self.encoder is None and table.arrow is not None:
             table = table.select(name for name in table.names if name not in self.target_names)
             if len(table.names) != self.num_inputs:
@@ -187,7 +267,14 @@ class Fitted:
                     f"{table.where}: expected {self.num_inputs} columns, got {len(table.names)}; the model was trained "
                     "on an array without column names, so columns are taken in order"
                 )
-        return self.distribution(encode(table, self.encoder), table.place)
+        return encode(table, self.encoder, impute)
+
+    def _predict_folds(self, table: MemoryTable, impute: bool = False) -> tuple[Predictive, dict[int, Predictive]]:
+        """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
+        if self.conformal_folds is None:
+            return self.predict(table, impute), {}
+        parts = self._predict_members(self._standardise(self._encode(table, impute), table.place))
+        return self.codec.decode(self.mix(parts, self.weights)), self._mix_by_fold(parts)
 
     def predictions(
         self,
@@ -198,6 +285,7 @@ class Fitted:
         samples: int = 0,
         generator: torch.Generator | None = None,
         moments: bool = True,
+        impute: bool = False,
     ) -> dict[str, Float[np.ndarray, " N"]]:
         """Return columns of predictions for a table, output by output.
 
@@ -209,10 +297,11 @@ class Fitted:
             samples: Number of samples: TARGET_sample_0 and so on.
             generator: Generator of the samples.
             moments: Whether to add TARGET_mean and TARGET_std.
+            impute: See `predict`.
         """
-        mixture = self.predict(table)
+        mixture, folds = (self.predict(table, impute), {}) if interval is None else self._predict_folds(table, impute)
         draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
-        ends = None if interval is None else self._intervals(mixture, interval)
+        ends = None if interval is None else self._intervals(mixture, folds, interval)
         columns: dict[str, Tensor] = {}
         for t, (name, one) in enumerate(zip(self.target_names, mixture.outputs(), strict=True)):
             if moments:
@@ -228,14 +317,25 @@ class Fitted:
                 columns |= {f"{name}_sample_{k}": draws[k, :, t] for k in range(samples)}
         return {name: column.contiguous().numpy() for name, column in columns.items()}
 
-    def _intervals(self, mixture: Predictive, coverage: float) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
+    def _intervals(
+        self, mixture: Predictive, folds: Mapping[int, Predictive], coverage: float
+    ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
         """Return the ends of the central intervals, recalibrated if there are calibration scores."""
-        if self.recalibration is not None:
-            lower, upper = self.recalibration.interval(mixture, coverage)
+        if (ends := self.recalibrate(mixture, folds, coverage)) is not None:
+            lower, upper = ends
             return lower.reshape(len(mixture), -1), upper.reshape(len(mixture), -1)
         pairs = [one.interval(coverage) for one in mixture.outputs()]
         lower, upper = (torch.stack(ends, dim=1) for ends in zip(*pairs, strict=True))
         return lower, upper
+
+    def recalibrate(
+        self, mixture: Predictive, folds: Mapping[int, Predictive], coverage: float
+    ) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]] | None:
+        """Return recalibrated intervals for a prediction, or for those of each fold; None without scores."""
+        found = self.recalibration
+        if isinstance(found, CrossConformal):
+            return found.interval(folds, coverage)
+        return None if found is None else found.interval(mixture, coverage)
 
     def why_infinite(self, coverage: float | None) -> str:
         """Return why recalibrated intervals are infinite; empty if they are not."""
@@ -244,30 +344,55 @@ class Fitted:
         why = self.recalibration.why_infinite(coverage, self.target_names)
         return f"at a coverage of {coverage:.6g} intervals are infinite: {why}" if why else ""
 
-    def evaluate(self, table: MemoryTable) -> "Evaluation":
-        """Evaluate the model on rows with targets.
+    def evaluate(self, table: MemoryTable, impute: bool = False) -> "Evaluation":
+        """Evaluate the model on rows with targets; for `impute` see `predict`.
 
         With several outputs, some may have no observed targets; scores are then of the others.
 
         Raises:
             InputError: The rows cannot be used, or have another number of targets than the model.
         """
-        mixture, y = self.predict(table), table.targets
+        (mixture, folds), y = self._predict_folds(table, impute), table.targets
         if y.shape[1] != len(self.target_names):
             raise InputError(
                 f"y: expected shape {tuple(mixture.mean.shape)}, as predicted, got "
                 f"{y.shape if y.shape[1] > 1 else y.shape[:1]}; pass the outputs that the model was fitted to"
             )
-        return Evaluation(self, table, mixture)
+        return Evaluation(self, table, mixture, folds=folds)
+
+
+def add_column(X: Any, column: Float[np.ndarray, " N"] | None) -> Any:
+    """Return the rows with a further column, or unchanged if there is none."""
+    return X if column is None else np.column_stack([np.asarray(X, dtype=np.float64), column])
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A model, rows with targets and its predictions for them; scores are computed once, on first use."""
+    """A model, rows with targets and its predictions for them; scores are computed once, on first use.
+
+    Attributes:
+        fitted: The model.
+        table: The rows.
+        distribution: Their predictive distributions.
+        parts: Of rows that were held out in turn, the members that held out the same rows as a model, and the numbers
+            of these rows; empty if `fitted` predicted all of them.
+    """
 
     fitted: Fitted
     table: MemoryTable
     distribution: Predictive
+    parts: tuple[tuple[Fitted, Int[np.ndarray, " n"]], ...] = ()
+    caveat: str = ""  # what the rows were used for; empty for new rows
+    folds: Mapping[int, Predictive] | None = None  # predictions by folds, for recalibration; None: not to be measured
+
+    def models(self, rows: Int[np.ndarray, " K"]) -> list[tuple[Fitted, Int[np.ndarray, " k"]]]:
+        """Return the models that predicted some rows of the table, each with the positions of its rows in `rows`."""
+        if not self.parts:
+            return [(self.fitted, np.arange(len(rows)))]
+        owner = np.empty(len(self.table), np.int64)
+        for k, (_, index) in enumerate(self.parts):
+            owner[index] = k
+        return [(self.parts[k][0], np.flatnonzero(owner[rows] == k)) for k in np.unique(owner[rows]).tolist()]
 
     @property
     def y(self) -> Float[np.ndarray, " N *T"]:
@@ -277,7 +402,7 @@ class Evaluation:
     @cached_property
     def comparison(self) -> Comparison:
         """Predictions and targets, as metrics take them."""
-        return Comparison(self.distribution, self.y)
+        return Comparison(self.distribution, self.y, self.table.weights)
 
     @cached_property
     def scores(self) -> dict[str, float]:
@@ -287,7 +412,10 @@ class Evaluation:
     @cached_property
     def calibration(self) -> Calibration:
         """Calibration of the intervals."""
-        return calibration_of(self.comparison, self.fitted.target_names, self.fitted.recalibration)
+        ends = None
+        if self.folds is not None:
+            ends = self.fitted.recalibrate(self.comparison.mixture, self.folds, HEADLINE)
+        return calibration_of(self.comparison, self.fitted.target_names, ends, self.caveat)
 
 
 def _difference(one: Fitted, other: Fitted) -> str | None:
@@ -306,6 +434,7 @@ def _shared(fitted: Fitted) -> dict[str, object]:
         "codec": type(fitted.codec),
         "scale of the inputs": (scale_X.mean.tolist(), scale_X.scale.tolist()),
         "scale of the targets": (scale_y.mean.tolist(), scale_y.scale.tolist()),
+        "correction (spread, guard or trees)": (fitted.spread, id(fitted.guard), id(fitted.trees)),
     }
 
 

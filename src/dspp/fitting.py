@@ -2,21 +2,35 @@
 
 import math
 import platform
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
+
+import torch
 
 from dspp import training
-from dspp.calibration import Conformal
+from dspp.calibration import Conformal, CrossConformal
+from dspp.ensemble import EnsembleRows, train_ensemble
 from dspp.fitted import Evaluation, Fitted, Member
 from dspp.history import Epoch
+from dspp.likelihoods import Codec
 from dspp.notes import Note
+from dspp.predictive import GroupedPredictive, Predictive
 from dspp.prepare import Prepared
 from dspp.settings import Settings, check_number
-from dspp.training.rows import Rows
+from dspp.training.rows import Rows, to_arguments
 
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
+CHOSE_EPOCH = "These rows also chose the epoch, so this is optimistic; score new rows with dspp evaluate."
+CHOSE_SETTINGS = CHOSE_EPOCH.replace("the epoch", "the settings and the epoch")
+OUT_OF_FOLD = "Each row is predicted only by the members that did not see it, so scores are slightly pessimistic."
+SET_WEIGHTS = "These rows also set the members' weights and their spread, so this is very slightly optimistic."
+TRAINED_ON = "The model was trained on these rows, so this is optimistic; score new rows with dspp evaluate."
+LEAST_SHARE = 0.3  # of a time budget, for training, however long reading the table took
+FINISH_SHARE = 0.1  # of a time budget, for learning how to mix members and for scores
 PROMISED = 0.9  # coverage in the notes on recalibration: the default of `predict_interval`
 
 
@@ -28,6 +42,7 @@ def train(
     should_stop: Callable[[], bool] | None = None,
     resume: bool = True,
     reading: Mapping[str, int] | None = None,
+    spent: float = 0.0,
     **more: Any,
 ) -> tuple[Fitted, Evaluation | None]:
     """Train a model with these settings, and evaluate it on the validation rows.
@@ -39,75 +54,196 @@ def train(
         should_stop: Called after every step; returning True interrupts training, keeping the checkpoint.
         resume: Whether to resume from an existing checkpoint.
         reading: How to read rows on disk; see `DiskRows`.
+        spent: Seconds of the time budget that were or will be spent on other things, such as reading the table.
         **more: Further options of `training.fit`, such as `snapshot_steps`.
 
     Returns:
         The fitted model, and its evaluation on the validation rows, or None without validation rows.
     """
+    time_left = None
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)
+        time_left = max(settings.time_budget - spent, LEAST_SHARE * settings.time_budget)
+    if settings.is_ensemble(prepared.num_rows):
+        return _train_ensemble(prepared, settings, time_left, on_epoch, should_stop, resume, reading or {}, more)
     spec, config = settings.spec(len(prepared.target_names)), settings.train_config(prepared.num_rows)
     if len(prepared.validation):
-        more |= {"X_val": prepared.validation.x, "y_val": prepared.validation.y}
+        held_out = prepared.validation
+        more |= {"X_val": held_out.x, "y_val": held_out.y, "weights_val": held_out.weights}
     with prepared.source(spec, config, reading or {}) as rows:
         result = training.fit(
             spec,
-            *((rows.x, rows.y) if isinstance(rows, Rows) else (rows,)),
+            **to_arguments(rows),
             config=config,
             features=settings.module,
             progress=settings.progress,
             checkpoint=settings.checkpoint,
             resume=resume and settings.checkpoint is not None,
-            time_budget=settings.time_budget,
+            time_budget=time_left,
             on_epoch=on_epoch,
             should_stop=should_stop,
             **more,
         )
-    encoder = prepared.encoder
-    fitted = Fitted(
+    fitted = _make_fitted(
+        prepared,
+        settings,
         members=(Member(spec, config, result.model, result.history, result.best_epoch, result.seconds),),
         weights=(1.0,),
+        notes=tuple(Note("", note) for note in result.notes),
+    )
+    if len(prepared.calibration):
+        fitted = _recalibrate(fitted, prepared)
+    evaluation = evaluate_validation(fitted, prepared)
+    if evaluation is None:
+        return fitted, None
+    fitted = _with_scores(fitted, evaluation, f"{len(evaluation.table):,} validation rows, which also chose the epoch")
+    return fitted, replace(evaluation, fitted=fitted)
+
+
+def _recalibrate(fitted: Fitted, prepared: Prepared) -> Fitted:
+    """Return the model with scores of the calibration rows, which it did not see."""
+    distribution = fitted.predict_standardised(prepared.calibration.x)
+    calibration = Evaluation(fitted, prepared.calibration_table, distribution)
+    return _with_conformal(fitted, Conformal.fit(calibration.distribution, calibration.y), "raise calibration_fraction")
+
+
+def _with_conformal(fitted: Fitted, found: Conformal | CrossConformal, remedy: str = "") -> Fitted:
+    """Return the model with calibration scores, and notes where they are too few."""
+    return replace(
+        fitted,
+        conformal=found.scores.reshape(-1, fitted.num_outputs),
+        conformal_folds=found.fold if isinstance(found, CrossConformal) else None,
+        notes=(*fitted.notes, *_infinite_interval_notes(found.counts, fitted.target_names, remedy)),
+    )
+
+
+def _with_scores(fitted: Fitted, evaluation: Evaluation, scored: str) -> Fitted:
+    """Return the model with its scores, and with a recommendation if they show that intervals are too narrow."""
+    notes = fitted.notes
+    if fitted.conformal is None and evaluation.calibration.is_too_narrow:
+        how = "fit with conformal=True (on the command line, --conformal) for intervals with a coverage guarantee"
+        notes = (*notes, Note("intervals are too narrow", how))
+    return replace(fitted, metrics=evaluation.scores, scored=scored, notes=notes)
+
+
+def _train_ensemble(
+    prepared: Prepared,
+    settings: Settings,
+    time_left: float | None,
+    on_epoch: Callable[[Epoch], None] | None,
+    should_stop: Callable[[], bool] | None,
+    resume: bool,
+    reading: Mapping[str, int],
+    more: dict[str, Any],
+) -> tuple[Fitted, Evaluation | None]:
+    """Train an ensemble, and evaluate it on the rows that its members held out."""
+    begin, outputs = time.monotonic(), len(prepared.target_names)
+    on_disk = prepared.fold is None
+    size = prepared.size(settings)
+    members = prepared.settings_of_members(settings)
+    spec, config = members.member_spec(size, outputs), members.member_config(size, prepared.num_rows)
+    deadline = None if time_left is None else begin + (1.0 - FINISH_SHARE) * time_left
+    with prepared.source(spec, config, reading) as rows:
+        if on_disk:
+            data = EnsembleRows(rows, None, prepared.validation)
+        else:
+            assert isinstance(rows, Rows)
+            more_data: dict[str, Any] = {"inner": prepared.inner, "means": prepared.means}
+            joined = rows.join(prepared.validation)
+            data = EnsembleRows(joined, prepared.fold, validation=len(prepared.validation), **more_data)
+        ensemble = train_ensemble(
+            data,
+            spec,
+            config,
+            size,
+            partial(_make_fitted, prepared, settings),
+            settings,
+            deadline=deadline,
+            on_epoch=on_epoch,
+            should_stop=should_stop,
+            resume=resume,
+            options=more,
+        )
+    fitted = ensemble.fitted
+    if len(prepared.calibration):
+        fitted = _recalibrate(fitted, prepared)
+    if ensemble.held_out is None:
+        if settings.conformal and fitted.conformal is None:
+            note = Note("intervals are not recalibrated", "no fold was held out by members of every kind")
+            fitted = replace(fitted, notes=(*fitted.notes, note))
+        return fitted, None
+    given = on_disk or len(prepared.validation) > 0
+    whole = prepared.validation_table if given else prepared.table
+    assert whole is not None
+    table = whole if given or len(ensemble.rows) == len(whole) else whole.take(ensemble.rows)
+    in_folds = data.num_folds > 1
+    held_out, caveat = _decode(fitted.codec, ensemble.held_out), OUT_OF_FOLD if in_folds else SET_WEIGHTS
+    evaluation = Evaluation(fitted, table, held_out, ensemble.parts, caveat)
+    if fitted.conformal is not None:
+        evaluation = replace(evaluation, folds={})
+    elif settings.conformal:  # these rows give the calibration scores, so their coverage would say nothing
+        fitted = _with_conformal(fitted, _score_held_out(evaluation, in_folds))
+    scored = "that no member was trained on"
+    if in_folds:
+        scored = "out of fold, each predicted by the members that did not see it"
+    fitted = _with_scores(fitted, evaluation, f"{len(table):,} rows {scored}")
+    return fitted, replace(evaluation, fitted=fitted)
+
+
+def _score_held_out(evaluation: Evaluation, in_folds: bool) -> Conformal | CrossConformal:
+    """Return calibration scores of the held-out rows: by folds, or of one part that all members held out."""
+    if not in_folds:
+        return Conformal.fit(evaluation.distribution, evaluation.y)
+    fold = torch.empty(len(evaluation.table), dtype=torch.int64)
+    for model, rows in evaluation.parts:
+        fold[torch.from_numpy(rows)] = cast(int, model.members[0].fold)
+    return CrossConformal.fit(evaluation.distribution, evaluation.y, fold)
+
+
+def _decode(codec: Codec, predictive: Predictive) -> Predictive:
+    """Return predictions in the user's units, group by group."""
+    if not isinstance(predictive, GroupedPredictive):
+        return codec.decode(predictive)
+    return GroupedPredictive(tuple(codec.decode(part) for part in predictive.parts), predictive.index)
+
+
+def _make_fitted(prepared: Prepared, settings: Settings, *, notes: tuple[Note, ...] = (), **fields: Any) -> Fitted:
+    """Return the fitted model of these members."""
+    encoder = prepared.encoder
+    return Fitted(
         scale_X=prepared.scale_X,
         codec=prepared.codec,
         encoder=encoder,
         feature_names=None if encoder is None else encoder.feature_names,
         target_names=prepared.target_names,
         metrics={},
-        notes=(*prepared.notes, *(Note("", note) for note in result.notes)),
+        notes=(*prepared.notes, *notes),
         versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS},
         conformal=None,
         num_rows=prepared.num_rows,
         params=settings.params(),
+        **fields,
     )
-    if len(prepared.calibration):
-        calibration = Evaluation(
-            fitted, prepared.calibration_table, fitted.predict_standardised(prepared.calibration.x)
-        )
-        conformal = Conformal.fit(calibration.distribution, calibration.y)
-        notes = (*fitted.notes, *_infinite_interval_notes(conformal, fitted.target_names))
-        fitted = replace(fitted, conformal=conformal.scores.reshape(-1, fitted.num_outputs), notes=notes)
-    evaluation = evaluate_validation(fitted, prepared)
-    if evaluation is not None:
-        fitted.metrics.update(evaluation.scores)  # the model is not shared yet
-    return fitted, evaluation
 
 
 def evaluate_validation(fitted: Fitted, prepared: Prepared) -> Evaluation | None:
     """Return the evaluation on the validation rows, or None without validation rows."""
     if not len(prepared.validation):
         return None
-    return Evaluation(fitted, prepared.validation_table, fitted.predict_standardised(prepared.validation.x))
+    distribution = fitted.predict_standardised(prepared.validation.x)
+    chose = CHOSE_EPOCH if any(member.best_epoch is not None for member in fitted.members) else ""
+    return Evaluation(fitted, prepared.validation_table, distribution, caveat=chose, folds={})
 
 
-def _infinite_interval_notes(conformal: Conformal, names: tuple[str, ...]) -> list[Note]:
+def _infinite_interval_notes(counts: Sequence[int], names: tuple[str, ...], remedy: str) -> list[Note]:
     """Return notes on outputs with too few calibration rows, (n+1)c > n, for the default coverage c."""
     enough, percent = math.ceil(PROMISED / (1 - PROMISED) - 1e-9), f"{100 * PROMISED:.0f} %"
     return [
         Note(
             f"got {count} calibration row{'' if count == 1 else 's'} of {name}, need at least {enough} for {percent} "
             "intervals",
-            "such intervals are infinite; add rows or raise calibration_fraction",
+            f"such intervals are infinite; add rows{f' or {remedy}' if remedy else ''}",
         )
-        for name, count in zip(names, conformal.counts, strict=True)
+        for name, count in zip(names, counts, strict=True)
         if count < enough
     ]

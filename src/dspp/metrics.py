@@ -7,7 +7,7 @@ line and the experiments read it. To add a metric, register it:
 
 Scores are computed in float64, whatever the dtype of the model. With T outputs, marginal scores are averaged and the
 joint NLL is divided by T, so that scores for different T can be compared. NaN in targets of T outputs means "not
-observed": averages are over observed targets.
+observed": averages are over observed targets. Rows may have weights, of which only the ratios matter.
 """
 
 import math
@@ -25,6 +25,7 @@ from dspp.errors import InputError, NumericalError
 from dspp.predictive import Predictive, RealPredictive, unwrap
 from dspp.registry import Registry
 from dspp.table.checks import Array, check_y
+from dspp.table.roles import check_weights
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the central intervals scored
 PAPER = ("nll", "rmse", "crps", "coverage90", "mrmse")  # recorded by experiments: the paper's scores, and coverage
@@ -41,6 +42,7 @@ class ObservedOutput:
     index: int
     pit: Float[Tensor, " n"]
     marginal: RealPredictive
+    weights: Float[Tensor, " n"] | None = None
 
     @cached_property
     def widths(self) -> Float[Tensor, "levels n"]:
@@ -54,8 +56,23 @@ class ObservedOutput:
         """Kolmogorov–Smirnov distance of the PIT from the uniform distribution, and its p-value."""
         from scipy import stats  # imported here so that loading a model stays fast
 
-        test = stats.kstest(self.pit.numpy(), "uniform")
-        return float(test.statistic), float(test.pvalue)
+        if self.weights is None:
+            test = stats.kstest(self.pit.numpy(), "uniform")
+            return float(test.statistic), float(test.pvalue)
+        u, order = self.pit.sort()
+        step = self.weights[order] / self.weights.sum()
+        above = step.cumsum(0)  # the distribution function at u, and just below it
+        distance = max((above - u).max().item(), (u - (above - step)).max().item())
+        return distance, float(stats.kstwo.sf(distance, self.num_rows))
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows or, if they have weights, of equally weighted rows that tell as much: (Σw)² / Σw²."""
+        return len(self.pit) if self.weights is None else effective_rows(self.weights)
+
+    def average(self, values: Float[Tensor, " *k n"]) -> Float[Tensor, "*k"]:
+        """Return the mean over rows, by their weights."""
+        return values.mean(-1) if self.weights is None else values @ self.weights / self.weights.sum()
 
 
 class Comparison:
@@ -66,16 +83,18 @@ class Comparison:
     Attributes:
         mixture: The distributions, in float64.
         y: The targets, in float64 on the device of the distributions; NaN means "not observed".
+        weights: How much each row counts; None: all the same.
 
     Args:
         mixture: The predictive distributions.
         y: The observed targets, (N,) or (N, T), in the same units; NaN in (N, T) means "not observed".
+        weights: One number ≥ 0 per row, if they differ.
 
     Raises:
-        InputError: The shape of y does not match the distributions.
+        InputError: The shape of y does not match the distributions, or the weights are not valid.
     """
 
-    def __init__(self, mixture: Predictive, y: Array) -> None:
+    def __init__(self, mixture: Predictive, y: Array, weights: Array | None = None) -> None:
         mixture = unwrap(mixture)
         shape = tuple(mixture.mean.shape)
         targets = torch.from_numpy(check_y(y, shape[0], missing=True, every_output=False)).to(mixture.mean.device)
@@ -83,9 +102,16 @@ class Comparison:
             raise InputError(f"y: expected shape {shape}, as predicted, got {tuple(targets.shape)}; reshape y")
         self.mixture: Predictive = mixture.to(torch.float64)
         self.y: Float[Tensor, " N *T"] = targets
+        given = None if weights is None else torch.from_numpy(check_weights(weights, shape[0], "weights"))
+        self.weights: Float[Tensor, " N"] | None = None if given is None else given.to(targets.device)
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows or, if they have weights, of equally weighted rows that tell as much: (Σw)² / Σw²."""
+        return len(self) if self.weights is None else effective_rows(self.weights)
 
     @property
     def several(self) -> bool:
@@ -127,8 +153,9 @@ class Comparison:
     def outputs(self) -> Sequence[ObservedOutput]:
         """Each output with observed targets, on the rows in which it was observed; errors as in `pit_columns`."""
         columns = zip(self.mixture.outputs(), self.pit_columns, strict=True)
+        weights = None if self.weights is None else self.weights.cpu()
         return [
-            ObservedOutput(t, u[~u.isnan()], one.rows(~u.isnan()))
+            ObservedOutput(t, u[~u.isnan()], one.rows(~u.isnan()), None if weights is None else weights[~u.isnan()])
             for t, (one, u) in enumerate(columns)
             if not u.isnan().all()
         ]
@@ -136,10 +163,16 @@ class Comparison:
     def joint_nll(self) -> float:
         """Return the mean over rows of -log p(yₙ), joint over the outputs observed in that row."""
         with torch.no_grad():
-            return -self.mixture.log_prob(self.y).mean().item()
+            log_density = self.mixture.log_prob(self.y)
+        if self.weights is None:
+            return -log_density.mean().item()
+        return -(self.weights @ log_density / self.weights.sum()).item()
 
     def nll(self) -> float:
         """Return the sum over rows of the joint NLL, divided by the number of observed targets."""
+        if self.weights is not None:
+            observed = self.observed.reshape(len(self), -1).sum(1).double()
+            return self.joint_nll() * (self.weights.sum() / (self.weights @ observed)).item()
         return self.joint_nll() / (int(self.observed.sum()) / len(self))  # by T exactly, if nothing is missing
 
     def rmse(self) -> float:
@@ -147,21 +180,22 @@ class Comparison:
 
         For T outputs, the paper's appears to be √T times as large: squared errors summed over outputs before the root.
         """
-        return math.sqrt(self._observed_mean((self.mean - self.y).square()).item())
+        return math.sqrt(self.average((self.mean - self.y).square()).item())
 
     def mrmse(self) -> float:
         """Return the mean of each output's RMSE, over the outputs that were observed."""
-        each = self._observed_mean((self.mean - self.y).square(), dim=0)
+        each = self.average((self.mean - self.y).square(), dim=0)
         return each[self.observed.any(dim=0)].sqrt().mean().item()
 
     def crps(self) -> float:
         """Return the continuous ranked probability score, the mean over rows and outputs."""
         with torch.no_grad():
-            return self._observed_mean(self.mixture.crps(self.y)).item()
+            return self.average(self.mixture.crps(self.y)).item()
 
     def r2(self) -> float:
         """Return R² of the predicted mean: see `r_squared`."""
-        return r_squared(self.mean.cpu().numpy(), self.y.cpu().numpy())
+        weights = None if self.weights is None else self.weights.cpu().numpy()
+        return r_squared(self.mean.cpu().numpy(), self.y.cpu().numpy(), weights)
 
     def coverage(self, level: float) -> float:
         """Return the share of targets inside their central interval of probability `level`.
@@ -173,13 +207,17 @@ class Comparison:
         """
         if not 0 < level < 1:
             raise InputError(f"level: expected a probability between 0 and 1, such as 0.9, got {level}")
-        return self._observed_mean(((self.pit - 0.5).abs() <= level / 2).double()).item()
+        return self.average(((self.pit - 0.5).abs() <= level / 2).double()).item()
 
     @cached_property
     def widths(self) -> dict[float, float]:
         """Mean width of the central intervals of each of `LEVELS`, over all observed values."""
         pooled = torch.cat([one.widths for one in self.outputs], dim=-1)
-        return dict(zip(LEVELS, pooled.mean(1).tolist(), strict=True))
+        mean = pooled.mean(1)
+        if self.weights is not None:
+            weights = torch.cat([one.weights for one in self.outputs if one.weights is not None])
+            mean = pooled @ weights / weights.sum()
+        return dict(zip(LEVELS, mean.tolist(), strict=True))
 
     @cached_property
     def uniformity(self) -> tuple[float, float]:
@@ -200,9 +238,12 @@ class Comparison:
         wanted = {name: METRICS[name] for name in (METRICS if names is None else names)}
         return {name: float(metric.function(self)) for name, metric in wanted.items() if metric.applies_to(self)}
 
-    def _observed_mean(self, values: Float[Tensor, " N *T"], dim: int | None = None) -> Float[Tensor, " *T"]:
+    def average(self, values: Float[Tensor, " N *T"], dim: int | None = None) -> Float[Tensor, " *T"]:
         """Average the values whose target was observed; other NaN propagate to the result."""
-        return torch.where(self.observed, values, 0.0).sum(dim) / self.observed.sum(dim)
+        if self.weights is None:
+            return torch.where(self.observed, values, 0.0).sum(dim) / self.observed.sum(dim)
+        weights = self.observed * (self.weights[:, None] if self.several else self.weights)
+        return torch.where(weights > 0.0, weights * values, 0.0).sum(dim) / weights.sum(dim)
 
 
 @dataclass(frozen=True)
@@ -347,6 +388,11 @@ def r_squared(
             spread = np.sum(w * np.square(column - np.average(column, weights=w)))
             found.append(1 - np.sum(w * np.square(column - m)) / spread if spread > 0 else math.nan)
     return float(np.mean(found)) if found else math.nan
+
+
+def effective_rows(weights: Float[Tensor, " N"]) -> int:
+    """Return Kish's (Σw)² / Σw², the number of equally weighted rows whose mean is as precise."""
+    return max(1, round((weights.sum().square() / weights.square().sum()).item()))
 
 
 def have_several_outputs(scores: Iterable[str]) -> bool:

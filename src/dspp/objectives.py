@@ -2,7 +2,8 @@
 
 Each estimates the paper's sum over rows, divided by N, from one batch: the mean of a score over the batch minus β KL/N.
 The likelihood computes the integrals over the latent functions. With several outputs, NaN in y means "not observed",
-and the score of a row is that of its observed outputs.
+and the score of a row is that of its observed outputs. Rows may have weights wₙ, with mean one over the training rows:
+the score of row n then counts wₙ times.
 """
 
 from typing import Protocol
@@ -28,11 +29,17 @@ class Objective(Protocol):
         *,
         beta: float = 1.0,
         gamma: float = 1.03,
+        weights: Float[Tensor, " N"] | None = None,
     ) -> Tensor:
-        """Return the objective per row."""
+        """Return the objective per row. `weights` is passed only if rows have weights."""
 
 
 OBJECTIVES: Registry[Objective] = Registry("objective")
+
+
+def average(score: Float[Tensor, " N"], weights: Float[Tensor, " N"] | None) -> Float[Tensor, ""]:
+    """Return (1/N) Σₙ wₙ scoreₙ; None: all weights are one."""
+    return score.mean() if weights is None else (weights * score).mean()
 
 
 @OBJECTIVES.register("predictive")
@@ -45,13 +52,14 @@ def predictive(
     *,
     beta: float = 1.0,
     gamma: float = 1.03,
+    weights: Float[Tensor, " N"] | None = None,
 ) -> Float[Tensor, ""]:
     """Return the regularised log-likelihood of the predictive distribution (eq. 16 for one layer, eq. 21 for more).
 
     With a quadrature rule this trains a DSPP; with Monte Carlo samples the logarithm of an average makes it a biased
     estimate (BPDGP).
     """
-    return likelihood.log_prob(latent, y).mean() - beta * kl / num_data
+    return average(likelihood.log_prob(latent, y), weights) - beta * kl / num_data
 
 
 @OBJECTIVES.register("elbo")
@@ -64,10 +72,11 @@ def elbo(
     *,
     beta: float = 1.0,
     gamma: float = 1.03,
+    weights: Float[Tensor, " N"] | None = None,
 ) -> Float[Tensor, ""]:
     """Return the ELBO (eqs. 6 and 13): E_q[log p(y|f)], exact in the top layer, by components below it."""
     score = latent.weights @ likelihood.expected_log_prob(latent, y)  # (N,)
-    return score.mean() - beta * kl / num_data
+    return average(score, weights) - beta * kl / num_data
 
 
 @OBJECTIVES.register("gamma-elbo")
@@ -80,6 +89,7 @@ def gamma_elbo(
     *,
     beta: float = 1.0,
     gamma: float = 1.03,
+    weights: Float[Tensor, " N"] | None = None,
 ) -> Float[Tensor, ""]:
     """Return the γ-robust bound (Knoblauch 2019), which replaces the log-likelihood by
 
@@ -89,4 +99,4 @@ def gamma_elbo(
     expectation for the true density (tested by integration). GPyTorch multiplies by the same power instead.
     """  # noqa: D415
     score = latent.weights @ likelihood.gamma_score(latent, y, gamma, -(gamma - 1) / gamma)
-    return score.mean() - beta * kl / num_data
+    return average(score, weights) - beta * kl / num_data

@@ -13,15 +13,21 @@ import numpy as np
 from dspp.config import ModelConfig, TrainConfig
 from dspp.errors import InputError
 from dspp.presets import Spec, preset
+from dspp.size import Size, choose_size
 
 if TYPE_CHECKING:  # imported where it is needed, as the command line checks its options before it imports torch
     from torch import nn
 
+MEMBER_KINDS = ("plain", "trees")  # members read the encoded columns; "trees" also the prediction of boosted trees
+MEMBER_BETA = 0.5  # of members, if beta is None: they are small and trained to the end, without validation rows
+MOST_MEMBERS = 100
+MISSING = ("refuse", "impute")  # what predictions do with missing values where the training rows had none
+BATCH_SIZE, RESTARTS, LEARNING_RATE = 500, 3, 0.05  # of a single model, if they are None
 FEWEST_STEPS = 1000  # of Adam, if `epochs` is None
 SHARED_WIDTH = 20  # of hidden layers shared by several outputs, if `width` is None
 FEWEST_ROWS_TO_HOLD_OUT = 20  # smaller tables hold out no rows
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
-RUN_ONLY = ("checkpoint", "progress")  # concern one run, and are not stored with a model
+RUN_ONLY = ("checkpoint", "progress", "jobs")  # concern one run, and are not stored with a model
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -32,6 +38,10 @@ class Parameters:
     `model_settings` and `train_settings`.
 
     Args:
+        members: Number of models whose predictions are mixed. Each is trained from another start and holds out other
+            rows, on which the mixture is scored and corrected. 1 is the paper's model. "auto": an ensemble whose size
+            follows from the number of rows and the time budget for the preset dspp, 1 for all others and for tables of
+            fewer than 20 rows.
         layers: GP layers, including the top one.
         width: GPs per hidden layer; None: 5, or 20 for several outputs, which share them.
         inducing: Inducing points per GP; more are slower and finer.
@@ -39,52 +49,67 @@ class Parameters:
         rule: Quadrature rule of the hidden layers: qr3, qr1, qr2, gauss-hermite, monte-carlo.
         sites: Sites of the quadrature rule.
         likelihood: Distribution of the noise: gaussian, student-t (outliers) or log-normal (positive targets); None:
-            the preset's own, gaussian for all presets of this package.
+            the preset's own, gaussian for all presets of this package. "auto": an ensemble chooses between gaussian and
+            log-normal if all targets are positive, by the density of rows held out from boosted trees; otherwise as
+            None.
         topology: Inputs of the hidden layers after the first.
         features: Layer sizes of a neural network in front of the first layer, or your own module; None: no network.
         beta: Weight of the KL term; larger is smoother.
-        epochs: Passes over the training rows; None: 40, or more on small tables, for at least 1,000 steps.
-        batch_size: Rows per step.
-        learning_rate: Initial learning rate of Adam.
-        restarts: Short runs from different starts, of which the best continues.
-        patience: Stop after this many epochs without a better validation NLL; None: never.
-        validation_fraction: Fraction of the rows held out for choosing the best epoch, if `fit` gets no validation
-            rows; 0: none. Tables of fewer than 20 rows hold out no rows.
-        conformal: Whether to recalibrate intervals, with a finite-sample guarantee, on held-out rows.
-        calibration_fraction: Fraction of the rows held out for recalibration.
+        epochs: Passes over the training rows; None: in an ensemble by the size of the table, otherwise 40, or more on
+            small tables, for at least 1,000 steps.
+        batch_size: Rows per step; None: 500, or in an ensemble by the size of the table.
+        learning_rate: Initial learning rate of Adam; None: 0.05, or 0.1 for the members of an ensemble on a small
+            table, which make few steps.
+        restarts: Short runs from different starts, of which the best continues; None: 3, or 1 for each member of an
+            ensemble.
+        patience: For a single model: stop after this many epochs without a better validation NLL; None: never.
+        validation_fraction: For a single model: fraction of the rows held out for choosing the best epoch, if `fit`
+            gets no validation rows; 0: none. Tables of fewer than 20 rows hold out no rows.
+        conformal: Whether to recalibrate intervals, with a finite-sample guarantee: by the rows that members of an
+            ensemble held out (at least 1 − 2α with folds, 1 − α with one part), or by rows held out for a single model
+            (at least 1 − α). See `calibration.CrossConformal` and `Conformal`.
+        calibration_fraction: For a single model, or rows on disk: fraction of the rows held out for recalibration.
+        missing: What predictions do with missing values in a column of a data frame that had none in training:
+            "refuse" them, or "impute" the training median, an unknown category, or halfway between true and false. It
+            does not affect training, in which columns may have missing values.
         time_budget: Time limit of `fit` in seconds; it trains fewer epochs if needed.
-        checkpoint: A file for the state of training, from which an interrupted `fit` resumes. It is kept after `fit`,
-            so that the same `fit` can be repeated at once; delete it before fitting other rows or settings.
+        checkpoint: A file for the state of training, or a folder if there are several members, from which an
+            interrupted `fit` resumes. It is kept after `fit`, so that the same `fit` can be repeated at once; delete it
+            before fitting other rows or settings.
         model_settings: Further fields of `ModelConfig`.
         train_settings: Further fields of `TrainConfig`.
         random_state: The same seed gives identical results.
+        jobs: Processes that train the members of an ensemble; None: one per core. The result does not depend on it.
         device: cpu or cuda.
         progress: Whether to show a progress bar, or lines of text where there is no terminal; None: only on a terminal.
     """
 
+    members: int | str = "auto"
     layers: int | None = None
     width: int | None = None
     inducing: int | None = None
     kernel: str | None = None
     rule: str | None = None
     sites: int | None = None
-    likelihood: str | None = None
+    likelihood: str | None = "auto"
     topology: str | None = None
     features: "Sequence[int] | nn.Module | None" = None
     beta: float | None = None
     epochs: int | None = None
-    batch_size: int = 500
-    learning_rate: float = 0.05
-    restarts: int = 3
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    restarts: int | None = None
     patience: int | None = None
     validation_fraction: float = 0.1
     conformal: bool = False
     calibration_fraction: float = 0.1
+    missing: str = "refuse"
     time_budget: float | None = None
     checkpoint: str | Path | None = None
     model_settings: Mapping[str, Any] | None = None
     train_settings: Mapping[str, Any] | None = None
     random_state: Any = 0
+    jobs: int | None = None
     device: str = "cpu"
     progress: bool | None = None
 
@@ -100,9 +125,47 @@ class Settings(Parameters):
         """The user's feature module, if any."""
         return self.features if _is_module(self.features) else None
 
+    @property
+    def impute(self) -> bool:
+        """Whether predictions fill in missing values.
+
+        Raises:
+            InputError: The parameter `missing` is not valid.
+        """
+        if self.missing not in MISSING:
+            raise InputError(f"missing: expected {' or '.join(map(repr, MISSING))}, got {self.missing!r:.100}")
+        return self.missing == "impute"
+
+    def is_ensemble(self, num_rows: int) -> bool:
+        """Return whether a table of this many rows is fitted by several members.
+
+        Raises:
+            InputError: The number of members is not valid.
+        """
+        if self.members == "auto":
+            return self.preset == "dspp" and num_rows >= FEWEST_ROWS_TO_HOLD_OUT
+        if not isinstance(self.members, int | np.integer) or isinstance(self.members, bool) or self.members < 1:
+            raise InputError(f"members: expected 'auto' or a number >= 1, got {self.members!r:.100}")
+        if self.members > MOST_MEMBERS:
+            raise InputError(f"members: expected at most {MOST_MEMBERS}, got {self.members}")
+        if self.members > 1 and num_rows < max(FEWEST_ROWS_TO_HOLD_OUT, 2 * self.members):
+            raise InputError(
+                f"members: expected at least {max(FEWEST_ROWS_TO_HOLD_OUT, 2 * self.members)} rows for {self.members} "
+                f"members, got {num_rows}; use members=1"
+            )
+        return self.members > 1
+
+    @property
+    def chooses_likelihood(self) -> bool:
+        """Whether an ensemble is to choose the likelihood."""
+        named = self.likelihood != "auto" or "likelihood" in (self.model_settings or {})
+        return not named and self.spec().model.likelihood == "gaussian"
+
     def spec(self, num_outputs: int = 1) -> Spec:
         """Return the model and the objective for this number of outputs."""
         given = {name: getattr(self, name) for name in MODEL_SETTINGS if getattr(self, name) is not None}
+        if self.likelihood == "auto":
+            del given["likelihood"]
         if self.features is not None and self.module is None:
             if not isinstance(self.features, Iterable):
                 raise InputError(
@@ -120,6 +183,58 @@ class Settings(Parameters):
             return spec
         return replace(spec, model=spec.model.change(width=SHARED_WIDTH))
 
+    def size(
+        self,
+        num_rows: int,
+        num_outputs: int = 1,
+        one_part: bool = False,
+        trees: bool = True,
+        most_folds: int | None = None,
+    ) -> Size:
+        """Return the size of the ensemble for a table of this many rows and outputs.
+
+        Args:
+            num_rows: Number of rows.
+            num_outputs: Number of outputs; the trees that members of the second kind read predict one.
+            one_part: Whether all members hold out the same rows, whatever the number of rows.
+            trees: Whether trees can be fitted, which need the rows in memory.
+            most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
+        """
+        kinds = MEMBER_KINDS if trees and num_outputs == 1 and self.module is None else MEMBER_KINDS[:1]
+        members = None if self.members == "auto" else int(self.members)
+        return choose_size(
+            num_rows,
+            kinds,
+            members=members,
+            time_budget=self.time_budget,
+            one_part=one_part,
+            most_folds=most_folds,
+        )
+
+    def member_spec(self, size: Size, num_outputs: int = 1) -> Spec:
+        """Return the model and the objective of the members of an ensemble."""
+        given: dict[str, Any] = {}
+        if self.inducing is None and "inducing" not in (self.model_settings or {}):
+            given["inducing"] = size.inducing
+        if self.beta is None:
+            given["beta"] = MEMBER_BETA
+        return replace(self, **given).spec(num_outputs)
+
+    def member_config(self, size: Size, num_rows: int) -> TrainConfig:
+        """Return the training settings of the members of an ensemble."""
+        batch_size = size.batch_size if self.batch_size is None else self.batch_size
+        epochs = self.epochs or max(1, round(size.steps / math.ceil(num_rows / batch_size)))
+        rate = size.learning_rate if self.learning_rate is None else self.learning_rate
+        members = replace(
+            self,
+            batch_size=batch_size,
+            epochs=epochs,
+            learning_rate=rate,
+            patience=None,
+            restarts=self.restarts or 1,
+        )
+        return members.train_config(num_rows)
+
     def train_config(self, num_rows: int) -> TrainConfig:
         """Return the training settings for this number of rows."""
         further = dict(self.train_settings or {})
@@ -129,9 +244,9 @@ class Settings(Parameters):
             if parameter in known:
                 raise InputError(f"train_settings: expected further fields, got {name!r}; pass {parameter}=... instead")
         given = {
-            "batch_size": self.batch_size,
-            "learning_rate": self.learning_rate,
-            "restarts": self.restarts,
+            "batch_size": BATCH_SIZE if self.batch_size is None else self.batch_size,
+            "learning_rate": LEARNING_RATE if self.learning_rate is None else self.learning_rate,
+            "restarts": RESTARTS if self.restarts is None else self.restarts,
             "patience": self.patience,
             "seed": self.random_state,
             "device": self.device,

@@ -28,10 +28,10 @@ from dspp.objectives import OBJECTIVES
 from dspp.prepare import split_rows
 from dspp.report import tables
 from dspp.settings import Settings
-from dspp.table.files import open_table
+from dspp.table.files import open_table, write_table
 from dspp.training.processes import LOST
 
-TINY = shlex.split("--inducing 8 --width 2 --epochs 3 --restarts 1")
+TINY = shlex.split("--members 1 --inducing 8 --width 2 --epochs 3 --restarts 1")
 # As if typed: Ctrl-C is not ignored, also where the tests run in the background.
 MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import dspp.cli; dspp.cli.main()"
 
@@ -163,7 +163,8 @@ def test_fit_says_what_it_reads_and_how_good_the_model_is(fitted: tuple[Path, st
 def test_fit_makes_the_model_that_python_makes(model: Path, train: Path, test_file: Path) -> None:
     table = open_table(train).read().arrow
     table = table.filter(table["price"].is_valid())
-    own = DSPPRegressor(inducing=8, width=2, epochs=3, restarts=1).fit(table.drop(["price"]), table.select(["price"]))
+    own = DSPPRegressor(members=1, inducing=8, width=2, epochs=3, restarts=1)
+    own.fit(table.drop(["price"]), table.select(["price"]))
     np.testing.assert_array_equal(load(model).predict(inputs(test_file)), own.predict(inputs(test_file)))
 
 
@@ -173,7 +174,7 @@ def test_fit_takes_every_kind_of_setting(train: Path, tmp_path: Path) -> None:
     more = "--beta 0.3 --epochs 2 --batch-size 40 --learning-rate 0.01 --restarts 1 --patience 5 --seed 7 --threads 1"
     where = ["--validation", val, "--drop", "town", "--drop", "name", "--report", tmp_path / "r.html"]
     text = done(
-        *("fit", train, "--target", "price", "--out", out, "--inducing", 5, "--width", 2),
+        *("fit", train, "--target", "price", "--out", out, "--members", 1, "--inducing", 5, "--width", 2),
         *(*settings.split(), *more.split(), *where, "--time-budget", "10m", "--conformal"),
     )
     known = load(out).fitted_
@@ -359,9 +360,33 @@ def test_categories_never_seen_in_training_are_counted(model: Path, test_file: P
     assert dspp("--quiet", "predict", model, tmp_path / "new.csv", "--out", tmp_path / "q.csv").output == ""
 
 
+def test_blank_cells_are_refused_or_imputed(model: Path, test_file: Path, tmp_path: Path) -> None:
+    table = inputs(test_file)
+    place = table.schema.get_field_index("town")
+    blank = table.set_column(place, "town", pa.array([None, *table["town"].to_pylist()[1:]], pa.string()))
+    path, out = tmp_path / "blank.csv", tmp_path / "p.csv"
+    rows = blank.append_column("price", open_table(test_file).read().arrow["price"])
+    write_table(path, rows.to_batches(), rows.schema)
+    for command in (["predict", model, path, "--out", out], ["evaluate", model, path]):
+        assert "column 'town', row 0 (line 2): expected a value" in refused(*command)
+        assert "--missing impute" in refused(*command)
+        imputed = dspp(*command, "--missing", "impute")
+        assert imputed.exit_code == 0, imputed.output
+        assert "column 'town': blank cells, of which training had none, are filled in" in imputed.stderr
+        assert "--missing: expected refuse or impute, got 'guess'" in refused(*command, "--missing", "guess")
+    estimator = load(model).set_params(missing="impute")
+    np.testing.assert_array_equal(read(out)["price_mean"], estimator.predict(blank))
+    np.testing.assert_array_equal(estimator.predict_table(blank)["price_mean"], estimator.predict(blank))
+    assert np.isfinite(estimator.score(blank[:20], rows["price"][:20].to_numpy()))
+    with pytest.raises(InputError, match=r"column 'town', row 0.*missing='impute'"):
+        load(model).predict(blank)
+    with pytest.raises(InputError, match="missing: expected 'refuse' or 'impute', got 'guess'"):
+        load(model).set_params(missing="guess").predict(table)
+
+
 def test_a_model_trained_on_an_array_takes_columns_in_order(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(30, 2))
-    estimator = DSPPRegressor(inducing=5, width=2, epochs=1, restarts=1).fit(x, x[:, 0])
+    estimator = DSPPRegressor(members=1, inducing=5, width=2, epochs=1, restarts=1).fit(x, x[:, 0])
     estimator.save(tmp_path / "m.dspp")
     table = pa.table({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0]})
     pq.write_table(table, tmp_path / "t.parquet")
@@ -510,7 +535,7 @@ BAD_FITS = {
     "--target price --threads 0": "--threads: expected a whole number of at least 1, got 0",
     "--target price --trials 3": "--trials is an option of --tune; add --tune",
     "--target price --study s": "--study is an option of --tune; add --tune",
-    "--target price --jobs 2": "--jobs is an option of --tune; add --tune",
+    "--target price --engine ray": "--engine is an option of --tune; add --tune",
     "": "Missing option '--target'",
 }
 
@@ -744,7 +769,7 @@ def test_a_process_lost_from_a_team_is_no_success(tmp_path: Path, more: Any) -> 
 def test_a_fit_that_is_stopped_twice_ends_as_if_it_had_not_been(train: Path, test_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "a model.dspp"  # with a space, so that the command has to be quoted
     checkpoint = tmp_path / "a model.dspp.checkpoint"
-    settings = shlex.split("--inducing 10 --width 2 --epochs 100 --batch-size 50 --restarts 2 --threads 1")
+    settings = shlex.split("--members 1 --inducing 10 --width 2 --epochs 100 --batch-size 50 --restarts 2 --threads 1")
     command = ["fit", str(train), "--target", "price", "--out", str(out), *settings]
     for number in (signal.SIGINT, signal.SIGTERM):
         line = interrupted(command, checkpoint, number)
@@ -839,9 +864,9 @@ def test_the_demo_goes_the_whole_way(tmp_path: Path) -> None:
     assert sorted(path.name for path in demo_folder.iterdir()) == names
     for command in ("fit", "predict", "evaluate"):
         assert f"$ dspp {command} {demo_folder}" in text
-    assert open_table(demo_folder / "train.csv").read().arrow.num_rows == 8_500
-    assert open_table(demo_folder / "test.csv").read().arrow.num_rows == 1_500
-    assert "best possible         -1.9006" in text
+    assert open_table(demo_folder / "train.csv").read().arrow.num_rows == 17_000
+    assert open_table(demo_folder / "test.csv").read().arrow.num_rows == 3_000
+    assert "best possible         -1.9188" in text
     table = open_table(demo_folder / "test.csv").read().arrow
     X, y = table.drop(["distance"]), table.select(["distance"])
     assert f"{load(demo_folder / 'model.dspp').score_nll(X, y):+.4f}" in text

@@ -17,7 +17,7 @@ from dspp.errors import InputError
 from dspp.table.csvfile import CsvFormat
 from dspp.table.files import open_table
 
-TINY = ["--inducing", "8", "--width", "2", "--epochs", "2", "--restarts", "1"]
+TINY = ["--members", "1", "--inducing", "8", "--width", "2", "--epochs", "2", "--restarts", "1"]
 GERMAN = ("--sep", ";", "--decimal", ",")
 
 

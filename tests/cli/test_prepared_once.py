@@ -15,7 +15,7 @@ from dspp.cli import app
 from dspp.encoding.encoder import TableEncoder
 from dspp.fitted import Fitted
 
-TINY = ["--inducing", "6", "--width", "2", "--epochs", "2", "--restarts", "1"]
+TINY = ["--members", "1", "--inducing", "6", "--width", "2", "--epochs", "2", "--restarts", "1"]
 
 
 @pytest.fixture
@@ -43,11 +43,24 @@ def test_rows_are_encoded_once_and_validation_rows_predicted_once(table: Path) -
         patch.object(TableEncoder, "transform", count_encoded),
         patch.object(Fitted, "predict_standardised", count_predicted),
     ):
-        result = CliRunner().invoke(app, [*words, "--report", str(table.parent / "r.html")], catch_exceptions=False)
+        result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "Scores on 10 rows" in result.stdout
-    assert sorted(encoded) == [10, 90]
-    assert predicted == [10]
+    assert sorted(encoded) == [10, 10, 10, 90]  # the report shuffles each of two columns
+    assert predicted == [10, 10, 10]
+
+
+def test_a_report_encodes_only_the_rows_it_changes_again(table: Path) -> None:
+    encoded, transform = [], TableEncoder.transform
+
+    def count_encoded(encoder: TableEncoder, rows: Any, *more: Any) -> Any:
+        encoded.append(len(rows))
+        return transform(encoder, rows, *more)
+
+    words = ["fit", str(table), "--target", "y", "--out", str(table.parent / "m.dspp"), *TINY]
+    with patch.object(TableEncoder, "transform", count_encoded):
+        CliRunner().invoke(app, [*words, "--report", str(table.parent / "r.html")], catch_exceptions=False)
+    assert encoded.count(90) == 1
 
 
 def test_a_search_prepares_its_table_once(table: Path) -> None:

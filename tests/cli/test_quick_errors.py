@@ -50,7 +50,7 @@ MISTAKES = {
     f"fit t.csv {FIT} --validation other.csv": "other.csv: expected a column 'price' (--target)",
     f"fit t.csv {FIT} --kernel rbg": "unknown kernel 'rbg'; choose one of: matern12",
     f"fit t.csv {FIT} --model dspq": "unknown preset 'dspq'; choose one of: bpdgp",
-    f"fit t.csv {FIT} --likelihood poisson": "unknown likelihood 'poisson'; choose one of: gaussian",
+    f"fit t.csv {FIT} --likelihood poisson": "unknown likelihood 'poisson'; choose one of: auto, gaussian",
     f"fit t.csv {FIT} --schedule slow": "unknown schedule 'slow'; choose one of: ",
     f"fit t.csv {FIT} --layers 0": "--layers: expected a whole number of at least 1, got 0",
     f"fit t.csv {FIT} --epochs 0": "--epochs: expected a whole number of at least 1, got 0",

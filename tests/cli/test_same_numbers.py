@@ -16,7 +16,7 @@ import dspp
 from dspp import DSPPRegressor
 from dspp.cli import app
 
-TINY = shlex.split("--inducing 8 --width 2 --epochs 3 --restarts 1 --conformal")
+TINY = shlex.split("--members 1 --inducing 8 --width 2 --epochs 3 --restarts 1 --conformal")
 
 
 def houses(num_rows: int, seed: int) -> pa.Table:
@@ -50,7 +50,7 @@ def fitted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_a_fit_is_the_same_in_both(fitted: tuple[Path, tuple[str, ...]]) -> None:
     folder, targets = fitted
     table, model = pq.read_table(folder / "train.parquet"), dspp.load(folder / "m.dspp")
-    own = DSPPRegressor(inducing=8, width=2, epochs=3, restarts=1, conformal=True)
+    own = DSPPRegressor(members=1, inducing=8, width=2, epochs=3, restarts=1, conformal=True)
     own.fit(table.drop_columns(list(targets)), table.select(list(targets)))
     assert own.fitted_.metrics == model.fitted_.metrics
     assert own.get_params() == model.get_params()

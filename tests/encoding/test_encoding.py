@@ -112,9 +112,43 @@ def test_a_value_missing_where_training_had_none_is_refused(train: list[Any], te
     ):
         encoder.transform(table)
     with pytest.raises(
-        InputError, match=r"^test.csv: column 'age', row 1001: .*fill it in, or train on rows with missing values"
+        InputError,
+        match=r"^test.csv: column 'age', row 1001: .*fill it in, train on rows with missing values, or "
+        r"predict with missing='impute' \(--missing impute\)$",
     ):
         encoder.transform(table, Place("test.csv", first_row=1000))
+
+
+def test_imputed_values_are_medians_unknown_levels_and_halves() -> None:
+    many = [f"level {i}" for i in range(25)] * 2
+    train = {
+        "number": np.arange(50.0),
+        "date": pa.array([datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=12 * i) for i in range(50)]),
+        "flag": [True, False] * 25,
+        "pair": ["a", "b"] * 25,
+        "three": (["a", "b", "c"] * 17)[:50],
+        "many": many,
+        "gaps": [1.0, 2.0, None, 4.0, 5.0] * 10,
+    }
+    blank = pa.table({name: pa.array([None], pa.array(values).type) for name, values in train.items()})
+    out = fit(**train).transform(blank, impute=True)[0]
+    names = fit(**train).feature_names
+    found = dict(zip(names, out, strict=True))
+    assert found["number"] == 24.5
+    assert found["date (days)"] == 12.25
+    assert found["flag"] == found["pair=b"] == 0.5
+    assert [found[f"three={level}"] for level in "abc"] == [0, 0, 0]
+    assert [found[name] for name in names if name.startswith("many=")] == [0] * MAX_LEVELS + [
+        1
+    ]  # the last is "(other)"
+    assert (found["gaps"], found["gaps is missing"]) == (3.0, 1.0)
+    encoder = TableEncoder.fit(pa.table(train), y=np.arange(50.0)[:, None])
+    assert dict(zip(encoder.feature_names, encoder.transform(blank, impute=True)[0], strict=True))["many (mean)"] == 0
+    assert encoder.columns_with_gaps(blank) == set(train) - {"gaps"}
+    full = pa.table(train)
+    assert encoder.transform(full, impute=True).tobytes() == encoder.transform(full).tobytes()
+    with pytest.raises(InputError, match="column 'number', row 0: expected a finite number, got inf"):
+        encoder.transform(pa.table(train | {"number": [np.inf] * 50}), impute=True)
 
 
 def test_infinite_numbers_are_refused_in_training_and_later() -> None:
@@ -248,6 +282,26 @@ def test_times_of_day_and_lengths_of_time() -> None:
     assert encoder.feature_names == ("clock (days)", "clock: hour, sin", "clock: hour, cos", "took")
     out = encoded(encoder, clock=["06:00", "18:00:00", "00:00"], took=[1.5, 0.5, 0])
     np.testing.assert_allclose(out, [[0.25, 1, 0, 1.5], [0.75, -1, 0, 0.5], [0, 0, 1, 0]], atol=1e-12)
+
+
+def test_years_and_months_as_text_are_numbers() -> None:
+    words = ["61 years 04 months", "63 years", "1 Year, 1 month", "8 months", " 2years 6months ", None]
+    encoder = fit(lease=words)
+    assert encoder.feature_names == ("lease (years)", "lease is missing")
+    assert "durations" in str(encoder.notes[0])
+    expected = [61 + 4 / 12, 63, 1 + 1 / 12, 8 / 12, 2.5, 2.5]
+    np.testing.assert_allclose(encoded(encoder, lease=words)[:, 0], expected)
+    assert TableEncoder.from_json(json.loads(json.dumps(encoder.to_json()))) == encoder
+    with pytest.raises(InputError, match="column 'lease', row 1: expected a duration such as '61 years 4 months', got"):
+        encoded(encoder, lease=["61 years", "61 years or so"])
+    with pytest.raises(InputError, match="row 0: expected a value, as in all training rows, got none"):
+        encoded(fit(lease=words[:5]), lease=[None, "1 year"])
+    assert encoded(fit(lease=words[:5]), lease=["1 year"]).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("words", [["1 year", "a year"], ["1 year", ","], ["years", "months"], ["1 year", "1 yr"]])
+def test_text_with_other_words_is_no_duration(words: list[str]) -> None:
+    assert fit(c=words).describe()[0]["kind"] == "category"
 
 
 # ---------------------------------------------------------------- columns that are left out

@@ -19,7 +19,7 @@ from dspp.prepare import split_rows
 from dspp.report import report_data
 from dspp.report.tables import score_cards
 
-TINY = {"inducing": 4, "width": 2, "sites": 2, "epochs": 1, "restarts": 1, "progress": False}
+TINY = {"members": 1, "inducing": 4, "width": 2, "sites": 2, "epochs": 1, "restarts": 1, "progress": False}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
 Y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=60)
@@ -45,7 +45,7 @@ def two() -> Regressor:
 
 def test_a_report_shows_the_row_numbers_it_is_given(one: Regressor, tmp_path: Path) -> None:
     lines = np.arange(1000, 1060)
-    assert report_data(one, X, Y, row_labels=lines).row_labels == [str(line) for line in lines]
+    assert report_data(one, X, Y, row_labels=lines).row_labels == [f"{line:,}" for line in lines]
     assert report_data(one, X, Y).row_labels == [str(i) for i in range(60)]
     with pytest.raises(InputError, match=r"row_labels: expected 60, one per row of X, got 3"):
         dspp.write_model_report(one, X, Y, tmp_path / "page.html", row_labels=[1, 2, 3])
@@ -82,7 +82,7 @@ def test_a_frame_whose_columns_have_no_names_is_reported_on(tmp_path: Path) -> N
 
 
 def test_weights_are_not_negative_and_quantiles_of_a_frame_differ(one: Regressor) -> None:
-    with pytest.raises(InputError, match="sample_weight: expected numbers ≥ 0, got -1"):
+    with pytest.raises(InputError, match="sample_weight: row 0: expected a weight ≥ 0, got -1; use 0"):
         one.score(X, Y, sample_weight=-np.ones(60))
     assert one.predict_quantiles(X, [0.5, 0.5]).shape == (60, 2)
     with pytest.raises(InputError, match="expected unique levels"):

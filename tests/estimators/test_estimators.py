@@ -22,7 +22,7 @@ from dspp.estimators import ESTIMATORS, Regressor
 from dspp.prepare import split_rows
 from dspp.settings import FEWEST_STEPS, SHARED_WIDTH
 
-QUICK = {"inducing": 12, "epochs": 15, "restarts": 1, "sites": 4, "learning_rate": 0.05}
+QUICK = {"members": 1, "inducing": 12, "epochs": 15, "restarts": 1, "sites": 4, "learning_rate": 0.05}
 RNG = np.random.default_rng(0)
 N = 120
 X = RNG.normal(size=(N, 3))

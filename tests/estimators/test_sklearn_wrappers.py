@@ -16,7 +16,15 @@ from sklearn.multioutput import MultiOutputRegressor, RegressorChain
 
 from dspp import DSPPRegressor, PPGPRRegressor
 
-QUICK: dict[str, Any] = {"inducing": 10, "epochs": 20, "restarts": 1, "sites": 3, "width": 2, "learning_rate": 0.1}
+QUICK: dict[str, Any] = {
+    "members": 1,
+    "inducing": 10,
+    "epochs": 20,
+    "restarts": 1,
+    "sites": 3,
+    "width": 2,
+    "learning_rate": 0.1,
+}
 N = 60
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, 3))

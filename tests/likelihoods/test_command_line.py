@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from dspp import load
 from dspp.cli import app
 
-TINY = shlex.split("--inducing 8 --width 2 --epochs 3 --restarts 1")
+TINY = shlex.split("--members 1 --inducing 8 --width 2 --epochs 3 --restarts 1")
 
 
 def run(*args: object):

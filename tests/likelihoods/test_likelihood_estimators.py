@@ -17,7 +17,7 @@ GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(240, 3))
 LOG_Y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.1 * GENERATOR.normal(size=240)
 Y = 100 * np.exp(LOG_Y)
-TINY = {"inducing": 10, "epochs": 12, "restarts": 1, "batch_size": 60, "progress": False}
+TINY = {"members": 1, "inducing": 10, "epochs": 12, "restarts": 1, "batch_size": 60, "progress": False}
 MODELS = {"dspp": dspp.DSPPRegressor, "ppgpr": dspp.PPGPRRegressor, "bpdgp": dspp.BPDGPRegressor}
 
 
@@ -92,7 +92,7 @@ def test_student_t_is_better_where_there_are_outliers(name: str) -> None:
     random = np.random.default_rng(1)
     x = random.normal(size=(900, 2))
     y = np.sin(2 * x[:, 0]) + 0.1 * random.standard_t(1.5, 900)
-    sizes = {"inducing": 30, "epochs": 40, "restarts": 1, "batch_size": 150, "progress": False}
+    sizes = {"members": 1, "inducing": 30, "epochs": 40, "restarts": 1, "batch_size": 150, "progress": False}
     nll = {
         likelihood: MODELS[name](likelihood=likelihood, **sizes).fit(x[:600], y[:600]).score_nll(x[600:], y[600:])
         for likelihood in ("gaussian", "student-t")

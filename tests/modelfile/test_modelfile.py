@@ -436,8 +436,8 @@ def test_a_flipped_bit_never_changes_a_prediction(good, tiny, tmp_path):
 
 
 def test_a_later_format_asks_for_an_upgrade(good, tmp_path):
-    message = refusal(tmp_path / "m", with_header(good, lambda h: h.update(version=3)))
-    assert "was written by a later version of dspp (format 3, this reads up to 2); upgrade" in message
+    message = refusal(tmp_path / "m", with_header(good, lambda h: h.update(version=4)))
+    assert "was written by a later version of dspp (format 4, this reads up to 3); upgrade" in message
 
 
 def test_unknown_fields_are_ignored_and_missing_ones_are_not(good, tiny, tmp_path):
@@ -616,6 +616,7 @@ def test_a_wrong_header_is_refused(change, good, tmp_path):
         "[" * 100_000,
         '{"a":' * 100_000 + "1" + "}" * 100_000,
         '{"format": "dspp-model", "version": 1}',
+        '{"format": "dspp-model", "version": 2}',
         '{"format": "dspp-model", "version": 1, "spec": ' + "[" * 900 + "]" * 900 + "}",
         '{"version": ' + "9" * 5000 + "}",
         "{} " * 10,

@@ -214,9 +214,38 @@ def test_bars_are_sorted_cut_and_named_as_written() -> None:
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the largest on top
 
 
+def test_members_are_coloured_by_kind_and_as_thick_as_they_are_heavy() -> None:
+    two = [SimpleNamespace(number=i, train_nll=1.0 / i, val_nll=None) for i in (1, 2)]
+    ax = plots.member_curves([two, two, two], ["plain", "trees", "plain"], [0.1, 0.6, 0.3])
+    assert [line.get_color() for line in ax.lines] == [plots.MAIN, plots.CONTRAST, plots.MAIN]
+    widths = [line.get_linewidth() for line in ax.lines]
+    assert widths[0] < widths[2] < widths[1]
+    legend = ax.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["plain", "trees"]
+
+
+def test_coverage_of_groups_has_exact_intervals() -> None:
+    ax = plots.coverage_dots(["a", "b"], np.array([45, 20]), np.array([50, 20]), [True, False])
+    bars = {tuple(path.vertices[:, 0].round(4)) for each in ax.collections for path in each.get_paths()}
+    assert bars == {(0.7819, 0.9667), (0.8316, 1.0)}  # scipy.stats.binomtest(45, 50).proportion_ci(), and of 20 of 20
+    assert [to_hex(line.get_color()) for line in ax.lines[1:]] == [plots.MAIN, plots.CONTRAST]
+
+
+def test_numbers_on_axes_have_commas() -> None:
+    ax = plots.predicted_observed([1e4, 5e4], [0, 1], [2e4, 6e4], [1e4, 5e4])
+    ax.figure.draw_without_rendering()  # type: ignore[union-attr]
+    assert "20,000" in [text.get_text() for text in ax.get_xticklabels()]
+    log = plots.predicted_observed([10, 5e4], [1, 1], [2e4, 6e4], [10, 5e4], limits=((5, 1e5), (5, 1e5)), log=True)
+    assert log.get_xscale() == log.get_yscale() == "log"
+    log.figure.draw_without_rendering()  # type: ignore[union-attr]
+    assert "10,000" in [text.get_text() for text in log.get_xticklabels()]
+
+
 # ---------------------------------------------------------------- what all of them keep
 
 EPOCHS = [SimpleNamespace(number=1, train_nll=0.0, val_nll=None)]
+FAN = np.array([[0.0, 1.0], [1.0, 2.0], [2.0, 3.0], [3.0, 4.0], [4.0, 5.0]])
 EVERY = {
     "density": lambda ax: plots.density(mixture(), ax=ax),
     "fan": lambda ax: plots.fan(mixture(), np.arange(7), ax=ax),
@@ -226,7 +255,13 @@ EVERY = {
     "training_curves": lambda ax: plots.training_curves(EPOCHS, ax=ax),
     "crps_by_spread": lambda ax: plots.crps_by_spread([1, 2], [1, 2], ax=ax),
     "sites_and_weights": lambda ax: plots.sites_and_weights([[0.0, 1.0]], [1.0], ax=ax),
-    "ranked_bars": lambda ax: plots.ranked_bars(["a"], [1.0], "value", ax=ax),
+    "ranked_bars": lambda ax: plots.ranked_bars(["a"], [1.0], "value", ends=([0.9], [1.1]), ax=ax),
+    "member_curves": lambda ax: plots.member_curves([EPOCHS, EPOCHS], ["a", "b"], [0.3, 0.7], ax=ax),
+    "effect": lambda ax: plots.effect(np.arange(2.0), FAN, ax=ax),
+    "effect of texts": lambda ax: plots.effect(np.array(["a", "US$"]), FAN, ax=ax),
+    "coverage_dots": lambda ax: plots.coverage_dots(
+        ["a", "b"], np.array([9, 0]), np.array([10, 3]), [False, True], ax=ax
+    ),
 }
 
 
@@ -295,6 +330,9 @@ def imports(tree: ast.AST, depth: int = 0) -> Iterator[tuple[int, str]]:
         (lambda: plots.training_curves([]), "history: expected at least one epoch, got none"),
         (lambda: plots.sites_and_weights([[1.0], [2.0]], [1.0]), r"weights: expected shape .* got \(1,\)"),
         (lambda: plots.ranked_bars(["a", "b"], [1.0], "value"), "values: expected shape"),
+        (lambda: plots.member_curves([], [], []), "got 0 histories"),
+        (lambda: plots.effect(np.arange(3.0), FAN), r"quantiles: expected shape \(5, 3\), got \(5, 2\)"),
+        (lambda: plots.coverage_dots([], np.array([]), np.array([]), []), "got 0 names"),
     ],
 )
 def test_errors_say_what_was_got(wrong: object, message: str) -> None:

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import time
-from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,7 @@ from dspp import plots
 from dspp.errors import InputError, ModelFileError
 from dspp.predictive import NormalMixture
 from dspp.report import ReportData, TargetData, page, render, tables, write_report
-from dspp.report.numbers import THIN, cell, column, number, number_with_spread, percent, tidy
+from dspp.report.numbers import SPACE, are_years, cell, number, number_with_spread, percent, tidy
 
 NASTY, EMOJI, DOLLARS = "<script>alert(1)</script>", "🌡️ temp", '$ & $ "#0b66a8" id="x" %'
 SECTIONS = ["scores", "calibration", "accuracy", "rows", "surprises", "inside", "made"]
@@ -217,7 +216,7 @@ def test_scores_are_explained_in_order_and_unknown_ones_shown_as_they_are() -> N
     assert [(card.name, card.value) for card in cards] == [
         ("NLL", "−1.303"),
         ("RMSE", "1"),
-        ("90 % coverage", f"90.8{THIN}%"),
+        ("90 % coverage", f"90.8{SPACE}%"),
         ("90 % width", "12,346"),
         ("mystery", "3"),
     ]
@@ -258,35 +257,6 @@ def test_surprises_are_the_rows_of_least_density_with_their_inputs() -> None:
     assert float(table.rows[0][1].replace("−", "-")) == pytest.approx(one.y[worst], abs=0.01)
 
 
-def test_text_is_left_aligned_and_numbers_are_right_aligned() -> None:
-    one = target(num=4)
-    rows = {"size": [1.5, 2.0, None, 4.0], "town": ["Ghent"] * 4, "sold": [date(2024, 1, 1)] * 4, "garden": [True] * 4}
-    table = tables.surprises(one, ReportData(title="x", targets=[one], rows=rows))
-    assert [table.kind(i) for i in range(8)] == ["label", *["number"] * 4, *["text"] * 3]
-    assert tables.coverage_table(one).kind(3) == "text"  # calibrated, too wide, too narrow
-    assert tables.TextTable(["a", "b"], [], extra=1).kind(1) == "number extra"
-    classes = {cell["class"] for cell in Outline(render(report())).all("td")}
-    assert classes == {"label", "text", "number"}
-
-
-def test_the_numbers_of_a_column_are_written_alike() -> None:
-    assert column([3912.0, 4021.5, float("nan")]) == ["3,912", "4,022", "–"]
-    assert column([3912, 4021.5]) == ["3,912", "4,022"]
-    assert column([2023.0, 2024.0]) == column([2023, 2024]) == ["2023", "2024"]  # years, or ids
-    assert column(["a", None, 2.5]) == ["a", "–", "2.5"]
-    assert column([]) == []
-
-
-def test_axes_have_the_numbers_of_the_tables() -> None:
-    mean = torch.linspace(1.0, 9e4, 9, dtype=torch.float64)[None]
-    mixture = NormalMixture(torch.zeros(1).double(), mean, torch.ones_like(mean), torch.tensor(1.0).double())
-    ax = plots.fan(mixture, 1_000 * np.arange(9))
-    ax.figure.canvas.draw()
-    ticks = [tick.get_text() for tick in (*ax.get_yticklabels(), *ax.get_xticklabels())]
-    assert any(re.fullmatch(r"\d{2},000", tick) for tick in ticks), ticks
-    assert not any(re.search(r"\d{4}", tick) for tick in ticks), ticks
-
-
 def test_of_many_inputs_the_most_relevant_are_shown_in_their_own_order() -> None:
     names = [f"c{i}" for i in range(40)]
     data = ReportData(
@@ -307,11 +277,11 @@ def test_of_many_inputs_the_most_relevant_are_shown_in_their_own_order() -> None
         (999.96, "1,000"),
         (12345.6, "12,346"),
         (1e-4, "0.0001"),
-        (1.5e-7, f"1.5{THIN}×{THIN}10⁻⁷"),
-        (-2.34567e9, f"−2.346{THIN}×{THIN}10⁹"),
-        (9_999_999.9, f"1{THIN}×{THIN}10⁷"),
-        (5e-324, f"4.941{THIN}×{THIN}10⁻³²⁴"),
-        (1.7976931348623157e308, f"1.798{THIN}×{THIN}10³⁰⁸"),
+        (1.5e-7, f"1.5{SPACE}×{SPACE}10⁻⁷"),
+        (-2.34567e9, f"−2.346{SPACE}×{SPACE}10⁹"),
+        (9_999_999.9, f"1{SPACE}×{SPACE}10⁷"),
+        (5e-324, f"4.941{SPACE}×{SPACE}10⁻³²⁴"),
+        (1.7976931348623157e308, f"1.798{SPACE}×{SPACE}10³⁰⁸"),
         (float("nan"), "–"),
         (float("-inf"), "−∞"),
     ],
@@ -324,16 +294,22 @@ def test_other_texts_are_for_people() -> None:
     assert number_with_spread(101325.24, 0.3) == "101,325.240"
     assert number_with_spread(-1.53, 0.27) == "−1.530"
     assert number_with_spread(5.0, 0.0) == "5"
-    assert percent(0.9077) == f"90.8{THIN}%"
-    assert [cell(v) for v in (2024, 2024.0, np.float32(0.5), "x" * 99, None, float("nan"))] == [
-        "2024",
-        "2024",
+    assert percent(0.9077) == f"90.8{SPACE}%"
+    assert [cell(v) for v in (3912, -3912.0, True, np.float32(0.5), "x" * 99, None, float("nan"))] == [
+        "3,912",
+        "−3,912",
+        "True",
         "0.5",
         "x" * 59 + "…",
         "–",
         "–",
     ]
-    assert tidy("90 % of 3") == f"90{THIN}% of 3"
+    assert cell(2024, commas=False) == "2024"
+    assert are_years([2024, 1999.0, np.int64(1812)])
+    assert not are_years([2024, 12.0])
+    assert not are_years([2024, 2001.5])
+    assert not are_years(["2024"])
+    assert tidy("90 % of 3") == f"90{SPACE}% of 3"
 
 
 def test_the_weights_of_a_grid_are_summed_over_the_other_layers() -> None:
@@ -384,12 +360,6 @@ addEventListener("load", () => {
       scroll: root.scrollWidth,
       sections: [...doc.querySelectorAll("section")].map((node) => node.id),
       figures: Object.fromEntries([...doc.querySelectorAll("figure")].map((node) => [node.id, size(node)])),
-      tables: [...doc.querySelectorAll(".scroll")].map((node) => {
-        const hint = node.previousElementSibling;
-        const hinted = hint?.className === "swipe" && getComputedStyle(hint).display !== "none";
-        return {scrolls: node.scrollWidth > node.clientWidth, hinted,
-                shadow: getComputedStyle(node).backgroundAttachment};
-      }),
       drawings: [...doc.querySelectorAll("svg")].map(size),
       text: [...doc.querySelectorAll("svg text")].map((node) => node.getBoundingClientRect().height),
       colours: [getComputedStyle(doc.body).backgroundColor,
@@ -460,11 +430,6 @@ def test_in_a_browser(text: str, tmp_path: Path, dark: bool) -> None:
             assert high > 60, device
             assert left >= 0, device
             assert right <= width, device
-        assert len(seen["tables"]) == 3
-        for table in seen["tables"]:
-            assert table["shadow"] == "local, local, scroll, scroll", "at the edges that hide columns"
-            assert table["hinted"] or not table["scrolls"] or width > 640, f"{device}: columns are hidden, unannounced"
-        assert any(table["hinted"] for table in seen["tables"]) == (width <= 640)
         assert min(seen["text"]) >= 8, f"{device}: text of figures is too small to read"
         paper, ink, figure_font, page_font = seen["colours"]
         assert paper == ("rgb(17, 21, 27)" if dark else "rgb(255, 255, 255)")

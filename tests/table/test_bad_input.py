@@ -19,7 +19,7 @@ from dspp import InputError, PPGPRRegressor
 from dspp.estimators import ESTIMATORS, Regressor
 
 SHARES = {"array": 240, "frame": 240, "target": 200, "no table": 140, "columns": 100, "no target": 80}
-QUICK = {"inducing": 4, "epochs": 1, "restarts": 1}
+QUICK = {"members": 1, "inducing": 4, "epochs": 1, "restarts": 1}
 N = 24
 RNG = np.random.default_rng(14)
 X, Y, PAIR = RNG.normal(size=(N, 3)), RNG.normal(size=N), RNG.normal(size=(N, 2))

@@ -25,7 +25,7 @@ from dspp.table.joined import JoinedTable, from_dataset, open_tables
 from dspp.table.memory import to_table
 from dspp.table.table import MemoryTable
 
-SMALL = {"inducing": 4, "epochs": 1, "restarts": 1, "progress": False}
+SMALL = {"members": 1, "inducing": 4, "epochs": 1, "restarts": 1, "progress": False}
 RNG = np.random.default_rng(0)
 
 

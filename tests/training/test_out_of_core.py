@@ -48,7 +48,7 @@ from dspp.training.rows import Rows
 
 SPEC = preset("ppgpr", inducing=10)
 CONFIG = TrainConfig(epochs=2, batch_size=70, restarts=2, threads=1, seed=5, learning_rate=0.02)
-SMALL = {"inducing": 8, "epochs": 3, "restarts": 1, "batch_size": 100, "progress": False}
+SMALL = {"members": 1, "inducing": 8, "epochs": 3, "restarts": 1, "batch_size": 100, "progress": False}
 
 
 def stored(

@@ -105,7 +105,7 @@ def test_the_command_line_under_torchrun(tmp_path: Path, source: str) -> None:
     (tmp_path / "arm").mkdir()
     for part in range(2):
         parquet.write_table(table.slice(100 * part, 100), tmp_path / "arm" / f"{part}.parquet")
-    small = shlex.split("--target y --inducing 8 --width 2 --epochs 3 --restarts 1 --batch-size 40 --out")
+    small = shlex.split("--target y --members 1 --inducing 8 --width 2 --epochs 3 --restarts 1 --batch-size 40 --out")
     alone = launch(1, "-m", "dspp", "fit", source, *small, "one.dspp", cwd=tmp_path)
     both = launch(2, "-m", "dspp", "fit", source, *small, "two.dspp", cwd=tmp_path)
     assert both.returncode == 0, both.stderr[-3000:]

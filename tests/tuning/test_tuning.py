@@ -67,7 +67,7 @@ def whole() -> TuneResult:
 
 def test_the_better_setting_wins_and_is_the_model_that_its_trial_trained() -> None:
     result = tune(X_TRAIN, Y_TRAIN, X_val=X_VAL, y_val=Y_VAL, space={"learning_rate": [1e-6, 0.05]}, seed=3, **SHALLOW)
-    alone = ESTIMATORS["ppgpr"](**SHALLOW["base"], learning_rate=0.05, random_state=3)
+    alone = ESTIMATORS["ppgpr"](members=1, **SHALLOW["base"], learning_rate=0.05, random_state=3)
     alone.fit(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL)
     assert result.best_params == {"model": "ppgpr", "learning_rate": 0.05}
     assert result.best_nll == result.best_estimator.score_nll(X_VAL, Y_VAL) == alone.score_nll(X_VAL, Y_VAL)
@@ -88,7 +88,7 @@ def test_without_validation_rows_all_trials_hold_out_the_same(monkeypatch) -> No
 
 
 def test_the_default_space_begins_with_the_models_own_settings_and_never_does_worse(whole) -> None:
-    own = DSPPRegressor(**BASE).fit(X, Y).fitted_
+    own = DSPPRegressor(members=1, **BASE).fit(X, Y).fitted_
     assert whole.trials[0].params == {"model": "dspp", "layers": 2, "width": 5, "beta": 0.05}
     assert whole.trials[0].val_nll == own.metrics["nll"]
     assert whole.best_nll <= own.metrics["nll"]
@@ -615,7 +615,7 @@ def test_a_person_sees_the_trial_the_best_nll_and_the_time_left(capfd, monkeypat
 def test_the_fingerprint_is_of_the_numbers() -> None:
     def fingerprint(X, y, X_val=None, y_val=None):
         validation = None if X_val is None else attach_targets(to_table(X_val), y_val)
-        return digest(prepare(attach_targets(to_table(X), y), Settings(), validation=validation))
+        return digest(prepare(attach_targets(to_table(X), y), Settings(members=1), validation=validation))
 
     assert fingerprint(X, Y) == fingerprint(X.tolist(), list(Y))
     frame = pd.DataFrame(X, columns=["a", "b"])

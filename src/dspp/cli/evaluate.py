@@ -9,6 +9,7 @@ import typer
 
 from dspp.cli import show
 from dspp.cli.files import (
+    BlankCells,
     UnseenLevels,
     check_columns,
     check_inputs,
@@ -18,7 +19,7 @@ from dspp.cli.files import (
     source_name,
     stdin_as_file,
 )
-from dspp.cli.options import DECIMAL, SEPARATOR, csv_marks, flag, option
+from dspp.cli.options import BLANKS, DECIMAL, SEPARATOR, csv_marks, flag, option, refuse_or_impute
 from dspp.cli.session import Session
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class EvaluateOptions:
         ),
     ]
     report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE")] = None
+    weight: Annotated[str | None, option("A column that says how much each row counts.", "COLUMN")] = None
+    missing: Annotated[str, option(BLANKS, "WORD", choices=("refuse", "impute")), refuse_or_impute] = "refuse"
     sep: Annotated[str | None, option(SEPARATOR, "CHAR")] = None
     decimal: Annotated[str, option(DECIMAL, "CHAR")] = "."
     as_json: Annotated[bool, flag("--json", "Print a single JSON object.")] = False
@@ -70,7 +73,7 @@ def _run(options: EvaluateOptions, session: Session, file: "FileTable") -> None:
     source = source_name(options.test)
     fitted = modelfile.load(options.model)
     with session.working(f"evaluating {options.model} on {source}"):
-        evaluation, warnings = evaluate(fitted, file)
+        evaluation, warnings = evaluate(fitted, file, options.missing == "impute", options.weight)
         if options.report is not None:
             from dspp.report import write_evaluation_report
 
@@ -87,22 +90,28 @@ def _run(options: EvaluateOptions, session: Session, file: "FileTable") -> None:
         session.say(f"Report: {options.report}")
 
 
-def evaluate(fitted: "Fitted", file: "FileTable") -> tuple["Evaluation", list[str]]:
-    """Evaluate the rows of a file that have a target; return the evaluation and warnings."""
+def evaluate(
+    fitted: "Fitted", file: "FileTable", impute: bool = False, weight: str | None = None
+) -> tuple["Evaluation", list[str]]:
+    """Evaluate the rows of a file that have a target, by a column of weights; return the evaluation and warnings."""
     import numpy as np
 
     from dspp.table.memory import split_targets
+    from dspp.table.roles import drop_weightless, split_roles
 
     check_columns(file.path, file.names, fitted.target_names, "--target")
+    check_columns(file.path, file.names, [weight] if weight else [], "--weight")
     rows = file.read(None if fitted.encoder is None else fitted.encoder.arrow_types())
-    labelled = split_targets(rows, fitted.target_names, every_target=False)
-    evaluation = fitted.evaluate(labelled)
-    unseen = UnseenLevels(fitted.encoder)
+    labelled = split_targets(split_roles(rows, weight=weight), fitted.target_names, every_target=False)
+    labelled = drop_weightless(labelled, every_output=False)
+    evaluation = fitted.evaluate(labelled, impute)
+    unseen, blanks = UnseenLevels(fitted.encoder), BlankCells(fitted.encoder if impute else None)
     unseen.count(rows)
+    blanks.count(labelled)
     empty = np.isnan(labelled.targets).all(axis=0)
     names = [name for name, nothing in zip(fitted.target_names, empty, strict=True) if nothing]
     nothing_there = [f"column {name!r} has no values; the scores are of the other targets" for name in names]
-    return evaluation, [*map(str, labelled.notes), *unseen.warnings(), *nothing_there]
+    return evaluation, [*map(str, labelled.notes), *unseen.warnings(), *blanks.warnings(), *nothing_there]
 
 
 def _as_json(evaluation: "Evaluation", warnings: list[str], options: EvaluateOptions) -> dict[str, Any]:

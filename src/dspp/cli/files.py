@@ -137,14 +137,21 @@ def file_size(path: Path) -> str:
 class UnseenLevels:
     """Counts values of category columns that were not seen in training.
 
-    Columns with a level for rare values are not counted, as the model does not store which rare values it has seen.
+    Columns with very many levels, or with a level for rare ones, are not counted, as the model does not store which
+    rare levels it has seen.
     """
 
     def __init__(self, encoder: Any) -> None:
         from dspp.encoding.columns import Category
+        from dspp.encoding.means import MOST_MEANS, MeanCategory
 
         columns = () if encoder is None else encoder.columns
-        self._columns = [column for column in columns if isinstance(column, Category) and not column.other]
+        self._columns = [
+            column
+            for column in columns
+            if (isinstance(column, Category) and not column.other)
+            or (isinstance(column, MeanCategory) and len(column.levels) < MOST_MEANS)
+        ]
         self._counts: dict[str, int] = {}
         self._examples: dict[str, list[str]] = {}
 
@@ -172,4 +179,23 @@ class UnseenLevels:
             f"column {name!r}: {count:,} value{'s' if count > 1 else ''} not seen in training "
             f"({join_names(self._examples[name], 3)}); predictions ignore them"
             for name, count in self._counts.items()
+        ]
+
+
+class BlankCells:
+    """Finds blank cells in columns that had none in training; without an encoder it finds none."""
+
+    def __init__(self, encoder: Any) -> None:
+        self._encoder = encoder
+        self._columns: set[str] = set()
+
+    def count(self, rows: "MemoryTable") -> None:
+        """Find the columns with blank cells in these rows."""
+        if self._encoder is not None and rows.arrow is not None:
+            self._columns |= self._encoder.columns_with_gaps(rows.arrow, rows.place)
+
+    def warnings(self) -> list[str]:
+        """Return a warning for each column with blank cells."""
+        return [
+            f"column {name!r}: blank cells, of which training had none, are filled in" for name in sorted(self._columns)
         ]

@@ -1,8 +1,11 @@
 """`dspp fit` and `dspp tune`: from a table to a model file."""
 
 import shlex
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from dspp.fitted import Evaluation, Fitted
     from dspp.prepare import Prepared
     from dspp.settings import Settings
+
+REPORT_SECONDS = 5.0  # kept of a time budget for the report
 
 Trained = tuple["Fitted", "Evaluation | None"]
 
@@ -104,8 +109,9 @@ def _describe_start(
     parts = len(table.parts) if isinstance(table, JoinedTable) else 1
     several = f" in {parts} files" if parts > 1 else ""
     held_out = f", {len(prepared.validation):,} for choosing the best epoch" if len(prepared.validation) else ""
-    epochs = settings.train_config(prepared.num_rows).epochs
-    model = show.settings_line(settings.spec(len(options.target)), epochs)
+    model = _describe_model(prepared, settings)
+    if prepared.fold is not None and not len(prepared.validation):
+        held_out = f", of which each member holds out {(prepared.fold == 0).sum():,}"
     lines = [
         f"{opened.name}: {prepared.table_rows:,} rows{several}, {len(table.names)} columns",
         f"  predicting  {', '.join(options.target)}",
@@ -117,6 +123,16 @@ def _describe_start(
         lines.append(f"  read from   {path} ({file_size(path)}{', reused' if prepared.reused else ''})")
     lines.append(f"  model       {f'{options.model}, with settings to be searched' if options.tune else model}")
     return lines + [f"note: {note}" for note in prepared.notes]
+
+
+def _describe_model(prepared: "Prepared", settings: "Settings") -> str:
+    outputs = len(prepared.target_names)
+    if not settings.is_ensemble(prepared.num_rows):
+        epochs = settings.train_config(prepared.num_rows).epochs
+        return show.settings_line(settings.spec(outputs), epochs)
+    size, settings = prepared.size(settings), prepared.settings_of_members(settings)
+    epochs = settings.member_config(size, prepared.num_rows).epochs
+    return f"{len(size.slots)} members; each {show.settings_line(settings.member_spec(size, outputs), epochs)}"
 
 
 @contextmanager
@@ -140,14 +156,15 @@ def _train(
     """Train one model."""
     from dspp.fitting import train
 
-    return train(prepared, settings, should_stop=stop, resume=options.resume)
+    spent = time.monotonic() - session.begin + (REPORT_SECONDS if options.report else 0.0)
+    return train(prepared, settings, should_stop=stop, resume=options.resume, spent=spent)
 
 
 def _search(
     options: FitOptions, session: Session, prepared: "Prepared", settings: "Settings", stop: Callable[[], bool]
 ) -> Trained:
     """Train models with many settings and return the one with the best validation NLL."""
-    from dspp.fitting import evaluate_validation
+    from dspp.fitting import CHOSE_SETTINGS, evaluate_validation
     from dspp.tuning.run import search
 
     result = search(
@@ -160,13 +177,14 @@ def _search(
         seed=options.seed,
         progress=session.bars,
         should_stop=stop,
-        jobs=options.jobs,
+        jobs=options.jobs or 1,
         engine=options.engine,
         address=options.address,
     )
     session.say(f"Best of {len(result.trials)} settings: {_format_params(result.best_params)}")
     fitted = result.best_estimator.fitted_
-    return fitted, evaluate_validation(fitted, prepared)
+    evaluation = evaluate_validation(fitted, prepared)
+    return fitted, evaluation if evaluation is None else replace(evaluation, caveat=CHOSE_SETTINGS)
 
 
 def _format_params(params: dict[str, Any]) -> str:
@@ -197,7 +215,10 @@ def _remove_resume_files(options: FitOptions) -> None:
     """Remove the files for resuming, unless the user asked for the journal with --study."""
     if options.study is None:
         for path in options.resume_files.values():
-            path.unlink(missing_ok=True)
+            if path.is_dir():  # of an ensemble
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------- results
@@ -206,11 +227,14 @@ def _remove_resume_files(options: FitOptions) -> None:
 def _describe_result(
     fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", source: str, options: FitOptions
 ) -> list[Any]:
+    from dspp.predictive import GroupedPredictive
+
     lines: list[Any] = []
     if evaluation is not None:
-        title = f"Scores on {len(evaluation.table):,} rows ({source})"
+        kind = "Out-of-fold scores" if isinstance(evaluation.distribution, GroupedPredictive) else "Scores"
+        title = f"{kind} on {len(evaluation.table):,} rows ({source})"
         lines += ["", *show.score_table(title, evaluation.scores, "fit"), evaluation.calibration.verdict()]
-    lines += [f"Trained {show.training_line(member)}." for member in fitted.members]
+    lines += [show.training_lines(fitted)]
     lines += [f"note: {note}" for note in fitted.notes if note not in prepared.notes]
     lines.append(f"Model:  {options.out} ({file_size(options.out)})")
     if options.report is not None:
@@ -222,6 +246,9 @@ def _report(fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepar
     from dspp.report import write_evaluation_report
 
     if evaluation is None:
+        from dspp.fitting import TRAINED_ON
+
         assert prepared.table is not None
         evaluation, source = fitted.evaluate(prepared.table), "the table it was trained on"
+        evaluation = replace(evaluation, caveat=TRAINED_ON)
     write_evaluation_report(evaluation, path, source)

@@ -58,6 +58,16 @@ class FitOptions:
     target: Annotated[list[str], option("The column to predict; repeatable.", "COLUMN", DATA)]
     out: Annotated[Path, option("Output file of the model, such as model.dspp.", "FILE", RESULT)]
     drop: Annotated[list[str] | None, option("A column to leave out; repeatable.", "COLUMN", DATA)] = None
+    weight: Annotated[
+        str | None, option("A column that says how much each row counts; not an input.", "COLUMN", DATA)
+    ] = None
+    group: Annotated[
+        str | None, option("A column whose rows of equal value are held out together; not an input.", "COLUMN", DATA)
+    ] = None
+    time: Annotated[
+        str | None,
+        option("A column of dates or numbers: the latest rows are held out. It stays an input.", "COLUMN", DATA),
+    ] = None
     validation: Annotated[Path | None, option("Validation rows, for choosing the best epoch.", "TABLE", DATA)] = None
     validation_fraction: Annotated[
         float, option("Fraction of rows held out as validation rows.", "SHARE", DATA), fraction
@@ -71,6 +81,9 @@ class FitOptions:
         str,
         option(f"One of {', '.join(MODELS)}; nn+NAME adds a neural network in front.", "NAME", MODEL, choices=MODELS),
     ] = "dspp"
+    members: Annotated[str, option("Models to mix: auto, or a number; 1 is the paper's single model.", "N", MODEL)] = (
+        "auto"
+    )
     layers: Annotated[int | None, option("GP layers, including the top one.", "N", MODEL), at_least(1)] = None
     width: Annotated[
         int | None, option("GPs per hidden layer: 5, or 20 for several targets.", "N", MODEL), at_least(1)
@@ -90,27 +103,30 @@ class FitOptions:
         option(f"Inputs of later hidden layers: {', '.join(TOPOLOGIES)}.", "NAME", MODEL, choices=TOPOLOGIES),
     ] = None
     likelihood: Annotated[
-        str | None, option(f"Distribution of the noise: {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=LIKELIHOODS)
-    ] = None
+        str,
+        option(
+            f"Distribution of the noise: auto, {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=("auto", *LIKELIHOODS)
+        ),
+    ] = "auto"
     features: Annotated[
         str | None, option("Layer sizes of a neural network in front, such as 100,50.", "SIZES", MODEL)
     ] = None
     beta: Annotated[float | None, option("Weight of the KL term; larger is smoother.", "NUMBER", MODEL)] = None
     conformal: Annotated[
-        bool, flag("--conformal", "Recalibrate intervals, with a guarantee, on 10 % of the rows.", MODEL)
+        bool, flag("--conformal", "Recalibrate intervals on held-out rows, with a guarantee.", MODEL)
     ] = False
     epochs: Annotated[
         int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING), at_least(1)
     ] = None
-    batch_size: Annotated[int, option("Rows per step.", "N", TRAINING), at_least(1)] = 500
-    learning_rate: Annotated[float, option("Initial learning rate of Adam.", "NUMBER", TRAINING)] = 0.05
+    batch_size: Annotated[int | None, option("Rows per step.", "N", TRAINING), at_least(1)] = None
+    learning_rate: Annotated[float | None, option("Initial learning rate of Adam.", "NUMBER", TRAINING)] = None
     schedule: Annotated[
         str | None,
         option(f"Learning rate schedule: {', '.join(SCHEDULES)}.", "NAME", TRAINING, choices=SCHEDULES),
     ] = None
     restarts: Annotated[
-        int, option("Short runs from different starts; the best one continues.", "N", TRAINING), at_least(1)
-    ] = 3
+        int | None, option("Short runs from different starts; the best one continues.", "N", TRAINING), at_least(1)
+    ] = None
     patience: Annotated[
         int | None, option("Stop after N epochs without a better validation NLL.", "N", TRAINING), at_least(1)
     ] = None
@@ -131,8 +147,10 @@ class FitOptions:
         Path | None, option("Journal of the trials, from which the same command resumes.", "FILE", SEARCH)
     ] = None
     jobs: Annotated[
-        int, option("Trials at once, one thread each; results then depend on timing.", "N", SEARCH), at_least(1)
-    ] = 1
+        int | None,
+        option("Processes: for members one per core by default, for the trials of a search 1.", "N", TRAINING),
+        at_least(1),
+    ] = None
     engine: Annotated[
         str,
         option("Where trials run: local, or ray (pip install 'dspp[ray]').", "NAME", SEARCH, choices=("local", "ray")),
@@ -140,6 +158,11 @@ class FitOptions:
     address: Annotated[str | None, option("Ray cluster, or auto; this machine by default.", "HOST:PORT", SEARCH)] = None
     report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE", RESULT)] = None
     overwrite: Annotated[bool, flag("--overwrite", "Replace existing files.", RESULT)] = False
+
+    @property
+    def not_inputs(self) -> tuple[str, ...]:
+        """The columns that are not inputs."""
+        return (*self.target, *(self.drop or []), *filter(None, (self.weight, self.group)))
 
     @property
     def resume_file(self) -> Path:
@@ -158,7 +181,7 @@ class FitOptions:
 
     def check_search(self) -> None:
         """Raise `InputError` if a search option is given without --tune."""
-        usual = {"trials": None, "study": None, "jobs": 1, "engine": "local", "address": None}
+        usual = {"trials": None, "study": None, "engine": "local", "address": None}
         given = [f"--{name}" for name, value in usual.items() if getattr(self, name) != value]
         if given and not self.tune:
             raise InputError(f"{given[0]} is an option of --tune; add --tune, or leave it out")
@@ -170,12 +193,20 @@ class FitOptions:
 
     def params(self) -> dict[str, Any]:
         """Return the parameters that are given or have a default here."""
-        names = (*MODEL_SETTINGS, "epochs", "patience")
+        names = (*MODEL_SETTINGS, "epochs", "patience", "jobs")
         usual = ("batch_size", "learning_rate", "restarts", "validation_fraction", "conformal", "device")
         given = {name: getattr(self, name) for name in (*names, *usual)}
         further = {name: getattr(self, name) for name in ("threads", "schedule") if getattr(self, name) is not None}
-        given |= {"features": self._network(), "train_settings": further or None}
+        given |= {"members": self._members(), "features": self._network(), "train_settings": further or None}
         return {name: value for name, value in given.items() if value is not None}
+
+    def _members(self) -> int | str:
+        """Return the number of members; a search trains one at a time."""
+        if self.tune or self.members == "auto":
+            return 1 if self.tune else "auto"
+        if not self.members.isdecimal() or int(self.members) < 1:
+            raise InputError(f"--members: expected auto or a number >= 1, got {self.members!r}")
+        return int(self.members)
 
     def _network(self) -> tuple[int, ...] | None:
         network = sizes(self.features, "--features")
@@ -195,7 +226,7 @@ class FitOptions:
             "kernel": (KERNELS, self.kernel),
             "rule": (RULES, self.rule),
             "topology": (TOPOLOGIES, self.topology),
-            "likelihood": (LIKELIHOODS, self.likelihood),
+            "likelihood": (("auto", *LIKELIHOODS), self.likelihood),
             "schedule": (SCHEDULES, self.schedule),
         }
         for kind, (known, name) in given.items():

@@ -96,7 +96,7 @@ def _describe(fitted: "Fitted", path: Path) -> list[Any]:
         rows = [(column["column"], column["kind"], column["how"]) for column in known["columns"]]
         lines += ["", *show.table("Columns", ("column", "kind", "how the model reads it"), rows)]
     if fitted.metrics:
-        lines += show.score_table("Scores on validation rows", fitted.metrics, "evaluate")
+        lines += show.score_table(f"Scores on {fitted.scored or 'validation rows'}", fitted.metrics, "evaluate")
     for k, (_, _, values) in enumerate(members, start=1):
         title = "Settings" if len(members) == 1 else f"Settings of member {k}"
         settings = [(name, _format_values(part)) for name, part in values["settings"].items()]

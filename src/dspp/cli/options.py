@@ -17,6 +17,7 @@ _DURATION = re.compile(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s?)?")
 
 Options = TypeVar("Options")
 SEPARATOR = "What separates the cells of a CSV file: one character such as ';', or the word tab."
+BLANKS = "Blank cells in columns that had none in training: refuse them, or impute the training median."
 DECIMAL = "The decimal mark in a CSV file: '.' or ','."
 
 
@@ -72,6 +73,13 @@ def _number_parser(hint: Any) -> Callable[[str, str], Any] | None:
     numbers = {int: at_least(None), float: number}
     own = next((part for part in more if inspect.isfunction(part)), None)
     return own or next((parse for type_, parse in numbers.items() if kind in (type_, type_ | None)), None)
+
+
+def refuse_or_impute(text: str, name: str) -> str:
+    """Parse what to do with blank cells."""
+    if text not in ("refuse", "impute"):
+        raise InputError(f"{name}: expected refuse or impute, got {text!r}")
+    return text
 
 
 def number(text: str, name: str) -> float:

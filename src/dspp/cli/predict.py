@@ -1,7 +1,7 @@
 """`dspp predict`: predictions for a table that may be larger than memory, batch by batch."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dspp.cli.files import (
+    BlankCells,
     UnseenLevels,
     check_columns,
     check_inputs,
@@ -19,7 +20,18 @@ from dspp.cli.files import (
     open_input,
     stdin_as_file,
 )
-from dspp.cli.options import DECIMAL, SEPARATOR, at_least, csv_marks, flag, option, probabilities, share
+from dspp.cli.options import (
+    BLANKS,
+    DECIMAL,
+    SEPARATOR,
+    at_least,
+    csv_marks,
+    flag,
+    option,
+    probabilities,
+    refuse_or_impute,
+    share,
+)
 from dspp.cli.session import Session
 
 if TYPE_CHECKING:
@@ -68,6 +80,7 @@ class PredictOptions:
         at_least(-(2**63), 2**64 - 1),  # as torch requires
     ] = 0
     keep: Annotated[list[str] | None, option("An input column to copy; repeatable.", "COLUMN")] = None
+    missing: Annotated[str, option(BLANKS, "WORD", choices=("refuse", "impute")), refuse_or_impute] = "refuse"
     sep: Annotated[str | None, option(SEPARATOR, "CHAR")] = None
     decimal: Annotated[str, option(DECIMAL, "CHAR")] = "."
     batch_rows: Annotated[int, option("Rows per batch.", "N"), at_least(1)] = 65_536
@@ -91,12 +104,13 @@ def _run(options: PredictOptions, session: Session, levels: tuple[float, ...], f
     from dspp.progress import ProgressBar
 
     fitted = modelfile.load(options.model)
-    unseen = UnseenLevels(fitted.encoder)
+    watchers = UnseenLevels(fitted.encoder), BlankCells(fitted.encoder if options.missing == "impute" else None)
     hide_bar = session.quiet or (options.out == STDOUT and sys.stdout.isatty())
     with ProgressBar(file.num_rows, not hide_bar) as bar:
-        batches = _predict_batches(fitted, file, options, levels, unseen, bar)
+        batches = _predict_batches(fitted, file, options, levels, watchers, bar)
         rows = _write(options.out, batches)
-    for warning in (*map(str, file.notes), *unseen.warnings(), fitted.why_infinite(options.interval)):
+    found = [warning for watcher in watchers for warning in watcher.warnings()]
+    for warning in (*map(str, file.notes), *found, fitted.why_infinite(options.interval)):
         if warning:
             session.warn(warning)
     if options.out != STDOUT:
@@ -141,7 +155,7 @@ def _predict_batches(
     file: "FileTable",
     options: PredictOptions,
     levels: tuple[float, ...],
-    unseen: UnseenLevels,
+    watchers: Sequence[UnseenLevels | BlankCells],
     bar: "ProgressBar",
 ) -> Iterator["pa.RecordBatch"]:
     """Yield kept columns and predictions, batch by batch."""
@@ -154,8 +168,10 @@ def _predict_batches(
     done = 0
     types = {} if fitted.encoder is None else fitted.encoder.arrow_types()
     for rows in file.batches(options.batch_rows, types):
-        new = fitted.predictions(rows, levels, options.interval, options.mixture, options.samples, generator)
-        unseen.count(rows)
+        how = levels, options.interval, options.mixture, options.samples, generator
+        new = fitted.predictions(rows, *how, impute=options.missing == "impute")
+        for watcher in watchers:
+            watcher.count(rows)
         assert rows.arrow is not None
         columns = {name: decode(rows.arrow.column(name).combine_chunks()) for name in options.keep or []}
         names, arrays = [*columns, *new], [*columns.values(), *(pa.array(values) for values in new.values())]

@@ -4,9 +4,10 @@ import importlib
 import os
 import shlex
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dspp.errors import InputError
@@ -31,6 +32,7 @@ class Session:
     argv: tuple[str, ...] = ()  # the arguments
     quiet: bool = False
     debug: bool = False
+    begin: float = field(default_factory=time.monotonic)  # for time budgets
 
     @property
     def bars(self) -> bool:

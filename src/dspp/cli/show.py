@@ -46,6 +46,18 @@ def training_line(member: Any) -> str:
     return f"{len(member.history)} epochs in {seconds(member.seconds)}{best}"
 
 
+def training_lines(fitted: Any) -> str:
+    """Return one line on the training of a model, or of all members of an ensemble."""
+    if len(fitted.members) == 1:
+        return f"Trained {training_line(fitted.members[0])}."
+    kinds: dict[str, float] = {}
+    for member, weight in zip(fitted.members, fitted.weights, strict=True):
+        kinds[member.kind] = kinds.get(member.kind, 0.0) + weight
+    names = {"plain": "columns alone", "trees": "columns and boosted trees"}
+    shares = ", ".join(f"{names.get(kind, kind)} {100 * share:.0f} %" for kind, share in kinds.items())
+    return f"Trained {len(fitted.members)} members in {seconds(fitted.seconds)} of one core; weights: {shares}."
+
+
 def kinds_line(columns: Sequence[Mapping[str, str]]) -> str:
     """Return the number of columns of each kind as text."""
     counts: dict[str, int] = {}

@@ -107,10 +107,12 @@ def open_sources(options: FitOptions, train: Path, validation: Path | None) -> S
             check_output(output, options.overwrite, *(part.path for part in table.parts))
     check_targets(train, table, options.target)
     check_columns(train, table.names, options.drop or [], "--drop")
+    _check_roles(options, train, table, on_disk)
     held_out = None if validation is None else open_input(validation, marks)
     if held_out is not None:
         check_targets(held_out.path, held_out, options.target)
         check_columns(held_out.path, held_out.names, _inputs(options, table), "as in the training table")
+        check_columns(held_out.path, held_out.names, [options.weight] if options.weight else [], "--weight")
     return Sources(source_name(options.train), table, held_out, on_disk)
 
 
@@ -125,6 +127,9 @@ def prepare_rows(
         settings,
         targets=options.target,
         drop=options.drop or [],
+        weight=options.weight,
+        group=options.group,
+        time=options.time,
         validation=_validation(options, sources),
         disk=OnDisk(options.cache, options.keep_cache) if sources.on_disk else None,
         should_stop=should_stop,
@@ -132,7 +137,21 @@ def prepare_rows(
 
 
 def _inputs(options: FitOptions, table: "Table") -> list[str]:
-    return [name for name in table.names if name not in (*options.target, *(options.drop or []))]
+    return [name for name in table.names if name not in options.not_inputs]
+
+
+def _check_roles(options: FitOptions, path: Path, table: "Table", on_disk: bool) -> None:
+    """Raise `InputError` unless the columns of --weight, --group and --time exist and can be used."""
+    roles = {"--weight": options.weight, "--group": options.group, "--time": options.time}
+    given = {option: name for option, name in roles.items() if name is not None}
+    for option, name in given.items():
+        check_columns(path, table.names, [name], option)
+        if on_disk:
+            raise InputError(f"{path}: {option} needs a table in memory, got one on disk; use a sample of its rows")
+        if name in options.target:
+            raise InputError(f"{path}: column {name!r} is both --target and {option}; use different columns")
+    if options.group is not None and options.time is not None:
+        raise InputError("expected --group or --time, got both; leave one of them out")
 
 
 def _validation(options: FitOptions, sources: Sources) -> "MemoryTable | None":
@@ -141,12 +160,15 @@ def _validation(options: FitOptions, sources: Sources) -> "MemoryTable | None":
 
     from dspp.encoding.encoder import reading_types
     from dspp.table.memory import split_targets
+    from dspp.table.roles import split_roles
 
     if sources.validation is None:
         return None
     table, inputs = sources.table, _inputs(options, sources.table)
     rows = sources.validation.read(reading_types(pa.schema([table.schema.field(name) for name in inputs])))
-    return split_targets(rows.select([*inputs, *options.target]), options.target)
+    weight = [options.weight] if options.weight else []
+    rows = split_roles(rows.select([*inputs, *options.target, *weight]), weight=options.weight)
+    return split_targets(rows, options.target)
 
 
 def _check_target(rows: "MemoryTable", name: str) -> None:

@@ -32,7 +32,8 @@ def is_short_text(value: object, longest: int = LONGEST_TEXT) -> bool:
         return False
 
 
-def _is_finite(value: object) -> bool:
+def is_finite(value: object) -> bool:
+    """Return whether value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
@@ -51,7 +52,7 @@ CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "reason": is_short_text,
     "missing": lambda value: isinstance(value, bool),
     "other": lambda value: isinstance(value, bool),
-    "fill": _is_finite,
+    "fill": is_finite,
     "levels": lambda value: is_tuple_of_texts(value, MOST_LEVELS, 1),
 }
 
@@ -83,9 +84,18 @@ class Column(ABC):
     def how(self) -> str:
         """A description of the encoding."""
 
+    @property
+    def lumping(self) -> str:
+        """What becomes of the levels of a category that has too many; empty if all have an input of their own."""
+        return ""
+
     @abstractmethod
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
-        """Write the encoded rows to `out`, which has one column per feature."""
+    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
+        """Write the encoded rows to `out`, which has one column per feature.
+
+        With `impute`, missing values are accepted where the training rows had none: they become the training median,
+        an unknown level, or 0.5 for a Boolean.
+        """
 
     def has_missing(self, array: pa.Array, place: Place) -> bool:
         """Return whether a value is missing."""
@@ -115,7 +125,7 @@ class Dropped(Column):
         """Why it is left out."""
         return self.reason
 
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n 0"], place: Place) -> None:
+    def encode(self, array: pa.Array, out: Float[np.ndarray, "n 0"], place: Place, impute: bool = False) -> None:
         """Write nothing."""
 
 
@@ -146,9 +156,9 @@ class Number(Column):
         """Return whether a value is missing."""
         return bool(np.isnan(arrays.numbers(array, place)).any())
 
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
+    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write the numbers."""
-        write(arrays.numbers(array, place), self.fill, self.missing, out, place)
+        write(arrays.numbers(array, place), self.fill, self.missing, out, place, impute)
 
 
 @dataclass(frozen=True)
@@ -177,9 +187,10 @@ class Boolean(Column):
         """Return whether a value is missing."""
         return bool(np.isnan(arrays.booleans(array, place)).any())
 
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
+    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write zeros and ones."""
-        write(arrays.booleans(array, place), 0.0, self.missing, out, place)
+        fill = 0.0 if self.missing else 0.5
+        write(arrays.booleans(array, place), fill, self.missing, out, place, impute)
 
 
 @dataclass(frozen=True)
@@ -201,7 +212,7 @@ class Category(Column):
     @classmethod
     def fit(cls, name: str, counts: Counter[str], missing: int) -> Column:
         """Return the encoding for these counts of levels and of missing values in the training rows."""
-        levels = sorted(counts, key=lambda level: (-counts[level], level))
+        levels = by_frequency(counts)
         if len(levels) < 2 and not (levels and missing):
             return Dropped(name, "has the same value in all rows" if levels else "has no values")
         if len(levels) > MAX_LEVELS and 2 * len(levels) > counts.total():
@@ -225,6 +236,11 @@ class Category(Column):
         return f"a 0/1 column for each of {len(self.levels)} levels{special}"
 
     @property
+    def lumping(self) -> str:
+        """What becomes of the levels."""
+        return f"the {len(self.levels)} most frequent have an input each, the others share one" if self.other else ""
+
+    @property
     def _is_pair(self) -> bool:
         return len(self.levels) == 2 and not self.other and not self.missing
 
@@ -232,22 +248,28 @@ class Category(Column):
         """Return whether a value is missing."""
         return bool(arrays.texts(array, place, self.levels).null_count)
 
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
+    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write a one in the column of each row's level."""
         text = arrays.texts(array, place, self.levels)
         absent = text.is_null().to_numpy(zero_copy_only=False)
-        check_missing(absent, self.missing, place)
+        check_missing(absent, self.missing or impute, place)
         found = pc.index_in(text, pa.array(self.levels, pa.string())).fill_null(-1).to_numpy(zero_copy_only=False)
         if self._is_pair:
             out[:, 0] = np.where(found < 0, 0.5, found)
             return
         if self.other:
             found = np.where(found < 0, len(self.levels), found)
-        found = np.where(absent, out.shape[1] - 1, found)
+        if self.missing:
+            found = np.where(absent, out.shape[1] - 1, found)
         out[:] = found[:, None] == np.arange(out.shape[1])
 
 
 # ---------------------------------------------------------------- shared by the kinds
+
+
+def by_frequency(counts: Counter[str]) -> list[str]:
+    """Return levels, the most frequent first, equally frequent ones by name."""
+    return sorted(counts, key=lambda level: (-counts[level], level))
 
 
 def with_mark(name: str, missing: bool) -> tuple[str, ...]:
@@ -256,13 +278,18 @@ def with_mark(name: str, missing: bool) -> tuple[str, ...]:
 
 
 def write(
-    values: Float[np.ndarray, " n"], fill: float, missing: bool, out: Float[np.ndarray, "n F"], place: Place
+    values: Float[np.ndarray, " n"],
+    fill: float,
+    missing: bool,
+    out: Float[np.ndarray, "n F"],
+    place: Place,
+    impute: bool = False,
 ) -> None:
     """Write values to the first column, with `fill` for NaN, and the indicator of missing values to the last."""
     known = np.isfinite(values)
     if not known.all():
         arrays.check_finite(values, place)
-        check_missing(~known, missing, place)
+        check_missing(~known, missing or impute, place)
         values = np.where(known, values, fill)
     if missing:
         out[:, -1] = ~known
@@ -273,6 +300,7 @@ def check_missing(absent: Bool[np.ndarray, " n"], expected: bool, place: Place) 
     """Raise `InputError` for the first missing value, unless missing values are `expected`."""
     if not expected and absent.any():
         raise place.error(
-            "expected a value, as in all training rows, got none; fill it in, or train on rows with missing values",
+            "expected a value, as in all training rows, got none; fill it in, train on rows with missing values, or "
+            "predict with missing='impute' (--missing impute)",
             int(np.argmax(absent)),
         )

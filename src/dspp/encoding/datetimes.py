@@ -74,10 +74,10 @@ class Datetime(Column):
         """Return whether a value is missing."""
         return bool(arrays.datetimes(array, place)[1].any())
 
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place) -> None:
+    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write the days, the cycles and the indicator."""
         micros, absent = arrays.datetimes(array, place)
-        write(np.where(absent, np.nan, _days(micros, self.origin)), self.fill, self.missing, out, place)
+        write(np.where(absent, np.nan, _days(micros, self.origin)), self.fill, self.missing, out, place, impute)
         for i, cycle in enumerate(self.cycles):
             angle = 2 * np.pi * _CYCLES[cycle](micros)
             out[:, 1 + 2 * i] = np.where(absent, 0.0, np.sin(angle))

@@ -6,24 +6,37 @@ Each input column becomes one or more columns of numbers:
 |----------|-------------------------------------------------------------------------------------------------|
 | number   | unchanged; durations in seconds                                                                 |
 | boolean  | 0 or 1                                                                                          |
-| category | 0 or 1 per level                                                                                |
+| category | 0 or 1 per level; of more than 20 levels, the mean target of each                               |
+| duration | text such as "61 years 4 months" as a number of years                                           |
 | datetime | days since the first training row; sine and cosine of hour, weekday and season, if they vary    |
 
 plus a column "<name> is missing" if the training rows have missing values.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from dspp.encoding.columns import LONGEST_TEXT, Boolean, Category, Column, Dropped, Number, is_short_text
+from dspp.encoding.columns import (
+    LONGEST_TEXT,
+    Boolean,
+    Category,
+    Column,
+    Dropped,
+    Number,
+    by_frequency,
+    is_short_text,
+)
 from dspp.encoding.datetimes import Datetime
-from dspp.encoding.learning import Learner, make_learner
+from dspp.encoding.durations import Duration
+from dspp.encoding.learning import CategoryLearner, Learner, make_learner
+from dspp.encoding.means import CrossFittedMeans, MeanCategory, find_levels, levels_with_means
+from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.notes import Note, notes_from_json, notes_to_json
 from dspp.table.arrays import kind_of
@@ -66,8 +79,13 @@ class TableEncoder:
             raise InputError("expected notes to be short texts; the encoding is damaged")
 
     @classmethod
-    def fit(cls, table: pa.Table, place: Place = IN_X) -> Self:
+    def fit(cls, table: pa.Table, place: Place = IN_X, y: Float[np.ndarray, "N T"] | None = None) -> Self:
         """Learn the encoding of these rows. Pass training rows only: others would leak into the model.
+
+        Args:
+            table: The rows.
+            place: Their place, for errors.
+            y: Standardised targets, whose means become inputs for categories with many levels; None: they do not.
 
         Raises:
             InputError: The table has no rows, no informative column, or a column that cannot be encoded.
@@ -76,7 +94,10 @@ class TableEncoder:
             raise InputError(f"{place.where}: expected at least 1 row, got 0; check the file or filter it came from")
         check_names(table.column_names, place.where)
         learners = [learn_column(table.column(name), place.of(name)) for name in table.column_names]
-        return _make_encoder(cls, learners, place.where)
+        columns = [learner.column() for learner in learners]
+        if y is not None:
+            columns = _add_means(learners, columns, table, y, place)
+        return _make_encoder(cls, learners, columns, place.where)
 
     def allow_missing_in(self, table: pa.Table, place: Place = IN_X) -> Self:
         """Return an encoder that also accepts missing values in the columns in which `table` has some.
@@ -86,9 +107,17 @@ class TableEncoder:
         Raises:
             InputError: See `transform`.
         """
-        rows = self._select(table, place.where)
-        gaps = {column.name for column in self._used if _has_missing(column, rows.column(column.name), place)}
+        gaps = self.columns_with_gaps(table, place)
         return type(self)(tuple(c.allow_missing() if c.name in gaps else c for c in self.columns), self.notes)
+
+    def columns_with_gaps(self, table: pa.Table, place: Place = IN_X) -> set[str]:
+        """Return the names of the columns in which `table` has missing values, but the training rows had none.
+
+        Raises:
+            InputError: See `transform`.
+        """
+        rows, complete = self._select(table, place.where), [c for c in self._used if not getattr(c, "missing", False)]
+        return {column.name for column in complete if _has_missing(column, rows.column(column.name), place)}
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -112,12 +141,53 @@ class TableEncoder:
         """Return the Arrow types with which to read the needed columns from a text file."""
         return {column.name: column.arrow_type for column in self._used}
 
-    def transform(self, table: pa.Table | pa.RecordBatch, place: Place = IN_X) -> Float[np.ndarray, "N F"]:
+    def cross_fit_means(
+        self,
+        table: pa.Table,
+        y: Float[np.ndarray, "N T"],
+        inner: Int[np.ndarray, " N"],
+        scale: Standardizer,
+        place: Place = IN_X,
+    ) -> CrossFittedMeans | None:
+        """Return the means that these rows have while models are trained on them; None if no column has means.
+
+        Args:
+            table: The rows that this encoder has learned from.
+            y: Their standardised targets.
+            inner: The inner fold of each row.
+            scale: Of the encoded columns.
+            place: The place of the rows, for errors.
+        """
+        features: list[int] = []
+        codes, done = [], 0
+        for column in self._used:
+            if isinstance(column, MeanCategory):
+                features += range(done, done + column.num_outputs)
+                codes.append(find_levels(table.column(column.name), column.levels, place.of(column.name)))
+            done += len(column.features)
+        if not codes:
+            return None
+        own = Standardizer(scale.mean[features], scale.scale[features])
+        return CrossFittedMeans(np.array(features), tuple(codes), y, inner, own)
+
+    def with_means(self, means: Sequence[Float[np.ndarray, "L T"]]) -> Self:
+        """Return the encoder with other means of the levels of its columns with means, such as those of some rows."""
+        left = iter(means)
+        columns = [
+            replace(column, means=tuple(next(left).ravel().tolist())) if isinstance(column, MeanCategory) else column
+            for column in self.columns
+        ]
+        return type(self)(tuple(columns), self.notes)
+
+    def transform(
+        self, table: pa.Table | pa.RecordBatch, place: Place = IN_X, impute: bool = False
+    ) -> Float[np.ndarray, "N F"]:
         """Return the encoded rows: finite float64, one column per name in `feature_names`.
 
         Args:
             table: The rows, with at least the columns `column_names`.
             place: The place of the rows, for errors.
+            impute: Whether to accept missing values where the training rows had none; see `Column.encode`.
 
         Raises:
             InputError: A column is missing, or a value cannot be converted to the kind of its column.
@@ -129,7 +199,7 @@ class TableEncoder:
             for column, array in zip(self._used, batch.columns, strict=True):
                 width = len(column.features)
                 into = out[start : start + len(batch), done : done + width]
-                column.encode(array, into, place.of(column.name, start))
+                column.encode(array, into, place.of(column.name, start), impute)
                 done += width
             start += len(batch)
         return out
@@ -210,17 +280,30 @@ class TableLearner:
         Raises:
             InputError: No column is informative.
         """
-        return _make_encoder(TableEncoder, self._learners, where)
+        return _make_encoder(TableEncoder, self._learners, [learner.column() for learner in self._learners], where)
 
 
-def _make_encoder(kind: type[Encoder], learners: Sequence[Learner], where: str) -> Encoder:
-    fitted = [_make_note(learner.column(), learner.hint()) for learner in learners]
-    encoder = kind(tuple(column for column, _ in fitted), tuple(note for _, note in fitted if note is not None))
+def _make_encoder(kind: type[Encoder], learners: Sequence[Learner], columns: Sequence[Column], where: str) -> Encoder:
+    notes = [_make_note(*pair) for pair in zip(learners, columns, strict=True)]
+    encoder = kind(tuple(columns), tuple(note for note in notes if note is not None))
     if not encoder.feature_names:
         raise InputError(
             f"{where}: expected at least one informative column, got none: {'; '.join(map(str, encoder.notes)):.1000}"
         )
     return encoder
+
+
+def _add_means(
+    learners: Sequence[Learner], columns: Sequence[Column], table: pa.Table, y: Float[np.ndarray, "N T"], place: Place
+) -> list[Column]:
+    """Return the columns, with means of the target in place of lumped levels."""
+    count = sum(bool(column.lumping) for column in columns)
+    out = list(columns)
+    for i, (learner, column) in enumerate(zip(learners, columns, strict=True)):
+        if isinstance(learner, CategoryLearner) and isinstance(column, Category) and column.lumping:
+            levels = levels_with_means(by_frequency(learner.counts), count, y.shape[1])
+            out[i] = MeanCategory.fit(column, levels, table.column(column.name), y, place.of(column.name))
+    return out
 
 
 def learn_column(column: pa.ChunkedArray, place: Place) -> Learner:
@@ -246,24 +329,26 @@ def _has_missing(column: Column, values: pa.ChunkedArray, place: Place) -> bool:
     return False
 
 
-def _make_note(column: Column, hint: str = "") -> tuple[Column, Note | None]:
-    name = f"column {column.name!r}"
+def _make_note(learner: Learner, column: Column) -> Note | None:
+    name, hint = f"column {column.name!r}", learner.hint()
     if isinstance(column, Dropped):
-        return column, Note(f"{name} is left out", f"it {column.how}{hint and f'; {hint}'}")
-    return column, Note(name, hint) if hint else None
+        return Note(f"{name} is left out", f"it {column.how}{hint and f'; {hint}'}")
+    lumping = f"it has {learner.size()}: {column.lumping}" if column.lumping else ""
+    text = "; ".join(filter(None, (lumping, hint)))
+    return Note(name, text) if text else None
 
 
 # ---------------------------------------------------------------- tables
 
 
-def learn(table: MemoryTable, *others: MemoryTable) -> TableEncoder | None:
-    """Return the encoder of a table, or None for an array, which needs none.
+def learn(table: MemoryTable, *others: MemoryTable, y: Float[np.ndarray, "N T"] | None = None) -> TableEncoder | None:
+    """Return the encoder of a table with standardised targets y, or None for an array, which needs none.
 
     Columns may have missing values if the table or `others`, rows held out of it, have some.
     """
     if table.arrow is None:
         return None
-    encoder = TableEncoder.fit(table.arrow, table.place)
+    encoder = TableEncoder.fit(table.arrow, table.place, y)
     for other in others:
         encoder = (
             encoder if other.arrow is None or not len(other) else encoder.allow_missing_in(other.arrow, other.place)
@@ -271,14 +356,15 @@ def learn(table: MemoryTable, *others: MemoryTable) -> TableEncoder | None:
     return encoder
 
 
-def encode(table: MemoryTable, encoder: TableEncoder | None) -> Float[np.ndarray, "N D"]:
-    """Return the encoded rows; a table is copied once, an array is not copied.
+def encode(table: MemoryTable, encoder: TableEncoder | None, impute: bool = False) -> Float[np.ndarray, "N D"]:
+    """Return the encoded rows; a table is copied once, an array is not copied. For `impute` see `Column.encode`.
 
     Raises:
         InputError: A value cannot be converted to the kind of its column, or is not finite; the error names it.
     """
     if encoder is not None:
-        return encoder.transform(_name_columns(table, encoder) if table.arrow is None else table.arrow, table.place)
+        columns = _name_columns(table, encoder) if table.arrow is None else table.arrow
+        return encoder.transform(columns, table.place, impute)
     if table.arrow is None:
         assert table.array is not None
         return table.array
@@ -302,9 +388,11 @@ def _name_columns(table: MemoryTable, encoder: TableEncoder) -> pa.Table:
 
 # ---------------------------------------------------------------- JSON
 
+KINDS: Final = (Dropped, Number, Boolean, Category, MeanCategory, Duration, Datetime)
+
 
 def _column_from_json(values: Any) -> Column:
-    kinds: dict[str, Any] = {kind.kind: kind for kind in (Dropped, Number, Boolean, Category, Datetime)}
+    kinds: dict[str, Any] = {kind.kind: kind for kind in KINDS}
     if not isinstance(values, dict) or not isinstance(values.get("kind"), str) or values["kind"] not in kinds:
         raise InputError(f"expected the encoding of a column of kind {', '.join(kinds)}; it is damaged")
     made = kinds[values["kind"]]

@@ -18,11 +18,12 @@ from pyarrow import types
 
 from dspp.encoding.columns import MAX_LEVELS, Boolean, Category, Column, Dropped, Number
 from dspp.encoding.datetimes import DAY, Datetime
+from dspp.encoding.durations import Duration
 from dspp.table import arrays
 from dspp.table.messages import Place, join_names
 
 MOST_VALUES: Final = 100_000  # sampled from a stream for the median
-MOST_COUNTED: Final = 100_000  # levels of a category in a stream that are counted that are counted
+MOST_COUNTED: Final = 100_000  # levels of a category in a stream that are counted
 
 
 class Learner(ABC):
@@ -50,6 +51,10 @@ class Learner(ABC):
 
     def hint(self) -> str:
         """Return advice to the user about the values, or an empty string."""
+        return ""
+
+    def size(self) -> str:
+        """Return how many levels there are, in words; empty for other kinds than categories."""
         return ""
 
 
@@ -215,6 +220,7 @@ class CategoryLearner(Learner):
         super().__init__(name, bounded)
         self.is_text, self.missing, self.counts = is_text, 0, Counter[str]()
         self.too_many: Dropped | None = None
+        self.forgot = False
 
     def add(self, array: pa.Array, place: Place) -> None:
         """Count the levels of more rows."""
@@ -227,11 +233,21 @@ class CategoryLearner(Learner):
 
     def column(self) -> Column:
         """Return the encoding."""
+        if self.too_many is None and self.is_text:
+            duration = Duration.fit(self.name, self.counts, self.missing)
+            if duration is not None:
+                return duration
         return self.too_many or Category.fit(self.name, self.counts, self.missing)
 
     def hint(self) -> str:
-        """Return advice if the text looks like numbers or dates."""
+        """Return advice if the text looks like numbers or dates, and say so if it was read as durations."""
+        if self.is_text and Duration.fit(self.name, self.counts, self.missing) is not None:
+            return "its values are durations, read as a number of years"
         return _text_hint(list(self.counts)) if self.is_text else ""
+
+    def size(self) -> str:
+        """Return how many levels there are."""
+        return f"more than {MOST_COUNTED:,} levels" if self.forgot else f"{len(self.counts):,} levels"
 
     def _forget(self) -> None:
         judged = Category.fit(self.name, self.counts, self.missing)
@@ -239,6 +255,7 @@ class CategoryLearner(Learner):
             self.too_many = Dropped(self.name, judged.reason.replace(" rows", " rows and more"))
             self.counts = Counter(dict(self.counts.most_common(MAX_LEVELS)))
         else:
+            self.forgot = True
             frequent = {level for level, _ in self.counts.most_common(MOST_COUNTED // 2)}
             self.counts = Counter({level: count for level, count in self.counts.items() if level in frequent})
 

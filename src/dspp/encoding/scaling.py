@@ -29,14 +29,19 @@ class Standardizer:
     scale: Float[np.ndarray, "*D"]
 
     @classmethod
-    def fit(cls, array: Float[np.ndarray, " N *D"]) -> Self:
-        """Compute the statistics of these rows. Pass training rows only: others would leak into the model."""
+    def fit(cls, array: Float[np.ndarray, " N *D"], weights: Float[np.ndarray, " N"] | None = None) -> Self:
+        """Compute the statistics of these rows, which may have positive weights.
+
+        Pass training rows only: others would leak into the model.
+        """
         magnitude = np.abs(array).max(axis=0)
         unit = _unit(magnitude)
         scaled = array / unit
-        mean = scaled.mean(axis=0)
-        mean = mean + (scaled - mean).mean(axis=0)  # corrects the rounding of the first pass beside an offset of 1e8
-        std = np.sqrt(np.square(scaled - mean).mean(axis=0))
+        mean = _average(scaled, weights)
+        mean = mean + _average(
+            scaled - mean, weights
+        )  # corrects the rounding of the first pass beside an offset of 1e8
+        std = np.sqrt(_average(np.square(scaled - mean), weights))
         return cls._of(mean * unit, std * unit, magnitude)
 
     @classmethod
@@ -126,6 +131,10 @@ class RunningScale:
         unit = _unit(self._magnitude)
         std = np.sqrt(self._squares / np.maximum(self._count, 1))
         return Standardizer._of(self._origin + self._mean * unit, std * unit, self._magnitude)
+
+
+def _average(array: Float[np.ndarray, " N *D"], weights: Float[np.ndarray, " N"] | None) -> Float[np.ndarray, "*D"]:
+    return np.asarray(array.mean(axis=0) if weights is None else np.average(array, axis=0, weights=weights))
 
 
 def _unit(magnitude: Float[np.ndarray, "*D"]) -> Float[np.ndarray, "*D"]:

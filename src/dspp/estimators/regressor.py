@@ -14,7 +14,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dspp import metrics, modelfile
+from dspp import modelfile
 from dspp.calibration import Calibration
 from dspp.config import TrainConfig
 from dspp.errors import InputError
@@ -23,11 +23,11 @@ from dspp.history import Epoch
 from dspp.predictive import Distribution
 from dspp.presets import Spec
 from dspp.settings import Parameters, Settings, check_number
-from dspp.table.checks import check_y
 from dspp.table.frames import frame_like, is_frame
 from dspp.table.joined import from_dataset, is_dataset
 from dspp.table.memory import attach_targets, to_table
 from dspp.table.messages import join_names
+from dspp.table.roles import attach_roles, drop_weightless
 from dspp.table.table import MemoryTable, Table
 
 Array = NDArray[np.float64]
@@ -41,7 +41,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
     return a data frame of the same library with the same index.
 
     Attributes:
-        fitted_: The fitted model (`dspp.fitted.Fitted`) with scales, encoding, history and scores.
+        fitted_: The fitted model (`dspp.fitted.Fitted`) with scales, encoding, history and notes. `fitted_.metrics` are
+            its scores by name, such as `fitted_.metrics["nll"]`, on rows that `fitted_.scored` describes: out of fold
+            for an ensemble, the validation rows for a single model.
         n_features_in_: The number of columns of X.
         feature_names_in_: The names of the columns of X, if it has any.
     """
@@ -77,6 +79,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         X_val: Any = None,
         y_val: Any = None,
         *,
+        sample_weight: Any = None,
+        sample_weight_val: Any = None,
+        groups: Any = None,
+        time: Any = None,
         on_epoch: Callable[[Epoch], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
         resume: bool = True,
@@ -91,6 +97,12 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
                 of the column to predict, or a list of names; rows without a target are left out.
             X_val: Validation rows, for choosing the best epoch; None: `validation_fraction` of the rows of X.
             y_val: The targets of the validation rows.
+            sample_weight: How much each row counts, in training and in scores: numbers ≥ 0 of which only the ratios
+                matter. A row of weight 0 is left out. None: all rows count the same.
+            sample_weight_val: The same for the validation rows.
+            groups: A label per row. Rows of a group, such as those of one patient, are never on both sides of a split.
+            time: A number, date or timestamp per row. The latest rows are held out, so that scores are of predictions
+                forward in time. It is not an input; leave the column in X if it should be.
             on_epoch: Called with the record of each epoch; an exception it raises ends training.
             should_stop: Called after every step; returning True interrupts training, keeping the checkpoint.
             resume: Whether to resume from an existing `checkpoint`.
@@ -108,26 +120,32 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             raise InputError("this regressor requires y to be passed, but the target y is None")
         settings = self.settings()
         how: dict[str, Any] = {"should_stop": should_stop}
+        roles = {"sample_weight": sample_weight, "groups": groups, "time": time}
         table: Table
         if is_dataset(X):
+            if given := [name for name, values in roles.items() if values is not None]:
+                raise InputError(f"{given[0]}: expected X in memory, got a dataset; pass X as a data frame or an array")
             targets = _column_names(y, X.schema.names)
             self._check_columns(X.schema.empty_table().drop_columns(targets), reset=True)
             table, how = from_dataset(X), how | {"targets": targets, "disk": OnDisk(cache, keep_cache)}
         elif cache is not None or keep_cache:
             raise InputError("cache applies to a pyarrow.dataset.Dataset, got X in memory; leave it out")
         else:
-            table = attach_targets(self._table(X, reset=True), y)
-        how["validation"] = self._validation(X_val, y_val)
+            table = attach_roles(attach_targets(self._table(X, reset=True), y), sample_weight, groups, time)
+        how["validation"] = self._validation(X_val, y_val, sample_weight_val)
         with prepare(table, settings, **how) as prepared:
             self.fitted_, _ = train(prepared, settings, on_epoch=on_epoch, should_stop=should_stop, resume=resume)
         return self
 
-    def _validation(self, X_val: Any, y_val: Any) -> MemoryTable | None:
+    def _validation(self, X_val: Any, y_val: Any, weights: Any) -> MemoryTable | None:
         if X_val is None and y_val is None:
+            if weights is not None:
+                raise InputError("sample_weight_val: expected X_val and y_val too, got none; pass all three")
             return None
         if X_val is None or y_val is None:
             raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
-        return attach_targets(self._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
+        table = attach_targets(self._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
+        return attach_roles(table, weights, weights_name="sample_weight_val")
 
     def _table(self, X: Any, reset: bool, name: str = "X") -> MemoryTable:
         """Return X as a table; with `reset`, store its column names, otherwise compare with the stored ones."""
@@ -149,7 +167,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         Its methods take and return arrays; `.torch` is the same distribution with tensors.
         """
         check_is_fitted(self, "fitted_")
-        return Distribution(self.fitted_.predict(self._table(X, reset=False)))
+        return Distribution(self.fitted_.predict(self._table(X, reset=False), self.settings().impute))
 
     def pred_dist(self, X: Any) -> Distribution:
         """Return `predict_dist(X)`; the name that NGBoost uses."""
@@ -208,8 +226,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Any:
         """Return central intervals of this coverage: (N, 2), or (N, 2, T); for a frame, y_lower and y_upper.
 
-        With `conformal=True` the intervals are recalibrated, so that they have this coverage on new rows whatever the
-        model. With too few calibration rows they are infinite, with a warning.
+        With `conformal=True` the intervals are recalibrated, so that they have about this coverage on new rows whatever
+        the model: at least `coverage` for a single model and for ensembles that hold out one part of the rows, at least
+        2 · coverage − 1, less a term that vanishes with many rows, for ensembles of folds. With too few calibration
+        rows they are infinite, with a warning.
         """
         check_number("coverage", coverage)
         columns = self._columns(X, interval=coverage, moments=False)
@@ -223,7 +243,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def _columns(self, X: Any, **what: Any) -> dict[str, Array]:
         check_is_fitted(self, "fitted_")
-        return self.fitted_.predictions(self._table(X, reset=False), **what)
+        return self.fitted_.predictions(self._table(X, reset=False), impute=self.settings().impute, **what)
 
     def _stack(self, X: Any, columns: dict[str, Array], labels: Sequence[str]) -> Any:
         """Return several numbers per row and output, in the library of X."""
@@ -241,41 +261,39 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
         The result is NaN if y does not vary, as in a single row.
         """
-        judged = self.evaluation(X, y)
-        weights = None if sample_weight is None else check_y(sample_weight, len(judged.y), "sample_weight")
-        if weights is not None and weights[:1].size > 1:
-            raise InputError(
-                f"sample_weight: expected shape ({len(weights)},), got {weights.shape}; pass one weight per row"
-            )
-        if weights is not None and (weights < 0).any():
-            raise InputError(f"sample_weight: expected numbers ≥ 0, got {weights.min():g}")
-        weights = None if weights is None else weights.reshape(-1)
-        return metrics.r_squared(judged.distribution.mean.numpy(), judged.y, weights)
+        return self.evaluation(X, y, sample_weight).comparison.r2()
 
-    def score_nll(self, X: Any, y: Any) -> float:
+    def score_nll(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the mean negative log density of y, in nats per observed value. Lower is better."""
-        return self.evaluation(X, y).comparison.scores(["nll"])["nll"]
+        return self.evaluation(X, y, sample_weight).comparison.scores(["nll"])["nll"]
 
-    def score_crps(self, X: Any, y: Any) -> float:
+    def score_crps(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the mean continuous ranked probability score, in the units of y. Lower is better."""
-        return self.evaluation(X, y).comparison.scores(["crps"])["crps"]
+        return self.evaluation(X, y, sample_weight).comparison.scores(["crps"])["crps"]
 
-    def evaluate(self, X: Any, y: Any) -> dict[str, float]:
+    def evaluate(self, X: Any, y: Any, sample_weight: Any = None) -> dict[str, float]:
         """Return all scores by name: nll, rmse, crps, r2, coverage and width of intervals, uniformity of the PIT."""
-        return self.evaluation(X, y).scores
+        return self.evaluation(X, y, sample_weight).scores
 
-    def calibration(self, X: Any, y: Any) -> Calibration:
+    def calibration(self, X: Any, y: Any, sample_weight: Any = None) -> Calibration:
         """Return the calibration of the intervals on new rows; `.verdict()` describes it."""
-        return self.evaluation(X, y).calibration
+        return self.evaluation(X, y, sample_weight).calibration
 
-    def evaluation(self, X: Any, y: Any) -> Evaluation:
+    def evaluation(self, X: Any, y: Any, sample_weight: Any = None) -> Evaluation:
         """Return the predictive distribution of each row together with the observed targets.
 
+        Args:
+            X: The rows.
+            y: Their targets.
+            sample_weight: How much each row counts; a row of weight 0 is left out. None: all count the same.
+
         Raises:
-            InputError: X or y is not valid, or y has a different number of outputs than the model.
+            InputError: X, y or the weights are not valid, or y has a different number of outputs than the model.
         """
         check_is_fitted(self, "fitted_")
-        return self.fitted_.evaluate(attach_targets(self._table(X, reset=False), y, every_output=False))
+        table = attach_targets(self._table(X, reset=False), y, every_output=False)
+        table = drop_weightless(attach_roles(table, sample_weight), every_output=False)
+        return self.fitted_.evaluate(table, self.settings().impute)
 
     # ---------------------------------------------------------------- saving
 

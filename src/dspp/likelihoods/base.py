@@ -55,6 +55,16 @@ class Likelihood(nn.Module, ABC):
     def forward(self, latent: LatentMixture) -> Predictive:
         """Return the predictive distribution of the encoded targets."""
 
+    @classmethod
+    def from_moments(
+        cls, log_weights: Float[Tensor, " S"], mean: Float[Tensor, "S N T"], var: Float[Tensor, "S N T"]
+    ) -> Predictive | None:
+        """Return a predictive distribution with these component moments and independent outputs; None: there is none.
+
+        An ensemble uses it for the marginal distribution of the targets.
+        """
+        return None
+
     def log_prob(self, latent: LatentMixture, y: Float[Tensor, "N T"]) -> Float[Tensor, " N"]:
         """Return log p(y_n), the density of the predictive distribution."""
         predictive: Predictive = self(latent)

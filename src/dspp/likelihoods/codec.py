@@ -34,9 +34,10 @@ class Codec(ABC):
         return y
 
     @classmethod
-    def fit(cls, real: Float[np.ndarray, "N T"]) -> Self:
+    def fit(cls, real: Float[np.ndarray, "N T"], weights: Float[np.ndarray, " N"] | None = None) -> Self:
         """Fit the scale of each output to the rows in which it was observed."""
-        parts = [Standardizer.fit(column[~np.isnan(column)]) for column in real.T]
+        known = [(column, ~np.isnan(column)) for column in real.T]
+        parts = [Standardizer.fit(column[here], None if weights is None else weights[here]) for column, here in known]
         return cls(Standardizer(np.array([p.mean for p in parts]), np.array([p.scale for p in parts])))
 
     @abstractmethod

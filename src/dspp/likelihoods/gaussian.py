@@ -49,6 +49,16 @@ class Gaussian(Likelihood):
         mean, var = latent.mean.squeeze(-1), latent.var.squeeze(-1)
         return NormalMixture(latent.log_weights, mean, var, self.noise_var.squeeze(0))
 
+    @classmethod
+    def from_moments(
+        cls, log_weights: Float[Tensor, " S"], mean: Float[Tensor, "S N T"], var: Float[Tensor, "S N T"]
+    ) -> AnyNormal:
+        """Return a mixture of Normals; all of their variance counts as latent."""
+        noise = var.new_zeros(var.shape[-1])
+        if var.shape[-1] > 1:
+            return MultivariateNormalMixture(log_weights, mean, torch.diag_embed(var), noise)
+        return NormalMixture(log_weights, mean.squeeze(-1), var.squeeze(-1), noise.squeeze(0))
+
     def expected_log_prob(self, latent: LatentMixture, y: Float[Tensor, "N T"]) -> Float[Tensor, "S N"]:
         """Return E[log p(y_n | f)] in closed form."""
         return self.forward(latent).expected_log_lik(y)

@@ -56,6 +56,14 @@ class StudentT(Likelihood):
         """Return 1; more outputs are refused."""
         return check_single("student-t", num_outputs)
 
+    @classmethod
+    def from_moments(
+        cls, log_weights: Float[Tensor, " S"], mean: Float[Tensor, "S N T"], var: Float[Tensor, "S N T"]
+    ) -> StudentTMixture:
+        """Return a mixture of Student-t distributions with the initial degrees of freedom."""
+        df = var.new_tensor(START_DF)
+        return StudentTMixture(log_weights, mean.squeeze(-1), (var.squeeze(-1) * (df - 2.0) / df).sqrt(), df)
+
     @property
     def scale(self) -> Float[Tensor, ""]:
         """Scale c."""

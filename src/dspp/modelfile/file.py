@@ -12,6 +12,7 @@ from dspp.config import TrainConfig
 from dspp.errors import InputError, ModelFileError
 from dspp.fitted import Fitted, Member
 from dspp.likelihoods import LIKELIHOODS
+from dspp.modelfile.earlier import from_version_1, from_version_2
 from dspp.modelfile.header import (
     FORMAT,
     VERSION,
@@ -25,20 +26,23 @@ from dspp.modelfile.header import (
     read_spec,
     write_header,
 )
-from dspp.modelfile.version1 import from_version_1
 from dspp.modelfile.weights import (
+    MAX_MEMBERS,
     Tensors,
     cheap_to_factorise,
     check_tensors,
     has_own_features,
+    read_guard,
     read_model,
     read_scale,
     read_scores,
+    read_trees,
     split_members,
     write_tensors,
 )
 from dspp.notes import notes_from_json
 from dspp.registry import UnknownPartError
+from dspp.settings import MEMBER_KINDS
 
 MAX_HEADER_BYTES = 8_000_000  # JSON takes up to 30 times its size in memory,
 MAX_HEADER_VALUES = 400_000  # but no more than this many lists, objects and members of them
@@ -52,7 +56,7 @@ def save(fitted: Fitted, path: str | Path) -> None:
     Raises:
         ModelFileError: It could not be written, or could not be loaded again; the previous file is unchanged.
     """
-    own = [has_own_features(member, fitted.num_inputs) for member in fitted.members]
+    own = [has_own_features(member, fitted.num_inputs + (member.kind == "trees")) for member in fitted.members]
     module = fitted.members[own.index(True)].model.features if any(own) else None
     try:
         tensors, header = write_tensors(fitted), write_header(fitted, own)
@@ -92,6 +96,8 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
         _check_digest(path, tensors, header)
         if header["version"] == 1:
             tensors, header = from_version_1(tensors, header)
+        if header["version"] < 3:
+            header = from_version_2(header)
         members = get(header, "members", list[dict[str, Any]])
         _check_features(path, any(member.get("features") == "custom" for member in members), features)
         return _restore(tensors, header, features)
@@ -178,6 +184,7 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         read_scale(tensors, "scale_y", (T,)),
     )  # before models are built from D and T
     members = tuple(_restore_member(values, weights, (D, T), features) for values, weights in parts)
+    conformal, conformal_folds = read_scores(tensors, T)
     fitted = Fitted(
         members=members,
         weights=tuple(map(float, get(header, "weights", list[float]))),
@@ -189,9 +196,15 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         metrics={name: or_nan(value) for name, value in get(header, "metrics", dict[str, float | None]).items()},
         notes=notes_from_json(get(header, "notes", list[Any])),
         versions=get(header, "versions", dict[str, str]),
-        conformal=read_scores(tensors, T),
+        conformal=conformal,
         num_rows=get(header, "num_rows", int),
         params=get(header, "params", dict[str, Any] | None) if "params" in header else None,
+        spread=float(get(header, "spread", float)),
+        guard=read_guard(tensors, get(header, "guard", float | None), T),
+        trees=read_trees(tensors, get(header, "trees", bool), D),
+        scored=get(header, "scored", str),
+        conformal_folds=conformal_folds,
+        held_out_spread=float(get(header, "held_out_spread", float)),
     )
     if cheap_to_factorise([member.model for member in members]):
         for member in members:
@@ -203,12 +216,16 @@ def _restore_member(
     values: dict[str, Any], weights: Tensors, size: tuple[int, int], features: nn.Module | None
 ) -> Member:
     spec = read_spec(get(values, "spec", dict[str, Any]))
+    kind = one_of(get(values, "kind", str), MEMBER_KINDS)
+    D, T = size
     history = tuple(read_epoch(epoch) for epoch in get(values, "history", list[dict[str, Any]]))
     return Member(
         spec=spec,
         train=read_config(TrainConfig, get(values, "train", dict[str, Any])),
-        model=read_model(spec.model, weights, values, size, features),
+        model=read_model(spec.model, weights, values, (D + (kind == "trees"), T), features),
         history=history,
         best_epoch=one_of(get(values, "best_epoch", int | None), [None, *(epoch.number for epoch in history)]),
         seconds=float(get(values, "seconds", float)),
+        kind=kind,
+        fold=one_of(get(values, "fold", int | None), [None, *range(MAX_MEMBERS)]),
     )

@@ -16,7 +16,7 @@ from dspp.notes import notes_to_json
 from dspp.presets import Spec
 from dspp.storage import to_plain
 
-FORMAT, VERSION = "dspp-model", 2
+FORMAT, VERSION = "dspp-model", 3
 
 Config = TypeVar("Config", ModelConfig, ObjectiveConfig, TrainConfig)
 
@@ -28,6 +28,11 @@ def write_header(fitted: Fitted, own_features: Sequence[bool]) -> dict[str, Any]
         "version": VERSION,
         "members": [_write_member(*pair) for pair in zip(fitted.members, own_features, strict=True)],
         "weights": fitted.weights,
+        "spread": fitted.spread,
+        "held_out_spread": fitted.held_out_spread,
+        "guard": None if fitted.guard is None else fitted.guard.weight,
+        "trees": fitted.trees is not None,
+        "scored": fitted.scored,
         "num_inputs": fitted.num_inputs,
         "num_outputs": fitted.num_outputs,
         "num_rows": fitted.num_rows,
@@ -56,6 +61,8 @@ def _write_member(member: Member, own_features: bool) -> dict[str, Any]:
         "model_notes": member.model.notes,
         "jitter_climbs": [layer.climbs for layer in member.model.gp_layers],
         "seconds": member.seconds,
+        "kind": member.kind,
+        "fold": member.fold,
     }
 
 

@@ -6,24 +6,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dspp.calibration import Conformal
+from dspp.calibration import Conformal, CrossConformal
 from dspp.config import ModelConfig
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.features import feature_network
 from dspp.fitted import Fitted, Member
+from dspp.guard import Guard
 from dspp.model import Model, layer_widths
 from dspp.modelfile.header import get, one_of
 from dspp.modelfile.skeleton import skeleton
+from dspp.trees import Trees
 
 MAX_TENSORS = 5_000  # each may need a module
 MAX_MEMBERS = 100
 MAX_SIZE = 10_000_000  # of the counts in a config; no larger model can be trained
+MAX_GUARD = 100  # components of the guard
 MAX_SCORES = 10_000_000  # calibration scores
 MAX_FACTORISED = 600_000  # Σ W M² up to which kernel matrices are factorised as a test
 MAX_COPIED = 2_000_000  # number of weights, likewise
 SIZES = ("width", "inducing", "mean_inducing", "sites", "test_sites")
-OTHERS = ("scale_X.mean", "scale_X.scale", "scale_y.mean", "scale_y.scale", "conformal")
+GUARD = ("log_weights", "mean", "var")
+SHARED = ("guard.", "trees.")  # prefixes of tensors that belong to no member
+OTHERS = ("scale_X.mean", "scale_X.scale", "scale_y.mean", "scale_y.scale", "conformal", "conformal_folds")
 
 Tensors = dict[str, Tensor]
 
@@ -37,7 +42,15 @@ def write_tensors(fitted: Fitted) -> Tensors:
     }
     for name, scale in (("scale_X", fitted.scale_X), ("scale_y", fitted.codec.scale)):
         tensors |= {f"{name}.mean": torch.tensor(scale.mean), f"{name}.scale": torch.tensor(scale.scale)}
-    return tensors if fitted.conformal is None else tensors | {"conformal": fitted.conformal.detach().cpu()}
+    if fitted.guard is not None:
+        tensors |= {f"guard.{name}": getattr(fitted.guard, name) for name in GUARD}
+    if fitted.trees is not None:
+        tensors |= {f"trees.{name}": value for name, value in fitted.trees.tensors().items()}
+    if fitted.conformal is not None:
+        tensors["conformal"] = fitted.conformal.detach().cpu()
+    if fitted.conformal_folds is not None:
+        tensors["conformal_folds"] = fitted.conformal_folds.cpu()
+    return tensors
 
 
 def has_own_features(member: Member, num_inputs: int) -> bool:
@@ -56,7 +69,7 @@ def check_tensors(tensors: Tensors) -> None:
     if len(tensors) > MAX_TENSORS:
         raise InputError(f"expected at most {MAX_TENSORS} tensors, got {len(tensors)}")
     for name, value in tensors.items():
-        if not name.startswith("members.") and name not in OTHERS:
+        if not name.startswith(("members.", *SHARED)) and name not in OTHERS:
             raise InputError(f"{name:.100}: not a tensor of a model file")
         if value.is_floating_point() and value.numel() and not all(bool(end.isfinite()) for end in value.aminmax()):
             raise InputError(f"{name:.100}: expected finite numbers, got NaN or inf")
@@ -68,7 +81,7 @@ def split_members(tensors: Tensors, count: int) -> list[Tensors]:
         raise InputError(f"members: expected 1 to {MAX_MEMBERS}, got {count}")
     prefixes = {f"members.{k}.model.": Tensors() for k in range(count)}
     for name in tensors:
-        if name in OTHERS:
+        if name in OTHERS or name.startswith(SHARED):
             continue
         prefix = name[: name.find(".model.") + len(".model.")]
         if prefix not in prefixes:
@@ -155,15 +168,53 @@ def read_scale(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Standardi
     return Standardizer(mean.numpy(), scale.numpy())
 
 
-def read_scores(tensors: Tensors, num_outputs: int) -> Tensor | None:
-    """Return the calibration scores, one column per output."""
-    if "conformal" not in tensors:
+def read_guard(tensors: Tensors, weight: float | None, num_outputs: int) -> Guard | None:
+    """Return the guard of this weight, or None without a weight."""
+    found = _shared_tensors(tensors, "guard.", weight is not None)
+    if weight is None:
         return None
-    scores = tensors["conformal"]
+    for name in found.keys() - set(GUARD):
+        raise InputError(f"guard.{name:.100}: not a tensor of a guard")
+    parts = [found.get(name, torch.empty(0)) for name in GUARD]
+    count = parts[0].numel()
+    shapes = [(count,), (count, num_outputs), (count, num_outputs)]
+    fit = all(
+        part.dtype == torch.float64 and tuple(part.shape) == shape for part, shape in zip(parts, shapes, strict=True)
+    )
+    if not fit or not 1 <= count <= MAX_GUARD or abs(float(parts[0].exp().sum()) - 1.0) > 1e-6:
+        raise InputError(f"guard: expected 1 to {MAX_GUARD} components of {num_outputs} outputs whose weights sum to 1")
+    return Guard(float(weight), *parts)
+
+
+def read_trees(tensors: Tensors, exist: bool, num_inputs: int) -> Trees | None:
+    """Return the boosted trees, if they exist."""
+    found = _shared_tensors(tensors, "trees.", exist)
+    return Trees.from_tensors(found, num_inputs) if exist else None
+
+
+def _shared_tensors(tensors: Tensors, prefix: str, expected: bool) -> Tensors:
+    """Return the tensors with this prefix, without it; none may be there unless the header says so."""
+    found = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    if found and not expected:
+        raise InputError(f"{prefix}{next(iter(found)):.100}: not a tensor of this model, as its header says")
+    return found
+
+
+def read_scores(tensors: Tensors, num_outputs: int) -> tuple[Tensor | None, Tensor | None]:
+    """Return the calibration scores, one column per output, and their folds, if they have any."""
+    scores, folds = tensors.get("conformal"), tensors.get("conformal_folds")
+    if scores is None:
+        if folds is not None:
+            raise InputError("conformal_folds: expected none without scores in conformal")
+        return None, None
     if tuple(scores.shape[1:]) != (num_outputs,) or not 1 <= scores.numel() <= MAX_SCORES:
         expected = f"(n, {num_outputs}) with at most {MAX_SCORES} scores"
         raise InputError(f"conformal: expected shape {expected}, got {tuple(scores.shape)}")
-    return Conformal(scores).scores
+    if folds is None:
+        return Conformal(scores).scores, None
+    if not bool((folds < MAX_MEMBERS).all()):  # folds that no member held out are refused by `Fitted`
+        raise InputError(f"conformal_folds: expected folds below {MAX_MEMBERS}, got {folds.max().item()}")
+    return CrossConformal(scores, folds).scores, folds
 
 
 def cheap_to_factorise(models: Sequence[Model]) -> bool:

@@ -4,7 +4,8 @@ matplotlib is imported on first use, without pyplot: no window, no display, no c
 are few and safe for colour-blind readers; the report replaces them by its light and dark themes.
 """
 
-from dspp.plots.models import MAX_SITES, ranked_bars, sites_and_weights, training_curves
+from dspp.plots.columns import coverage_dots, effect
+from dspp.plots.models import MAX_SITES, member_curves, ranked_bars, sites_and_weights, training_curves
 from dspp.plots.predictions import (
     MixtureLike,
     central_coverage,
@@ -28,9 +29,12 @@ __all__ = [
     "PALETTE",
     "MixtureLike",
     "central_coverage",
+    "coverage_dots",
     "crps_by_spread",
     "density",
+    "effect",
     "fan",
+    "member_curves",
     "pit_histogram",
     "predicted_observed",
     "ranked_bars",

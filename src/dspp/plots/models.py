@@ -1,5 +1,6 @@
 """Figures of a model: its training, its sites and weights, and the relevance of its inputs."""
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -7,13 +8,14 @@ import numpy as np
 
 from dspp.errors import InputError
 from dspp.history import Epoch
-from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, check_column, house_axes, label_axes
+from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, check_column, house_axes, label_axes, shorten
 from dspp.table.checks import Array, check_X
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_SITES = 20  # components shown by `sites_and_weights`
+_KINDS = ((MAIN, "-"), (CONTRAST, "-"), (INK, "-"), (MUTED, "-"), (MAIN, ":"), (CONTRAST, ":"))  # of members
 
 
 def training_curves(history: Sequence[Epoch], *, best_epoch: int | None = None, ax: "Axes | None" = None) -> "Axes":
@@ -41,6 +43,46 @@ def training_curves(history: Sequence[Epoch], *, best_epoch: int | None = None, 
     return label_axes(ax, "epoch", "NLL, nats per row, standardised")
 
 
+def member_curves(
+    histories: Sequence[Sequence[Epoch]],
+    kinds: Sequence[str],
+    weights: Sequence[float],
+    *,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draw the training NLL of several members, coloured by kind; the heavier a member, the thicker its line.
+
+    Args:
+        histories: The epochs of each member.
+        kinds: The kind of each member.
+        weights: The weight of each member.
+        ax: Where to draw; None for a new Figure.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    if not len(histories) == len(kinds) == len(weights) or not any(histories):
+        raise InputError(f"expected the epochs, kind and weight of each member, got {len(histories)} histories")
+    ax, heaviest = house_axes(ax), max(weights)
+    styles = dict(zip(dict.fromkeys(kinds), itertools.cycle(_KINDS), strict=False))
+    for history, kind, weight in zip(histories, kinds, weights, strict=True):
+        numbers, values = [e.number for e in history], [e.train_nll for e in history]
+        named = kind in ax.get_legend_handles_labels()[1]
+        width, dot = 0.7 + 1.3 * weight / heaviest, "o" if len(numbers) == 1 else ""
+        color, line = styles[kind]
+        ax.plot(
+            numbers,
+            values,
+            color=color,
+            alpha=0.75,
+            linewidth=width,
+            linestyle=line,
+            marker=dot,
+            label=None if named else kind,
+        )
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return label_axes(ax, "epoch", "training NLL, standardised", legend_columns=2)
+
+
 def sites_and_weights(sites: Array, weights: Array, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the sites ξ of a hidden layer, one column per component, heaviest first.
 
@@ -65,13 +107,33 @@ def sites_and_weights(sites: Array, weights: Array, *, ax: "Axes | None" = None)
     return label_axes(ax, "weight of the component", "site ξ")
 
 
-def ranked_bars(names: Sequence[str], values: Array, label: str, *, ax: "Axes | None" = None, most: int = 20) -> "Axes":
-    """Draw the `most` largest values as horizontal bars with their names, largest on top."""
+def ranked_bars(
+    names: Sequence[str],
+    values: Array,
+    label: str,
+    *,
+    ends: tuple[Array, Array] | None = None,
+    ax: "Axes | None" = None,
+    most: int = 20,
+) -> "Axes":
+    """Draw the `most` largest values as horizontal bars with their names, largest on top.
+
+    Args:
+        names: Name of each value.
+        values: The values.
+        label: What they are.
+        ends: For each value, the ends of a line across the end of its bar.
+        ax: Where to draw; None for a new Figure.
+        most: How many to draw.
+    """
     numbers = check_column(values, "values", len(names))
     order = np.argsort(-numbers, kind="stable")[:most]
     ax, position = house_axes(ax, height=0.75 + 0.235 * len(order)), np.arange(len(order))
     ax.barh(position, numbers[order], height=0.7, color=MAIN)
-    ax.set_yticks(position, [_shorten(str(names[i])) for i in order], parse_math=False)  # "US$" is not a formula
+    if ends is not None:
+        low, high = (check_column(end, "ends", len(numbers))[order] for end in ends)
+        ax.hlines(position, low, high, color=CONTRAST, linewidth=2.0)
+    ax.set_yticks(position, [shorten(str(names[i])) for i in order], parse_math=False)  # "US$" is not a formula
     ax.set_ylim(len(order) - 0.5, -0.5)
     ax.grid(visible=False, axis="y")
     return label_axes(ax, label, "")
@@ -79,7 +141,3 @@ def ranked_bars(names: Sequence[str], values: Array, label: str, *, ax: "Axes | 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"
-
-
-def _shorten(name: str, limit: int = 26) -> str:
-    return name if len(name) <= limit else f"{name[: limit - 1]}…"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -11,7 +11,19 @@ from scipy.stats import binom
 from torch import Tensor
 
 from dspp.errors import InputError
-from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, Vector, check_column, dots, house_axes, label_axes, to_numpy
+from dspp.plots.style import (
+    CONTRAST,
+    INK,
+    MAIN,
+    MUTED,
+    Vector,
+    check_column,
+    dots,
+    house_axes,
+    label_axes,
+    log_axes,
+    to_numpy,
+)
 from dspp.table.checks import Array
 
 if TYPE_CHECKING:
@@ -36,7 +48,14 @@ class MixtureLike(Protocol):
     def quantile(self, p: float | Float[Tensor, " K"]) -> Float[Tensor, " *K N"]: ...  # noqa: D102
 
 
-def density(mixture: MixtureLike, row: int = 0, *, y: float | None = None, ax: "Axes | None" = None) -> "Axes":
+def density(
+    mixture: MixtureLike,
+    row: int = 0,
+    *,
+    y: float | None = None,
+    ax: "Axes | None" = None,
+    limits: tuple[float, float] | None = None,
+) -> "Axes":
     """Draw the predictive density of one row, its 90 % interval, mean, median and components.
 
     Args:
@@ -44,11 +63,12 @@ def density(mixture: MixtureLike, row: int = 0, *, y: float | None = None, ax: "
         row: The row.
         y: The observed value, drawn as a line.
         ax: Where to draw; None for a new Figure.
+        limits: The values between which to draw; None for those of probability 0.999 and the observed one.
     """
     ax = house_axes(ax)
     one = _inner(mixture).rows([row])
     lower, median, upper = one.quantile(torch.tensor([0.05, 0.5, 0.95])).flatten().tolist()
-    x = _grid(one, y)
+    x = _grid(one, y, limits)
     p = _density_at(one, x)
     inside = (x >= lower) & (x <= upper)
     ax.fill_between(x, 0.0, p, where=inside.tolist(), color=MAIN, alpha=0.22, linewidth=0, label="90 % interval")
@@ -56,7 +76,7 @@ def density(mixture: MixtureLike, row: int = 0, *, y: float | None = None, ax: "
     ax.plot(x, p, color=MAIN, linewidth=1.8, label="density")
     ax.axvline(float(one.mean), color=INK, linewidth=1.0, label="mean")
     ax.axvline(median, color=INK, linewidth=1.0, linestyle=(0, (4, 2)), label="median")
-    if y is not None:
+    if y is not None and x[0] <= y <= x[-1]:
         ax.axvline(float(y), color=CONTRAST, linewidth=1.8, label="observed")
     ax.set_ylim(bottom=0.0)
     return label_axes(ax, "value", "density", legend_columns=3)
@@ -149,7 +169,16 @@ def central_coverage(pit: Array, levels: Array) -> Float[np.ndarray, " L"]:
     return np.asarray(inside / len(distance), dtype=np.float64)
 
 
-def predicted_observed(mean: Array, lower: Array, upper: Array, y: Array, *, ax: "Axes | None" = None) -> "Axes":
+def predicted_observed(
+    mean: Array,
+    lower: Array,
+    upper: Array,
+    y: Array,
+    *,
+    ax: "Axes | None" = None,
+    limits: tuple[tuple[float, float], tuple[float, float]] | None = None,
+    log: bool = False,
+) -> "Axes":
     """Draw observed against predicted values with intervals; rows outside their interval are highlighted.
 
     Args:
@@ -158,6 +187,8 @@ def predicted_observed(mean: Array, lower: Array, upper: Array, y: Array, *, ax:
         upper: The upper end of its interval.
         y: The observed values.
         ax: Where to draw; None for a new Figure.
+        limits: The ends of the horizontal and the vertical axis; None for those of the data.
+        log: Whether both axes are logarithmic; values that are not positive are then left out.
     """
     at = check_column(mean, "mean")
     low, high, observed = (check_column(v, n, len(at)) for v, n in ((lower, "lower"), (upper, "upper"), (y, "y")))
@@ -165,13 +196,21 @@ def predicted_observed(mean: Array, lower: Array, upper: Array, y: Array, *, ax:
     # One path with gaps: the bars blend evenly, and a page with thousands of them stays small.
     gaps = np.full_like(at, np.nan)
     ax.plot(np.repeat(at, 3), np.stack([low, high, gaps], axis=1).ravel(), color=MUTED, alpha=0.3, linewidth=0.8)
-    ax.axline((at.mean(), at.mean()), slope=1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
+    dashes: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 2))}
+    if limits is None:
+        ax.axline((at.mean(), at.mean()), slope=1.0, **dashes)
+    else:
+        diagonal = min(map(min, limits)), max(map(max, limits))
+        ax.plot(diagonal, diagonal, **dashes)
     ax.plot(at[~outside], observed[~outside], color=MAIN, alpha=0.6, label="inside its interval", **dots())
     ax.plot(at[outside], observed[outside], color=CONTRAST, alpha=0.9, label="outside", **dots())
+    if limits is not None:
+        ax.set(xlim=limits[0], ylim=limits[1])
+    log_axes(ax, x=log, y=log)
     return label_axes(ax, "predicted", "observed")
 
 
-def crps_by_spread(std: Array, crps: Array, *, ax: "Axes | None" = None) -> "Axes":
+def crps_by_spread(std: Array, crps: Array, *, ax: "Axes | None" = None, log: bool = False) -> "Axes":
     """Draw the mean CRPS of each tenth of the rows, from the most to the least certain.
 
     The dots show the expected CRPS of a calibrated Normal with the same standard deviation, σ/√π.
@@ -180,6 +219,7 @@ def crps_by_spread(std: Array, crps: Array, *, ax: "Axes | None" = None) -> "Axe
         std: The predicted standard deviation of each row.
         crps: The score of each row.
         ax: Where to draw; None for a new Figure.
+        log: Whether the vertical axis is logarithmic.
     """
     spread = check_column(std, "std")
     score, ax = check_column(crps, "crps", len(spread)), house_axes(ax, height=3.6)
@@ -189,6 +229,7 @@ def crps_by_spread(std: Array, crps: Array, *, ax: "Axes | None" = None) -> "Axe
     expected = [spread[g].mean() / math.sqrt(math.pi) for g in groups]
     ax.plot(number, expected, color=CONTRAST, label="calibrated Normal", **dots(6.0))
     ax.set_xticks(number)
+    log_axes(ax, y=log)
     return label_axes(ax, "tenth of the rows, by predicted spread", "CRPS")
 
 
@@ -198,10 +239,13 @@ def _inner(mixture: MixtureLike) -> MixtureLike:
     return inner
 
 
-def _grid(one: MixtureLike, y: float | None) -> Vector:
+def _grid(one: MixtureLike, y: float | None, limits: tuple[float, float] | None) -> Vector:
     """Return the values at which to draw a density: evenly spaced, plus more around each component for its peak."""
-    low, high = one.quantile(torch.tensor([5e-4, 1.0 - 5e-4], dtype=torch.float64)).flatten().tolist()
-    if y is not None:
+    if limits is None:
+        low, high = one.quantile(torch.tensor([5e-4, 1.0 - 5e-4], dtype=torch.float64)).flatten().tolist()
+    else:
+        low, high = limits
+    if y is not None and limits is None:
         margin = 0.02 * (high - low)
         low, high = min(low, float(y) - margin), max(high, float(y) + margin)
     mean, std = to_numpy(one.component_mean), to_numpy(one.component_var.sqrt())  # (S, 1)

@@ -1,8 +1,9 @@
 """What all figures share: colours, axes in the house style, and checks of columns."""
 
+import math
 import re
 from collections.abc import Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -13,6 +14,7 @@ from dspp.table.checks import Array, check_y
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.ticker import Formatter
 
 INK, MUTED, FAINT = "#1c2430", "#5b6675", "#d5dae1"  # text and main lines; secondary; grid
 MAIN, CONTRAST = "#0b66a8", "#c8500a"  # predictions; observations and errors
@@ -36,18 +38,48 @@ def house_axes(ax: "Axes | None", width: float = 4.8, height: float = 3.1) -> "A
     ax.margins(x=0.02)
     for axis in (ax.xaxis, ax.yaxis):
         axis.label.set(color=INK, fontsize=FONT_SIZE)
+        axis.set_major_formatter(_comma_formatter())
     return ax
 
 
-def label_axes(ax: "Axes", x: str, y: str, legend_columns: int = 3) -> "Axes":
+def _comma_formatter() -> "Formatter":
+    """Return matplotlib's formatter of numbers, with commas between thousands."""
+    from matplotlib.ticker import ScalarFormatter
+
+    class Commas(ScalarFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return re.sub(r"\d{4,}", lambda m: f"{int(m[0]):,}", super().__call__(x, pos), count=1)
+
+    return Commas()
+
+
+def log_axes(ax: "Axes", x: bool = False, y: bool = False) -> None:
+    """Make axes logarithmic, with ticks that are numbers and not powers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for wanted, axis, scale in ((x, ax.xaxis, ax.set_xscale), (y, ax.yaxis, ax.set_yscale)):
+        if not wanted:
+            continue
+        scale("log")
+        low, high = axis.get_view_interval()
+        decades = math.log10(high / low) if 0 < low < high else 1.0
+        axis.set_major_locator(
+            LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2 else (1.0, 3.0) if decades < 4 else (1.0,))
+        )
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def label_axes(
+    ax: "Axes", x: str, y: str, legend_columns: int = 3, legend_side: Literal["left", "right"] = "left"
+) -> "Axes":
     """Label the axes and put the legend above them, where it hides nothing."""
     ax.set_xlabel(x)
     ax.set_ylabel(y)
-    _separate_thousands(ax)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(
-            loc="lower left",
-            bbox_to_anchor=(0.0, 1.0),
+            loc="lower left" if legend_side == "left" else "lower right",
+            bbox_to_anchor=(0.0 if legend_side == "left" else 1.0, 1.0),
             ncols=legend_columns,
             frameon=False,
             fontsize=FONT_SIZE,
@@ -60,18 +92,9 @@ def label_axes(ax: "Axes", x: str, y: str, legend_columns: int = 3) -> "Axes":
     return ax
 
 
-def _separate_thousands(ax: "Axes") -> None:
-    """Write numbers on the axes as everywhere else: 20,000."""
-    from matplotlib.ticker import ScalarFormatter
-
-    class Thousands(ScalarFormatter):
-        def __call__(self, x: float, pos: int | None = None) -> str:
-            text = super().__call__(x, pos)
-            return re.sub(r"^(\D?)(\d{4,})", lambda match: f"{match[1]}{int(match[2]):,}", text)
-
-    for axis in (ax.xaxis, ax.yaxis):
-        if type(axis.get_major_formatter()) is ScalarFormatter:
-            axis.set_major_formatter(Thousands())
+def shorten(name: str, limit: int = 26) -> str:
+    """Return a name of at most `limit` characters."""
+    return name if len(name) <= limit else f"{name[: limit - 1]}…"
 
 
 def dots(size: float = 3.2) -> dict[str, Any]:

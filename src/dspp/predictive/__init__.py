@@ -8,6 +8,7 @@ row count.
 
 from dspp.predictive.base import Mixture
 from dspp.predictive.border import Distribution, unwrap
+from dspp.predictive.grouped import GroupedPredictive
 from dspp.predictive.latent import LatentMixture
 from dspp.predictive.lognormal import LogNormalMixture
 from dspp.predictive.multivariate import MultivariateNormalMixture
@@ -17,6 +18,7 @@ from dspp.predictive.student import StudentTMixture
 
 __all__ = [
     "Distribution",
+    "GroupedPredictive",
     "LatentMixture",
     "LogNormalMixture",
     "Mixture",

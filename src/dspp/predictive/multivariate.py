@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -90,6 +90,10 @@ class MultivariateNormalMixture(Mixture):
         t = torch.tensor(list(outputs), device=self.component_mean.device)
         mean, cov = self.component_mean[..., t], self.latent_cov[..., t[:, None], t]
         return MultivariateNormalMixture(self.log_weights, mean, cov, self.noise_var[..., t])
+
+    def widen(self, factor: float) -> "MultivariateNormalMixture":
+        """Return the mixture with the covariance of every component multiplied by `factor`."""
+        return replace(self, latent_cov=factor * self.latent_cov, noise_var=factor * self.noise_var)
 
     def to_torch(self) -> MixtureSameFamily:
         """Return the same distribution for `torch.distributions`: batch (N,), event (T,), gradients included.

@@ -1,6 +1,6 @@
 """The mixture of Normals for one output: density, cdf, quantiles, CRPS."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
@@ -84,6 +84,10 @@ class NormalMixture(OneOutput, Mixture):
         y = maths.check_targets(y, self.component_mean)
         weights, mean, var = self._in_float64()
         return maths.over_row_chunks(partial(maths.mixture_crps, weights), len(weights), y.double(), mean, var)
+
+    def widen(self, factor: float) -> "NormalMixture":
+        """Return the mixture with the variance of every component multiplied by `factor`."""
+        return replace(self, latent_var=factor * self.latent_var, noise_var=factor * self.noise_var)
 
     def to_torch(self) -> MixtureSameFamily:
         """Return the same distribution for `torch.distributions`, of batch shape (N,), gradients included."""

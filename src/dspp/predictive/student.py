@@ -1,7 +1,7 @@
 """The mixture of Student-t distributions for one output: heavy tails, for targets with outliers."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, final
 
@@ -97,6 +97,10 @@ class StudentTMixture(OneOutput, Mixture):
         scale, df = (part.detach().expand_as(mean).gather(0, which) for part in (self.scale, self.df))
         chi2 = 2.0 * torch._standard_gamma(0.5 * df, generator=generator)
         return mean.gather(0, which) + scale * normal * (df / chi2).sqrt()
+
+    def widen(self, factor: float) -> "StudentTMixture":
+        """Return the mixture with the variance of every component multiplied by `factor`."""
+        return replace(self, scale=math.sqrt(factor) * self.scale)
 
     def to_torch(self) -> MixtureSameFamily:
         """Return the same distribution for `torch.distributions`, of batch shape (N,), gradients included."""

@@ -1,7 +1,8 @@
 """Preparation of a table for training: checks, split, encoding, standardisation and notes.
 
-A table in memory is split at random (`memory`). A table that may be larger than memory is read in three passes and its
-rows are written to a cache (`disk`); held-out rows are drawn by number, so that no extra pass is needed.
+A table in memory is split at random, by groups or by time (`memory`). A table that may be larger than memory is read in
+three passes and its rows are written to a cache (`disk`); held-out rows are drawn by number, so that no extra pass is
+needed.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from dspp.prepare.prepared import Prepared
 from dspp.settings import Settings
 from dspp.table.joined import JoinedTable
 from dspp.table.memory import split_targets
+from dspp.table.roles import drop_weightless, split_roles
 from dspp.table.table import MemoryTable, Table
 
 __all__ = ["OnDisk", "Prepared", "prepare", "split_rows"]
@@ -24,6 +26,9 @@ def prepare(
     *,
     targets: Sequence[str] = (),
     drop: Sequence[str] = (),
+    weight: str | None = None,
+    group: str | None = None,
+    time: str | None = None,
     validation: MemoryTable | None = None,
     disk: OnDisk | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -35,6 +40,9 @@ def prepare(
         settings: The fractions to hold out, the seed, the dtype, the checkpoint, and whether to show progress.
         targets: The columns to predict.
         drop: Columns to leave out.
+        weight: The column of weights, which is no input; rows of weight 0 are left out.
+        group: The column of groups, which is no input; rows of a group are held out together.
+        time: The column of times, which is also an input; the latest rows are held out.
         validation: Rows with targets for choosing the best epoch; None: some rows are held out.
         disk: Options for a table that may be larger than memory; None: read it into memory.
         should_stop: Called after each batch read from disk.
@@ -46,9 +54,15 @@ def prepare(
     """
     if disk is not None:
         assert isinstance(table, JoinedTable)
+        for what, name in {"weights": weight, "groups": group, "times": time}.items():
+            if name is not None:
+                raise InputError(
+                    f"{table.where}: {what} need a table in memory, got one on disk; use a sample of its rows"
+                )
         return prepare_on_disk(table, settings, targets, drop, validation, disk, should_stop)
     rows = table.read()
-    labelled = split_targets(rows, targets, drop) if targets else rows
+    labelled = split_targets(split_roles(rows, weight, group, time), targets, drop) if targets else rows
     if targets and not labelled.names:
         raise InputError(f"{table.where}: expected at least one input column, got none; drop fewer columns")
-    return prepare_in_memory(labelled, settings, validation, len(rows))
+    validation = None if validation is None else drop_weightless(validation, every_output=False)
+    return prepare_in_memory(drop_weightless(labelled), settings, validation, len(rows))

@@ -1,22 +1,32 @@
-"""Preparation of tables in memory: a random split in which every output has training rows."""
+"""Preparation of tables in memory: a split, at random or by groups or time, in which every output has training rows."""
+
+from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
+from dspp.batches import derive_seed
 from dspp.encoding.columns import Dropped
 from dspp.encoding.encoder import TableEncoder, encode, learn, learn_column
+from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
-from dspp.likelihoods import LIKELIHOODS
+from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
+from dspp.likelihoods import LIKELIHOODS, Codec
 from dspp.notes import Note
+from dspp.prepare.likelihood import choose_likelihood
 from dspp.prepare.prepared import Prepared, check_scale, standardise_rows, target_place, to_rows
 from dspp.prepare.targets import target_notes
 from dspp.settings import Settings
 from dspp.table.memory import check_no_inf
 from dspp.table.split import split
 from dspp.table.table import MemoryTable
+from dspp.trees import assign_inner
 
 FEWEST_OBSERVED = 2  # training rows of each of several outputs
+TRAIN, VALIDATION, CALIBRATION = range(3)  # parts of a table
+INNER_FOLDS = 5  # of trees and of means of categories, if groups must stay together
+_INNER, _PARTS = 18, 19  # derive seeds
 
 Index = Int[np.ndarray, " _"]
 
@@ -30,16 +40,31 @@ def prepare_in_memory(
     model = settings.spec(len(table.target_names)).model
     kind = LIKELIHOODS[model.likelihood].codec
     kind.real(table.targets, table.target_names, target_place(table))  # raises for invalid targets
-    index = split_rows(settings, len(table), validation is not None, table.targets)
+    ensemble = settings.is_ensemble(len(table))
+    if ensemble:
+        _check_counts(~np.isnan(table.targets))
+        index = np.arange(len(table)), np.empty(0, np.intp), np.empty(0, np.intp)  # members hold out rows themselves
+    else:
+        given = validation is not None
+        index = split_rows(settings, len(table), given, table.targets, table.groups, table.times)
     train, held_out, calibration = (table if len(i) == len(table) else table.take(i) for i in index)
     validation = held_out if validation is None else validation
-    encoder = learn(train, validation, calibration)
-    X = encode(train, encoder)
-    y = kind.real(train.targets, table.target_names, target_place(train))
-    scale_X, codec = Standardizer.fit(X), kind.fit(y)
-    check_scale(codec, table.target_names, table.where)
+    fold = _assign_folds(table, validation, settings) if ensemble else None
+    inner = _assign_inner_folds(train, fold, settings.random_state)
+    own_inner = _inner_folds_of_means(train, fold, inner, settings.random_state)
+    learned = _learn(kind, train, own_inner, validation, calibration)
+    likelihood: str | None = None
+    chosen: list[Note] = []
+    positive = not (validation.targets <= 0.0).any()  # a log-normal must be able to score them
+    if ensemble and settings.chooses_likelihood and table.targets.shape[1] == 1 and positive:
+        likelihood, chosen = choose_likelihood(
+            learned.X, train.targets[:, 0], settings.random_state, train.weights, train.groups
+        )
+        if LIKELIHOODS[likelihood].codec is not kind:
+            learned = _learn(LIKELIHOODS[likelihood].codec, train, own_inner, validation, calibration)
+    encoder, scale_X, codec = learned.encoder, learned.scale_X, learned.codec
     return Prepared(
-        train=to_rows(scale_X.transform(X), codec.scale.transform(y)),
+        train=to_rows(learned.X, learned.y, train.weights),
         calibration=standardise_rows(calibration, encoder, scale_X, codec, model.dtype),
         validation=standardise_rows(validation, encoder, scale_X, codec, model.dtype),
         validation_table=validation,
@@ -50,28 +75,115 @@ def prepare_in_memory(
         codec=codec,
         target_names=table.target_names,
         table_rows=table_rows,
-        notes=(*table.notes, *target_notes(table.targets, table.target_names), *_notes(encoder, train, table)),
+        notes=(
+            *table.notes,
+            *target_notes(table.targets, table.target_names),
+            *_notes(encoder, train, table),
+            *chosen,
+        ),
+        fold=fold,
+        likelihood=likelihood,
+        means=None if len(validation) else learned.means,  # all members then hold out the same rows
+        inner=inner,
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Learned:
+    """What is learned from the training rows, and these rows as numbers, encoded and standardised."""
+
+    codec: Codec
+    encoder: TableEncoder | None
+    scale_X: Standardizer  # noqa: N815 - X is a matrix
+    means: CrossFittedMeans | None
+    X: Float[np.ndarray, "N D"]
+    y: Float[np.ndarray, "N T"]
+
+
+def _learn(kind: type[Codec], train: MemoryTable, inner: Index, *held_out: MemoryTable) -> _Learned:
+    """Learn encoding and scales; `inner` are the inner folds of the mean targets of levels."""
+    y = kind.real(train.targets, train.target_names, target_place(train))
+    codec = kind.fit(y, train.weights)
+    check_scale(codec, train.target_names, train.where)
+    y = codec.scale.transform(y)
+    encoder, means = learn(train, *held_out, y=y), None
+    X = encode(train, encoder)
+    scale_X = Standardizer.fit(X, train.weights)
+    X = scale_X.transform(X)
+    if encoder is not None and train.arrow is not None:
+        means = encoder.cross_fit_means(train.arrow, y, inner, scale_X, train.place)
+        X = X if means is None else means.insert(X, np.zeros(len(X), bool))
+    return _Learned(codec, encoder, scale_X, means, X, y)
+
+
+def _inner_folds_of_means(train: MemoryTable, fold: Index | None, inner: Index | None, seed: int) -> Index:
+    """Return the inner folds of the mean targets of levels: those of trees, or those that a single model needs."""
+    if inner is not None:
+        return inner[: len(train)]
+    if fold is None and train.groups is not None and np.ptp(train.groups):
+        return deal_groups(train.groups, INNER_FOLDS, derive_seed(seed, _INNER))
+    return assign_inner(np.full(len(train), NEVER) if fold is None else fold[: len(train)], seed)
+
+
+def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Settings) -> Index:
+    """Return the fold of each row and then of each validation row; see `assign_folds`."""
+    if len(validation):
+        return np.repeat([NEVER, 0], [len(table), len(validation)])
+    groups = None if table.groups is None else len(np.unique(table.groups))
+    size = settings.size(len(table), len(table.target_names), table.times is not None, most_folds=groups)
+    return assign_folds(len(table), size.folds, settings.random_state, table.groups, table.times)
+
+
+def _assign_inner_folds(train: MemoryTable, fold: Index | None, seed: int) -> Index | None:
+    """Return the inner folds if groups must stay together: the folds, or folds of the groups that are trained on."""
+    if train.groups is None:
+        return None
+    fold = np.full(len(train), NEVER) if fold is None else fold
+    if fold.max() > 0:
+        return fold
+    trained = fold == NEVER
+    inner = np.zeros(len(fold), np.int64)
+    groups = train.groups[trained[: len(train)]]
+    if np.ptp(groups):
+        inner[trained] = deal_groups(groups, INNER_FOLDS, derive_seed(seed, _INNER))
+    return inner
+
+
 def split_rows(
-    settings: Settings, num_rows: int, validation_given: bool, y: Float[np.ndarray, "N T"] | None = None
+    settings: Settings,
+    num_rows: int,
+    validation_given: bool,
+    y: Float[np.ndarray, "N T"] | None = None,
+    groups: Int[np.ndarray, " N"] | None = None,
+    times: Shaped[np.ndarray, " N"] | None = None,
 ) -> tuple[Index, Index, Index]:
     """Return the numbers of the training, validation and calibration rows, each in increasing order.
 
-    If an output has too few training rows by chance, some held-out rows in which it is observed are moved to them.
+    If an output has too few training rows by chance, some held-out rows in which it is observed are moved to them, with
+    their groups. With times, training rows come first, then validation rows, then calibration rows.
 
     Raises:
-        InputError: The fractions leave no training rows, there are too few calibration rows, or an output is observed
-            too rarely.
+        InputError: The fractions leave no training rows, there are too few calibration rows, groups or times, or an
+            output is observed too rarely.
     """
     shares = settings.shares(num_rows, validation_given)
-    sizes = [num_rows * (1 - sum(shares)), *(max(1.0, s * num_rows) if s else 0.0 for s in shares)]
-    cut = iter(split(num_rows, [size for size in sizes if size], settings.random_state))
-    train, validation, calibration = (np.sort(next(cut)) if size else np.empty(0, np.intp) for size in sizes)
+    if groups is None and times is None:
+        sizes = [num_rows * (1 - sum(shares)), *(max(1.0, s * num_rows) if s else 0.0 for s in shares)]
+        cut = iter(split(num_rows, [size for size in sizes if size], settings.random_state))
+        train, validation, calibration = (np.sort(next(cut)) if size else np.empty(0, np.intp) for size in sizes)
+    else:
+        part = _split_whole(shares, num_rows, settings.random_state, groups, times)
+        train, validation, calibration = (np.flatnonzero(part == p) for p in (TRAIN, VALIDATION, CALIBRATION))
     if y is None or y.shape[1] == 1:
         return train, validation, calibration
     trained = _choose_training_rows(~np.isnan(y), train)
+    if times is not None and trained.sum() > len(train):
+        raise InputError(
+            f"time: expected {FEWEST_OBSERVED} observed values of every output before the rows held out, got fewer; "
+            "leave out that output, or lower validation_fraction"
+        )
+    if groups is not None:
+        trained = np.isin(groups, groups[trained])
     if len(calibration) and trained[calibration].all():
         raise InputError(
             "expected calibration rows, got none: training needs all rows of rare outputs; use conformal=False"
@@ -79,15 +191,30 @@ def split_rows(
     return np.flatnonzero(trained), validation[~trained[validation]], calibration[~trained[calibration]]
 
 
+def _split_whole(
+    shares: tuple[float, float],
+    num_rows: int,
+    seed: int,
+    groups: Int[np.ndarray, " N"] | None,
+    times: Shaped[np.ndarray, " N"] | None,
+) -> Index:
+    """Return the part of each row, where groups or rows of the same time stay together."""
+    part, left = np.full(num_rows, TRAIN), np.arange(num_rows)
+    wanted = [(name, share) for name, share in zip((CALIBRATION, VALIDATION), shares[::-1], strict=True) if share]
+    for drawn, (name, share) in enumerate(wanted):
+        count, keep = max(1, round(share * num_rows)), len(wanted) - drawn  # for the parts that are still to be drawn
+        if times is not None:
+            mine = latest_rows(times[left], count, keep)
+        else:
+            assert groups is not None
+            mine = draw_groups(groups[left], count, derive_seed(seed, _PARTS, name), keep)
+        part[left[mine]], left = name, left[~mine]
+    return part
+
+
 def _choose_training_rows(observed: Bool[np.ndarray, "N T"], train: Index) -> Bool[np.ndarray, " N"]:
     """Return a mask of the rows in `train` and of the first further rows that an output needs."""
-    counts = observed.sum(axis=0)
-    if counts.min() < FEWEST_OBSERVED:
-        column = int(counts.argmin())
-        raise InputError(
-            f"y: column {column}: expected at least {FEWEST_OBSERVED} observed values, got {counts[column]}; leave out "
-            "this output"
-        )
+    _check_counts(observed)
     trained = np.zeros(len(observed), bool)
     trained[train] = True
     for column in observed.T:
@@ -95,6 +222,17 @@ def _choose_training_rows(observed: Bool[np.ndarray, "N T"], train: Index) -> Bo
         if lacking > 0:
             trained[np.flatnonzero(column & ~trained)[:lacking]] = True
     return trained
+
+
+def _check_counts(observed: Bool[np.ndarray, "N T"]) -> None:
+    """Raise `InputError` if one of several outputs is observed too rarely."""
+    counts = observed.sum(axis=0)
+    if len(counts) > 1 and counts.min() < FEWEST_OBSERVED:
+        column = int(counts.argmin())
+        raise InputError(
+            f"y: column {column}: expected at least {FEWEST_OBSERVED} observed values, got {counts[column]}; leave out "
+            "this output"
+        )
 
 
 def _notes(encoder: TableEncoder | None, train: MemoryTable, table: MemoryTable) -> list[Note]:

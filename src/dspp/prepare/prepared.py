@@ -2,21 +2,24 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder, encode
+from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import Standardizer, standardise
 from dspp.errors import InputError
 from dspp.likelihoods import Codec
 from dspp.notes import Note
 from dspp.presets import Spec
+from dspp.settings import Settings
+from dspp.size import Size
 from dspp.table.checks import check_width
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
@@ -46,6 +49,11 @@ class Prepared:
         codec: From targets to numbers, (N, T), and from predictions to the user's units.
         target_names: T of them.
         table_rows: How many rows the table has, those without a target included.
+        fold: For an ensemble in memory, the fold of each row of `train` and then of `validation`; see `assign_folds`.
+        likelihood: The likelihood that was chosen for these targets; None: that of the settings.
+        means: For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them
+            reads; those in `train` leave out the row's own inner fold only.
+        inner: With groups, the inner fold of each of these rows; see `cross_fit`.
         notes: What the user should know.
         reused: Whether a cache was found and not written.
         close: Called at the end with whether all went well.
@@ -63,6 +71,10 @@ class Prepared:
     target_names: tuple[str, ...]
     table_rows: int
     notes: tuple[Note, ...]
+    fold: Int[np.ndarray, " N"] | None = None
+    likelihood: str | None = None
+    means: CrossFittedMeans | None = None
+    inner: Int[np.ndarray, " N"] | None = None
     reused: bool = False
     close: Callable[[bool], None] | None = None
 
@@ -79,6 +91,26 @@ class Prepared:
     def num_rows(self) -> int:
         """The number of training rows."""
         return len(self.train) if isinstance(self.train, Rows) else self.train.num_rows
+
+    @property
+    def is_held_out_once(self) -> bool:
+        """Whether all members of an ensemble hold out the same rows."""
+        return self.fold is None or bool(self.fold.max() < 1)
+
+    def settings_of_members(self, settings: Settings) -> Settings:
+        """Return the settings with the likelihood chosen here."""
+        return settings if self.likelihood is None else replace(settings, likelihood=self.likelihood)
+
+    def size(self, settings: Settings) -> Size:
+        """Return the size of the ensemble for these rows."""
+        folds = 0 if self.fold is None else int(self.fold.max()) + 1
+        trees = folds > 0 and all(self._can_cross_fit(k) for k in range(folds))
+        outputs = len(self.target_names)
+        return settings.size(self.num_rows, outputs, self.is_held_out_once, trees, most_folds=folds or None)
+
+    def _can_cross_fit(self, k: int) -> bool:
+        """Return whether the rows outside of fold k have at least two inner folds, as trees need."""
+        return self.inner is None or np.ptp(self.inner[self.fold != k]) > 0
 
     def source(
         self, spec: Spec, config: TrainConfig, reading: Mapping[str, int]
@@ -98,13 +130,14 @@ def standardise_rows(
         InputError: A number is too large for the model's dtype.
     """
     if not len(table):
-        return to_rows(np.empty((0, len(scale_X.mean))), np.empty((0, len(codec.scale.mean))))
+        return to_rows(np.empty((0, len(scale_X.mean))), np.empty((0, len(codec.scale.mean))), table.weights)
     names = None if encoder is None else encoder.feature_names
     X = encode(table, encoder)
     check_width(X, len(scale_X.mean))
     X = standardise(X, scale_X, dtype, names, table.place)
     y = codec.real(table.targets, table.target_names, target_place(table))
-    return to_rows(X, standardise(y, codec.scale, dtype, table.target_names, target_place(table)))
+    y = standardise(y, codec.scale, dtype, table.target_names, target_place(table))
+    return to_rows(X, y, table.weights)
 
 
 def target_place(table: MemoryTable) -> Place:
@@ -112,9 +145,12 @@ def target_place(table: MemoryTable) -> Place:
     return table.place.at(OWN_NAMES.get(table.where, table.where))
 
 
-def to_rows(X: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N T"]) -> Rows:
+def to_rows(
+    X: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N T"], weights: Float[np.ndarray, " N"] | None = None
+) -> Rows:
     """Return float64 rows in memory."""
-    return Rows(torch.from_numpy(np.ascontiguousarray(X)), torch.from_numpy(np.ascontiguousarray(y)))
+    x, targets = torch.from_numpy(np.ascontiguousarray(X)), torch.from_numpy(np.ascontiguousarray(y))
+    return Rows(x, targets, None if weights is None else torch.from_numpy(weights))
 
 
 def check_scale(codec: Codec, names: Sequence[str], where: str) -> None:

@@ -1,5 +1,6 @@
 """The content of a report: plain numbers and text, collected by the caller and checked here."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,9 @@ from torch import Tensor
 from dspp.errors import InputError
 from dspp.history import Epoch
 from dspp.predictive import RealPredictive
+from dspp.report.effects import Effect, Group
+from dspp.report.ensemble import EnsembleData
+from dspp.report.importance import Importance
 from dspp.table.checks import check_X, check_y
 
 Vector = Float[np.ndarray, " N"]
@@ -54,9 +58,10 @@ class TargetData:
         return _numpy(self.mixture.mean)
 
     @cached_property
-    def std(self) -> Vector:
-        """Predicted standard deviation of each row."""
-        return _numpy(self.mixture.std)
+    def spread(self) -> Vector:
+        """Half of the central 68 % interval of each row: σ of a Normal, and unlike σ, not made of thin tails."""
+        low, high = self.mixture.quantile(torch.tensor([0.15866, 0.84134], dtype=torch.float64))
+        return _numpy(0.5 * (high - low))
 
     @cached_property
     def pit(self) -> Vector:
@@ -83,6 +88,9 @@ class MemberData:
     """The history and settings of one of several models whose predictions are mixed."""
 
     name: str  # its heading
+    kind: str = "plain"  # what it reads
+    weight: float = 1.0  # of its predictions
+    seconds: float = math.nan  # training time
     history: Sequence[Epoch] = ()  # of training
     best_epoch: int | None = None  # the epoch whose state was kept
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # sections of name -> value
@@ -102,11 +110,18 @@ class ReportData:
     calibration: str = ""  # one sentence on whether intervals are calibrated
     conformal: str | None = None  # what conformal calibration did, if used
     scores: Mapping[str, float] = field(default_factory=dict)  # by name; those of `METRICS` are explained
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # scores of simpler predictions, by name
+    discrete: bool = False  # whether the target has few distinct values, so that its density means little
+    scored: str = ""  # a sentence on which members predicted the rows
     history: Sequence[Epoch] = ()  # of training
     best_epoch: int | None = None  # the epoch whose state was kept
     sites: Sequence[NDArray[np.floating]] = ()  # ξ (S, W) of each hidden layer; empty for a single layer
     weights: NDArray[np.floating] | None = None  # ω of the components
     relevance: Sequence[tuple[str, float]] = ()  # inputs, and 1/length scale in the first layer
+    importance: Importance | None = None  # of the columns
+    effects: Sequence[Effect] = ()  # of the most important columns
+    groups: Mapping[str, Sequence[Group]] = field(default_factory=dict)  # by output: coverage in groups of rows
+    ensemble: EnsembleData | None = None  # how members are mixed
     rows: Mapping[str, Sequence[object]] = field(default_factory=dict)  # the inputs of the rows, by column
     row_labels: Sequence[object] = ()  # name of each row; empty for its number, from 0
     encoding: Sequence[Mapping[str, str]] = ()  # for each column: column, kind, how

@@ -10,14 +10,18 @@ import pyarrow as pa
 import torch
 from jaxtyping import Float
 
-from dspp.calibration import Conformal
+from dspp.calibration import Conformal, CrossConformal
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
 from dspp.fitted import Evaluation, Fitted, Member
 from dspp.metrics import METRICS
 from dspp.predictive import Predictive
+from dspp.report.baselines import missing_baselines, score_baselines
+from dspp.report.columns import describe_columns
 from dspp.report.data import MemberData, ReportData, TargetData
+from dspp.report.ensemble import describe_ensemble, describe_scored
 from dspp.report.page import write_report
+from dspp.table.discrete import is_discrete
 from dspp.table.table import MemoryTable
 
 MOST_ROWS = 20_000  # in figures; scores use all rows
@@ -30,7 +34,7 @@ def write_model_report(
     path: str | Path,
     *,
     title: str = "",
-    rows: str = "held-out rows",
+    rows: str = "the rows given",
     row_labels: Sequence[object] | None = None,
 ) -> None:
     """Write a self-contained HTML report of a fitted estimator on rows it was not trained on.
@@ -57,7 +61,7 @@ def report_data(
     y: Any,
     *,
     title: str = "",
-    rows: str = "held-out rows",
+    rows: str = "the rows given",
     row_labels: Sequence[object] | None = None,
 ) -> ReportData:
     """Collect the content of the page; arguments as in `write_model_report`."""
@@ -74,29 +78,47 @@ def write_evaluation_report(evaluation: Evaluation, path: str | Path, rows: str)
     write_report(evaluation_data(evaluation, rows=rows), path)
 
 
-def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "held-out rows") -> ReportData:
+def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the rows given") -> ReportData:
     """Collect the content of the page about an evaluation."""
     fitted, mixture, observed = evaluation.fitted, evaluation.distribution, evaluation.table.targets
     shown, note = _select_rows(observed)
     labels = evaluation.table.row_labels
-    conformal = fitted.recalibration
+    conformal, relevance = fitted.recalibration, _relevance(fitted)
+    targets = _targets(fitted, mixture.rows(torch.from_numpy(shown)), observed[shown])
     names, members = " and ".join(fitted.target_names), fitted.members
     kind = f"{members[0].spec.name.upper()} model" if len(members) == 1 else f"Mixture of {len(members)} models"
     return ReportData(
         title=title or f"{kind} of {names}",
-        subtitle=f"{len(mixture):,} rows of {rows}; trained on {fitted.num_rows:,} rows",
-        targets=_targets(fitted, mixture.rows(torch.from_numpy(shown)), observed[shown]),
+        subtitle=f"{_subject(evaluation, rows)}; trained on {fitted.num_rows:,} rows",
+        targets=targets,
         calibration=evaluation.calibration.verdict(),
         conformal=None if conformal is None else _conformal(conformal, fitted.target_names),
         scores={name: value for name, value in evaluation.scores.items() if _is_shown(name)},
-        relevance=_relevance(fitted),
+        baselines=score_baselines(evaluation),
+        discrete=is_discrete(observed),
+        scored=describe_scored(evaluation),
+        relevance=relevance,
+        **describe_columns(evaluation, relevance, targets, shown),
+        ensemble=describe_ensemble(evaluation),
         rows=_inputs(fitted, evaluation.table, shown),
-        row_labels=[str(labels[i]) for i in shown],
+        row_labels=[_label(labels[i]) for i in shown],
         encoding=[] if fitted.encoder is None else fitted.encoder.describe(),
         versions=fitted.versions,
-        notes=[*map(str, fitted.notes), *note],
+        notes=[*map(str, fitted.notes), *note, *missing_baselines(evaluation)],
         **(_only_member(members[0], fitted.num_rows) if len(members) == 1 else {"members": _members(fitted)}),
     )
+
+
+def _subject(evaluation: Evaluation, rows: str) -> str:
+    """Return which rows the report is about."""
+    count = f"{len(evaluation.table):,} row{'' if len(evaluation.table) == 1 else 's'}"
+    if len(evaluation.parts) > 1:
+        return f"{count} of {rows.removeprefix('held out of ')}, held out in turn"
+    return f"{count} {rows}" if rows.startswith("held out") else f"{count} of {rows}"
+
+
+def _label(label: object) -> str:
+    return f"{label:,}" if isinstance(label, int | np.integer) else str(label)
 
 
 def _is_shown(score: str) -> bool:
@@ -128,18 +150,23 @@ def _targets(fitted: Fitted, mixture: Predictive, observed: Float[np.ndarray, "N
     return found
 
 
-def _conformal(conformal: Conformal, names: Sequence[str]) -> str:
+def _conformal(conformal: Conformal | CrossConformal, names: Sequence[str]) -> str:
+    """Return what recalibration does to the intervals, and what it guarantees."""
     counts = sorted(set(conformal.counts))
     rows = f"{counts[0]:,} rows" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} rows"
     levels = (2.0 * conformal.threshold(0.9)).reshape(-1).tolist()
     finite = {name: f"{100 * level:.1f} %" for name, level in zip(names, levels, strict=True) if level < 1.0}
     takes = " and ".join(text if len(names) == 1 else f"{text} ({name})" for name, text in finite.items())
-    said = [f"to contain 90 % of new rows, they span the central {takes} of the model's distribution"] if finite else []
+    crossed = isinstance(conformal, CrossConformal)
+    span = f"{'about ' if crossed else ''}the central {takes} of the model's distribution"
+    said = [f"to contain 90 % of new rows, they span {span}"] if finite else []
     why = conformal.why_infinite(0.9, names)
     said += [f"to contain 90 % of new rows, {'others' if finite else 'they'} are infinite: {why}"] if why else []
+    which = ", each predicted by the members that did not see it" if crossed else " not used for training"
+    sure = " At least 80 % is guaranteed for many rows, and close to 90 % is usual." if crossed else ""
     return (
-        f"Intervals from predict_interval are recalibrated on {rows} not used for training: {'; '.join(said)}. Figures "
-        "show the model itself."
+        f"Intervals from predict_interval are recalibrated on {rows}{which}: {'; '.join(said)}.{sure} Figures show the "
+        "model itself."
     )
 
 
@@ -153,7 +180,11 @@ def _members(fitted: Fitted) -> list[MemberData]:
     found = []
     for k, (member, weight) in enumerate(zip(fitted.members, fitted.weights, strict=True), start=1):
         name = f"member {k}: {member.spec.name}, weight {weight:.3g}"
-        found.append(MemberData(name, member.history, member.best_epoch, _settings(member, fitted.num_rows)))
+        settings = _settings(member, fitted.num_rows)
+        for setting in ("seed", "seconds"):  # the only ones in which members of an ensemble differ
+            settings["Training"].pop(setting, None)
+        part = MemberData(name, member.kind, weight, member.seconds, member.history, member.best_epoch, settings)
+        found.append(part)
     return found
 
 
@@ -173,7 +204,8 @@ def _relevance(fitted: Fitted) -> list[tuple[str, float]]:
         return []
     with torch.no_grad():
         each = [model.gp_layers[0].kernel.lengthscale.reciprocal().mean(0).cpu().double().numpy() for model in models]
-    relevance = np.average(each, axis=0, weights=fitted.weights)
+    own = [values[: fitted.num_inputs] for values in each]  # without the prediction of trees
+    relevance = np.average(own, axis=0, weights=fitted.weights)
     names = fitted.feature_names or tuple(f"x{d}" for d in range(len(relevance)))
     return list(zip(names, relevance.tolist(), strict=True))
 

@@ -1,11 +1,11 @@
 """Formatting of numbers and values for readers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
-THIN = "\N{NARROW NO-BREAK SPACE}"
+SPACE = "\N{NO-BREAK SPACE}"  # keeps a number together at line breaks
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -17,7 +17,7 @@ def number(value: float, digits: int = 4) -> str:
     mantissa, _, power = f"{abs(value):.{digits - 1}e}".partition("e")
     exponent = int(power)
     if exponent < -4 or exponent >= max(7, digits):
-        return _sign(f"{_strip_zeros(mantissa)}{THIN}×{THIN}10{str(exponent).translate(_RAISED)}", value)
+        return _sign(f"{_strip_zeros(mantissa)}{SPACE}×{SPACE}10{str(exponent).translate(_RAISED)}", value)
     decimals = max(0, digits - 1 - exponent)
     return _sign(_strip_zeros(f"{abs(value):,.{decimals}f}"), value)
 
@@ -32,38 +32,36 @@ def number_with_spread(value: float, spread: float) -> str:
 
 def percent(share: float, decimals: int = 1) -> str:
     """Format a share as a percentage: 90.8 %."""
-    return "–" if math.isnan(share) else _sign(f"{100 * abs(share):.{decimals}f}{THIN}%", share)
+    return "–" if math.isnan(share) else _sign(f"{100 * abs(share):.{decimals}f}{SPACE}%", share)
 
 
-def column(values: Sequence[object]) -> list[str]:
-    """Format some values of a column of the user's table, all in the same way.
+def cell(value: object, limit: int = 60, commas: bool = True) -> str:
+    """Format a value of the user's table: fractions with 4 digits, all else as text of at most `limit` characters.
 
-    Whole numbers are shown as they are, since they may be years or ids; if there are fractions among them, all numbers
-    of the column are shown like any other number.
+    Args:
+        value: The value.
+        limit: The length of the longest text.
+        commas: Whether to put commas between thousands; not in years.
     """
-    numbers = [float(value) for value in values if isinstance(value, float | np.floating)]
-    fractions = any(not value.is_integer() for value in numbers)
-    return [number(float(v)) if fractions and is_number(v) else cell(v) for v in values]  # type: ignore[arg-type]
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value of the user's table is a number, NaN included."""
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
-
-
-def cell(value: object, limit: int = 60) -> str:
-    """Format a value of the user's table as text of at most `limit` characters; whole numbers have no fraction."""
-    if isinstance(value, float | np.floating):
-        return f"{value:.0f}" if float(value).is_integer() else number(float(value))
+    if isinstance(value, float | np.floating) and not float(value).is_integer():
+        return number(float(value))  # NaN and infinite numbers, too
+    if isinstance(value, float | int | np.floating | np.integer) and not isinstance(value, bool):
+        return f"{int(value):{',' if commas else ''}d}".replace("-", "−")
     text = str(value)
     if value is None or text in ("", "NaT", "<NA>"):
         return "–"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def are_years(values: Iterable[object]) -> bool:
+    """Return whether all values are whole numbers that look like years."""
+    kinds = int | float | np.integer | np.floating
+    return all(isinstance(v, kinds) and float(v).is_integer() and 1500 <= v < 2200 for v in values)
+
+
 def tidy(text: str) -> str:
     """Return the text with numbers kept together with their percent signs at line breaks."""
-    return text.replace(" %", f"{THIN}%")
+    return text.replace(" %", f"{SPACE}%")
 
 
 def _sign(text: str, value: float) -> str:

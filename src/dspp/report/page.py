@@ -1,6 +1,6 @@
 """The page: its sections in order, without those that have no content."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from markupsafe import Markup
 from dspp import storage
 from dspp.errors import ModelFileError
 from dspp.metrics import have_several_outputs
-from dspp.report import figures, tables
-from dspp.report.data import ReportData, TargetData
+from dspp.report import column_figures, figures, tables
+from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.figures import Picture
 from dspp.report.numbers import tidy
 from dspp.report.tables import Score, TextTable
@@ -29,6 +29,7 @@ class Block:
     cards: Sequence[Score] = ()
     pictures: Sequence[Picture] = ()
     table: TextTable | None = None
+    caption: str = ""  # of the table
     lists: dict[str, dict[str, str]] = field(default_factory=dict)  # titles, each with names and values
     points: Sequence[str] = ()
 
@@ -89,19 +90,24 @@ def _sections(data: ReportData) -> list[Section]:
         _scores(data),
         _calibration(data),
         _accuracy(data),
+        _columns(data),
         _rows(data),
         _surprises(data),
+        _ensemble(data),
         _inside(data),
         _provenance(data),
     ]
 
 
 def _scores(data: ReportData) -> Section:
-    blocks = [Block(cards=tables.score_cards(data.scores, have_several_outputs(data.scores)))] if data.scores else []
+    several = have_several_outputs(data.scores)
+    cards = tables.score_cards(data.scores, several, data.baselines, data.discrete)
+    blocks = [Block(cards=cards)] if cards else []
     if len(data.targets) > 1:
         more = f"The first {MAX_OUTPUTS} outputs are shown in full below." if len(data.targets) > MAX_OUTPUTS else ""
         blocks.append(Block("Each output", more, table=tables.outputs_table(data.targets)))
-    return Section("scores", "Scores", "How close the predictions are to the observed values.", blocks)
+    intro = f"How close the predictions are to the observed values. {data.scored}".rstrip()
+    return Section("scores", "Scores", intro, blocks)
 
 
 def _calibration(data: ReportData) -> Section:
@@ -123,6 +129,38 @@ def _accuracy(data: ReportData) -> Section:
         for t, head, key in _outputs(data)
     ]
     return Section("accuracy", "Accuracy", "How large the errors are, and whether the model anticipates them.", blocks)
+
+
+def _columns(data: ReportData) -> Section:
+    blocks = [Block(pictures=[column_figures.importance(data.importance)])] if data.importance else []
+    for target, head, key in _outputs(data):
+        effects = [effect for effect in data.effects if effect.target == target.name]
+        groups = data.groups.get(target.name, ())
+        pictures = [column_figures.coverage_by_group(groups, key)] if groups else []
+        pictures += [column_figures.effects(effects, key)] if effects else []
+        if pictures:
+            blocks.append(Block(head, pictures=pictures))
+    intro = "Which columns of the table matter, what they do, and whether intervals hold for all of their values."
+    return Section("columns", "Columns", intro, _merge(blocks))
+
+
+def _merge(blocks: list[Block]) -> list[Block]:
+    """Return one block of figures if none has a heading."""
+    if any(block.heading for block in blocks) or not blocks:
+        return blocks
+    return [Block(pictures=[picture for block in blocks for picture in block.pictures])]
+
+
+def _ensemble(data: ReportData) -> Section:
+    blocks = []
+    if data.ensemble is not None:
+        alone = f"Scores are of {data.ensemble.num_rows:,} rows, if only members of that kind predicted them."
+        text = " ".join(data.ensemble.sentences)
+        blocks.append(Block(text=text, table=tables.kinds_table(data.ensemble), caption=alone))
+    if any(member.history for member in data.members):
+        pictures = [figures.members(data, len(data.targets))]
+        blocks.append(Block("Members", pictures=pictures, table=tables.members_table(data.members)))
+    return Section("ensemble", "Ensemble", "The models whose predictions are mixed, and how.", blocks)
 
 
 def _rows(data: ReportData) -> Section:
@@ -148,13 +186,8 @@ def _inside(data: ReportData) -> Section:
     num = len(data.targets)
     pictures = [figures.training(data, num)] if data.history else []
     pictures += figures.sites(data) if data.sites else []
-    pictures += [figures.relevance(data)] if data.relevance else []
+    pictures += [figures.relevance(data)] if data.relevance and data.importance is None else []
     blocks = [Block(pictures=pictures)] if pictures else []
-    blocks += [
-        Block(member.name, pictures=[figures.training(member, num, f"training-{k}")])
-        for k, member in enumerate(data.members)
-        if member.history
-    ]
     return Section("inside", "Inside the model", "How the model was trained, and what it learned.", blocks)
 
 
@@ -163,9 +196,8 @@ def _provenance(data: ReportData) -> Section:
     if data.encoding:
         header = list(dict.fromkeys(key for column in data.encoding for key in column))
         rows = [[column.get(key, "") for key in header] for column in data.encoding]
-        blocks.append(Block("Columns", table=TextTable(header, rows, labels=len(header))))
-    parts = [("Settings", data.settings), *((f"Settings of {m.name}", m.settings) for m in data.members)]
-    for heading, settings in parts:
+        blocks.append(Block("Columns", table=TextTable(header, rows)))
+    for heading, settings in [("Settings", data.settings), *_member_settings(data.members)]:
         lists = {title: dict(values) for title, values in settings.items() if values}
         if lists:
             blocks.append(Block(heading, lists=lists))
@@ -174,6 +206,20 @@ def _provenance(data: ReportData) -> Section:
     if data.notes:
         blocks.append(Block("Notes", points=data.notes))
     return Section("made", "How the model was made", "Everything needed to fit the same model again.", blocks)
+
+
+def _member_settings(members: Sequence[MemberData]) -> list[tuple[str, Mapping[str, Mapping[str, str]]]]:
+    """Return the settings of the members with their headings, once for members that differ in nothing but the seed."""
+    groups: dict[str, list[int]] = {}
+    for k, member in enumerate(members):
+        groups.setdefault(repr(member.settings), []).append(k)
+    found = []
+    for group in groups.values():
+        numbers = ", ".join(f"{k + 1}" for k in group)
+        everyone = "all members" if len(group) == len(members) else f"members {numbers}"
+        name = members[group[0]].name if len(group) == 1 else everyone
+        found.append((f"Settings of {name}", members[group[0]].settings))
+    return found
 
 
 def _outputs(data: ReportData) -> list[tuple[TargetData, str, str]]:

@@ -1,8 +1,10 @@
 """The tables of the page: scores with their meaning, coverage, outputs and surprises."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -10,71 +12,77 @@ import torch
 from dspp.calibration import chance_bounds
 from dspp.metrics import LEVELS, METRICS, Metric
 from dspp.plots import central_coverage
-from dspp.report.data import ReportData, TargetData
-from dspp.report.numbers import column, is_number, number, number_with_spread, percent
+from dspp.report.data import MemberData, ReportData, TargetData
+from dspp.report.ensemble import EnsembleData, kind_name
+from dspp.report.numbers import are_years, cell, number, number_with_spread, percent
 
 SURPRISES = 10  # rows of the table of surprises
 MAX_INPUTS = 30  # columns of inputs in it
+DISCRETE = "The target has few distinct values, on which a density can be made arbitrarily high: compare CRPS instead."
+_NUMBER = re.compile(r"(?:[\d.,−%×∞–⁻⁰¹²³⁴⁵⁶⁷⁸⁹<\s]|\bto\b|\bs$)*")
 
 
 @dataclass(frozen=True)
 class Score:
-    """A card: name, value and meaning of a score ("" if unknown)."""
+    """A card: name, value and meaning of a score ("" if unknown), and the values of baselines by their name."""
 
     name: str
     value: str
     meaning: str
+    baselines: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Formatted cells.
-
-    Attributes:
-        header: The names of the columns.
-        rows: The cells.
-        labels: How many of the first columns are text that may be wrapped.
-        text: The numbers of further columns of text, which are left-aligned like labels; numbers are right-aligned.
-        extra: Columns after this one are not printed.
-    """
+    """Formatted cells; columns after `extra` are not printed."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    labels: int = 1
-    text: Sequence[int] = ()
     extra: int = 1_000
 
-    def kind(self, number: int) -> str:
-        """Return the CSS classes of a column."""
-        kind = "label" if number < self.labels else "text" if number in self.text else "number"
-        return f"{kind} extra" if number >= self.extra else kind
-
-    @property
-    def crowded(self) -> bool:
-        """Whether a phone is likely to be narrower than the table, which then scrolls."""
-        return len(self.header) - self.labels >= 3
+    @cached_property
+    def is_text(self) -> list[bool]:
+        """Whether each column is text, which is aligned on the left: the first one, and all that are not numbers."""
+        columns = zip(*self.rows, strict=True) if self.rows else [[""]] * len(self.header)
+        return [k == 0 or not all(_NUMBER.fullmatch(value) for value in column) for k, column in enumerate(columns)]
 
 
-def score_cards(scores: Mapping[str, float], several: bool = False) -> list[Score]:
+def score_cards(
+    scores: Mapping[str, float],
+    several: bool = False,
+    baselines: Mapping[str, Mapping[str, float]] | None = None,
+    discrete: bool = False,
+) -> list[Score]:
     """Return the scores in the order of `METRICS`, followed by all others.
 
     Args:
         scores: Scores by name.
         several: Whether they are of several outputs.
+        baselines: Scores of simpler predictions, by their name.
+        discrete: Whether the target has few distinct values: CRPS then comes first, and NLL last.
     """
     known = [name for name in METRICS if name in scores]
+    if discrete:
+        known.sort(key=lambda name: {"crps": 0, "nll": 2}.get(name, 1))
     others = [name for name in scores if name not in METRICS]
-    return [
-        *(_card(METRICS[name], scores[name], several) for name in known),
-        *(Score(name, number(scores[name]), "") for name in others),
-    ]
+    cards = []
+    for name in known:
+        beside = {label: found[name] for label, found in (baselines or {}).items() if name in found}
+        cards.append(_card(METRICS[name], scores[name], several, beside))
+        if discrete and name == "nll":
+            cards[-1] = replace(cards[-1], meaning=f"{cards[-1].meaning} {DISCRETE}")
+    return [*cards, *(Score(name, number(scores[name]), "") for name in others)]
 
 
-def _card(metric: Metric, value: float, several: bool) -> Score:
-    text = percent(value) if metric.format == "percent" else number(value)
+def _card(metric: Metric, value: float, several: bool, beside: Mapping[str, float]) -> Score:
+    shown = {label: _format(metric, other) for label, other in beside.items()}
+    return Score(metric.title, _format(metric, value), metric.sentence(several), shown)
+
+
+def _format(metric: Metric, value: float) -> str:
     if metric.format == "p-value" and value < 1e-4:
-        text = "< 0.0001"
-    return Score(metric.title, text, metric.sentence(several))
+        return "< 0.0001"
+    return percent(value) if metric.format == "percent" else number(value)
 
 
 def coverage_table(target: TargetData) -> TextTable:
@@ -86,7 +94,7 @@ def coverage_table(target: TargetData) -> TextTable:
         verdict = "calibrated" if low <= observed <= high else "too wide" if observed > high else "too narrow"
         by_chance = f"{percent(low)} to {percent(high)}"
         rows.append((percent(level, 0), percent(observed), by_chance, verdict))
-    return TextTable(("interval", "rows inside", "expected by chance", "intervals are"), rows, text=(3,))
+    return TextTable(("interval", "rows inside", "expected by chance", "intervals are"), rows)
 
 
 def outputs_table(targets: Sequence[TargetData]) -> TextTable:
@@ -104,23 +112,45 @@ def outputs_table(targets: Sequence[TargetData]) -> TextTable:
     return TextTable(("output", "NLL", "RMSE", "CRPS", "90 % coverage"), rows)
 
 
+def kinds_table(ensemble: EnsembleData) -> TextTable:
+    """Return the kinds of members, the heaviest first, and the scores of each kind alone."""
+    rows = [
+        (
+            kind.name,
+            f"{kind.members:,}",
+            percent(kind.weight, 0),
+            *(number(kind.scores.get(name, math.nan)) for name in ("nll", "rmse", "crps")),
+        )
+        for kind in ensemble.kinds
+    ]
+    return TextTable(("members that read", "members", "weight", "NLL", "RMSE", "CRPS"), rows)
+
+
+def members_table(members: Sequence[MemberData]) -> TextTable:
+    """Return the weight and the training of each member."""
+    rows = []
+    for k, member in enumerate(members, start=1):
+        last = member.history[-1].train_nll if member.history else math.nan
+        name, epochs = kind_name(member.kind), f"{len(member.history):,}"
+        rows.append(
+            (f"{k}", name, percent(member.weight), epochs, number_with_spread(last, 0.1), f"{member.seconds:,.1f} s")
+        )
+    return TextTable(("member", "reads", "weight", "epochs", "last training NLL", "training time"), rows)
+
+
 def surprises(target: TargetData, data: ReportData) -> TextTable:
     """Return the rows whose observed value has the lowest predicted density, with their inputs."""
     worst = np.argsort(target.log_density, kind="stable")[:SURPRISES].tolist()
     quantiles = target.mixture.rows(worst).quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
-    columns = {name: [data.rows[name][target.row(row)] for row in worst] for name in _select_inputs(data)}
-    inputs = zip(*(column(values) for values in columns.values()), strict=True) if columns else ([] for _ in worst)
+    columns = {name: data.rows[name] for name in _select_inputs(data)}
+    years = {name: are_years(values[target.row(row)] for row in worst) for name, values in columns.items()}
     rows = []
-    for row, (low, median, high), known in zip(worst, quantiles.T.tolist(), inputs, strict=True):
+    for row, (low, median, high) in zip(worst, quantiles.T.tolist(), strict=True):
         observed, middle, *interval = (number_with_spread(v, high - low) for v in (target.y[row], median, low, high))
-        rows.append((data.row_label(target.row(row)), observed, middle, " to ".join(interval), *known))
+        inputs = [cell(values[target.row(row)], commas=not years[name]) for name, values in columns.items()]
+        rows.append((data.row_label(target.row(row)), observed, middle, " to ".join(interval), *inputs))
     header = ("row", "observed", "predicted median", "90 % interval", *columns)
-    text = [i for i, values in enumerate(columns.values(), start=4) if not all(map(_is_number_or_missing, values))]
-    return TextTable(header, rows, text=text, extra=10)
-
-
-def _is_number_or_missing(value: object) -> bool:
-    return value is None or is_number(value)
+    return TextTable(header, rows, extra=10)
 
 
 def _select_inputs(data: ReportData) -> list[str]:

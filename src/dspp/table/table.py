@@ -76,6 +76,9 @@ class MemoryTable(Table):
         array: The numbers, if the columns have no names.
         y: The targets, NaN where missing.
         target_names: Their names.
+        weights: How much each row counts, if they differ; see `dspp.table.roles` for this and the next two.
+        groups: The group of each row, which must stay together.
+        times: Numbers in the order in which the rows occurred.
         first_row: The number of the first row in the table that this is a part of.
         labels: What to call each row, where that is not its place after the first.
         line_of: The line of a row of a text file.
@@ -87,6 +90,9 @@ class MemoryTable(Table):
     array: Float[np.ndarray, "N D"] | None = None
     y: Float[np.ndarray, "N T"] | None = None
     target_names: tuple[str, ...] = ()
+    weights: Float[np.ndarray, " N"] | None = None
+    groups: Int[np.ndarray, " N"] | None = None
+    times: Shaped[np.ndarray, " N"] | None = None
     first_row: int = 0
     labels: Sequence[object] | Shaped[np.ndarray, " N"] | None = None
     line_of: Callable[[int], int] | None = None
@@ -146,6 +152,9 @@ class MemoryTable(Table):
             arrow=None if self.arrow is None else self.arrow.take(pa.array(index)),
             array=None if self.array is None else self.array[index],
             y=None if self.y is None else self.y[index],
+            weights=None if self.weights is None else self.weights[index],
+            groups=None if self.groups is None else self.groups[index],
+            times=None if self.times is None else self.times[index],
             labels=np.asarray(labels)[index],
         )
 

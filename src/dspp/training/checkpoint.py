@@ -80,6 +80,11 @@ def open_checkpoint(
         raise InputError(f"checkpoint: expected the path of a file, got {str(path)!r}")
     if not every >= 0:
         raise InputError(f"checkpoint_seconds: expected a number >= 0, got {every!r}")
+    if path.is_dir():
+        raise CheckpointError(
+            f"{path} is a folder, such as that of an ensemble; resume with its number of members, choose another path, "
+            "or delete it to start afresh"
+        )
     with storage.lock(path):
         if not path.exists():
             yield CheckpointWriter(path, every, identity, None)

@@ -1,5 +1,6 @@
 """Entry point of training: check the input, open the checkpoint, choose a start, train it to the end."""
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from dspp.config import TrainConfig
 from dspp.errors import InputError, NumericalError, TrainingInterrupted
 from dspp.history import Epoch
 from dspp.model import Model
+from dspp.objectives import OBJECTIVES
 from dspp.presets import Spec
 from dspp.progress import ProgressBar
 from dspp.table.checks import Array
@@ -39,8 +41,10 @@ def fit(
     X: Array | Source,
     y: Array | None = None,
     *,
+    weights: Array | None = None,
     X_val: Array | None = None,
     y_val: Array | None = None,
+    weights_val: Array | None = None,
     config: TrainConfig | None = None,
     features: nn.Module | None = None,
     progress: bool | None = None,
@@ -64,8 +68,10 @@ def fit(
         spec: the model and its objective, from `presets.preset`.
         X: training rows (N, D), standardised; or, without y, a `Source` of rows with their targets, such as `DiskRows`.
         y: targets, (N,) for one output or (N, T) for several, standardised; with several, NaN means "not observed".
+        weights: one number ≥ 0 per row, of which only the ratios matter; a row of weight 0 is left out.
         X_val: validation rows; the state with the best validation NLL is kept.
         y_val: their targets.
+        weights_val: their weights.
         config: training settings.
         features: a custom module in front of the first layer.
         progress: whether to show a progress bar on standard error; None: only on a terminal.
@@ -104,8 +110,9 @@ def fit(
     group.wait()  # starts the clock that all processes share
     shared_clock = Clock(time_budget, group.now if group.size > 1 else now)  # the budget includes the checks below
     with _threads(config.threads):
-        train = training_rows(X, y, spec, config)
-        val = validation_rows(X_val, y_val, train, spec, config)
+        train = training_rows(X, y, weights, spec, config)
+        val = validation_rows(X_val, y_val, weights_val, train, spec, config)
+        _check_objective(spec.objective.name, train)
         opened: AbstractContextManager[CheckpointWriter | None] = nullcontext()
         if checkpoint is not None:
             identity = identify(spec, config, features, train, val)
@@ -295,6 +302,13 @@ class Run:
         done = start.state.step / self.plan.steps_per_epoch
         self._note(f"the time budget of {self.clock.budget:g} s allowed {done:.3g} of {self.config.epochs} epochs")
         return "time"
+
+
+def _check_objective(name: str, train: Source) -> None:
+    """Raise `InputError` if rows have weights and an objective of the user does not take them."""
+    weighted = isinstance(train, Rows) and train.weights is not None
+    if weighted and "weights" not in inspect.signature(OBJECTIVES[name]).parameters:
+        raise InputError(f"the objective {name!r} expected rows without weights, got some; give it a parameter weights")
 
 
 @contextmanager

@@ -8,16 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from dspp.config import TrainConfig
 from dspp.errors import CheckpointError
 from dspp.history import Epoch, Recovery
 from dspp.model import Model
+from dspp.training.adam import Adam, Moments
 
 Weights = dict[str, Tensor]
-Moments = dict[int, dict[str, Tensor]]  # state of the optimiser for each parameter, by number
 
 
 @dataclass
@@ -71,7 +70,7 @@ class Start:
         self,
         model: Model,
         network: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Adam,
         seed: int,
         clock: Callable[[], float],
         state: StartState,
@@ -105,7 +104,7 @@ class Start:
         return replace(
             self.state,
             weights=_copy_weights(self.model),
-            moments=_copy_moments(self.optimizer.state_dict()["state"]),
+            moments=_copy_moments(self.optimizer.moments),
             climbs=tuple(layer.climbs for layer in self.model.gp_layers),
             epoch_seconds=self.epoch_seconds,
             values=dict(self.state.values),
@@ -139,20 +138,19 @@ class Start:
 
     def _load(self, state: StartState) -> None:
         self.model.load_state_dict(state.weights)
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": _copy_moments(state.moments), "param_groups": groups})
+        self.optimizer.load(state.moments)
 
     def _set_state(self, state: StartState) -> None:
         self.state = replace(state, weights={}, moments={}, values=dict(state.values), nlls=dict(state.nlls))
         self._epoch_begin = self._clock() - state.epoch_seconds
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, config: TrainConfig) -> Adam:
     """Return Adam, with weight decay on the feature network only (appendix A.5)."""
     network = [p for name, p in model.named_parameters() if name.startswith("features.")]
     others = [p for name, p in model.named_parameters() if not name.startswith("features.")]
     groups: list[dict[str, Any]] = [{"params": others}, {"params": network, "weight_decay": config.weight_decay}]
-    return torch.optim.Adam([g for g in groups if g["params"]], lr=config.learning_rate, fused=True)
+    return Adam([group for group in groups if group["params"]], config.learning_rate)
 
 
 def _copy_weights(model: nn.Module) -> Weights:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from dspp.batches import derive_seed
 from dspp.config import ObjectiveConfig, TrainConfig
 from dspp.errors import InputError, NumericalError
 from dspp.model import Model
-from dspp.objectives import OBJECTIVES
+from dspp.objectives import OBJECTIVES, average
 from dspp.predictive import LatentMixture
 from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows
@@ -90,12 +91,12 @@ class TrainingStep:
             with own_randomness(derive_seed(start.seed, start.state.step, 2), mine.x.device, self._randomise):
                 seed = derive_seed(start.seed, start.state.step, 1)
                 latent = start.network(mine.x, noise_seed=seed, place=(part.start, len(batch)))
-            value = self._score(latent, mine.y, start.model, share * self._group.size)
+            value = self._score(latent, mine, start.model, share * self._group.size)
             if self._group.size > 1:  # where DistributedDataParallel waits for the gradient of every parameter
                 value = value + 0.0 * sum(p.flatten()[:1].sum() for p in start.model.parameters())
             if with_nll:
                 with torch.no_grad():
-                    nll = -start.model.likelihood.log_prob(latent, mine.y).mean().item()
+                    nll = -average(start.model.likelihood.log_prob(latent, mine.y), mine.weights).item()
         except NumericalError as error:
             problem = error
         failed, total, nll = self._group.add(float(problem is not None), value.item(), share * nll)
@@ -103,17 +104,20 @@ class TrainingStep:
             raise problem or NumericalError("another process could not compute its part of the batch")
         return value, total / self._group.size, nll
 
-    def _score(self, latent: LatentMixture, y: Tensor, model: Model, weight: float) -> Tensor:
+    def _score(self, latent: LatentMixture, rows: Rows, model: Model, weight: float) -> Tensor:
         """Return the objective, weighted so that its mean over processes is that of the whole batch."""
-        beta, gamma = self._options.beta, self._options.gamma
+        how: dict[str, Any] = {"beta": self._options.beta, "gamma": self._options.gamma}
+        if rows.weights is not None:
+            how["weights"] = rows.weights
         kl = model.kl() if weight == 1.0 else model.kl() / weight
-        value = self._objective(model.likelihood, latent, y, kl, self._num_rows, beta=beta, gamma=gamma)
+        value = self._objective(model.likelihood, latent, rows.y, kl, self._num_rows, **how)
         return value if weight == 1.0 else weight * value
 
 
 def nll(model: Model, rows: Rows) -> float:
     """Return the NLL per row of the predictive distribution."""
-    return -float(model.predictor()(rows.x).log_prob(rows.y).double().mean())
+    log_density = model.predictor()(rows.x).log_prob(rows.y).double()
+    return -float(average(log_density, None if rows.weights is None else rows.weights.double()))
 
 
 def score_together(model: Model, rows: Rows, group: ProcessGroup, score: Score = nll) -> float:

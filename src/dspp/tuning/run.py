@@ -8,6 +8,7 @@ from dspp.errors import InputError
 from dspp.prepare import Prepared, prepare
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
 from dspp.table.memory import attach_targets, to_table
+from dspp.table.roles import attach_roles
 from dspp.tuning.result import TuneResult
 from dspp.tuning.search import Budget, Search, Workers
 from dspp.tuning.space import Space
@@ -26,6 +27,9 @@ def tune(
     time_budget: float | None = None,
     X_val: Any = None,
     y_val: Any = None,
+    sample_weight: Any = None,
+    groups: Any = None,
+    time: Any = None,
     study: str | Path | None = None,
     base: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -54,6 +58,9 @@ def tune(
             four remain; its schedule is shortened to fit, so that even a short search returns a model.
         X_val: Validation rows; None: the estimators' `validation_fraction` of the rows of X.
         y_val: The targets of the validation rows.
+        sample_weight: How much each row counts; None: all the same. This and the next two are as in `fit`.
+        groups: A label per row; rows of a group are held out together.
+        time: A number, date or timestamp per row; the latest rows are held out.
         study: A file that stores the search, so that the same call resumes it, even after a crash. The best model so
             far is stored beside it, in `<study>.best.dspp`.
         base: Fixed parameters of all estimators, such as {"inducing": 100, "epochs": 20}.
@@ -77,7 +84,7 @@ def tune(
     """
     choices = Space(models, space, base or {})
     any_model = choices.estimator({"model": choices.models[0]}, random_state=seed)
-    table = attach_targets(to_table(X), y)
+    table = attach_roles(attach_targets(to_table(X), y), sample_weight, groups, time)
     given = X_val is not None or y_val is not None
     if given and (X_val is None or y_val is None):
         raise InputError("expected both or neither of X_val and y_val, got only one; pass both")

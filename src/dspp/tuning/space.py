@@ -20,7 +20,7 @@ from dspp.quadrature import RULES
 from dspp.registry import extension_modules
 from dspp.settings import Settings
 
-OWN = ("random_state", "seed", "time_budget", "checkpoint", "progress")  # set by the search
+OWN = ("random_state", "seed", "time_budget", "checkpoint", "progress", "jobs")  # set by the search
 FURTHER = ("model_settings", "train_settings")  # contain further settings by name
 FIXED = ("validation_fraction", "calibration_fraction", "conformal", "likelihood", *FURTHER, "device")
 HIDDEN_LAYER = ("width", "rule", "sites", "test_sites", "hidden_mean")  # do not apply to a single layer
@@ -117,7 +117,8 @@ class Space:
         ordered: dict[str, Dimension] = {"model": Choices(self.models)}
         ordered |= {name: dimensions[name] for name in sorted(dimensions, key=lambda name: name != "layers")}
         self.dimensions = {name: dimension for name, dimension in ordered.items() if name not in self._fixed}
-        likelihoods = {self._fixed.get("likelihood") or preset(name).model.likelihood for name in self.models}
+        fixed = None if self._fixed.get("likelihood") == "auto" else self._fixed.get("likelihood")
+        likelihoods = {fixed or preset(name).model.likelihood for name in self.models}
         if len(likelihoods) > 1:  # targets are encoded once for all trials
             names = ", ".join(sorted(likelihoods))
             raise InputError(f"models: expected models with the same likelihood, got {names}; set 'likelihood' in base")
@@ -175,7 +176,7 @@ class Space:
         for name in [name for name in given if name not in own]:
             routed["model_settings" if name in _model_settings() else "train_settings"][name] = given.pop(name)
         given |= {where: settings for where, settings in routed.items() if settings}
-        return from_preset(params["model"], **given, **more)
+        return from_preset(params["model"], **{"members": 1, **given}, **more)
 
     def settings(self, params: Mapping[str, Any], seed: int, time_budget: float | None = None) -> Settings:
         """Return the `Settings` for a setting."""

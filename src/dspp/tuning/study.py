@@ -80,7 +80,7 @@ def digest(prepared: Prepared) -> str:
             columns = {name: decode(table.arrow.column(name).combine_chunks()) for name in table.names}
             for batch in pa.table(columns).to_batches():
                 hasher.update(batch.serialize())
-        for array in (table.array, table.targets):
+        for array in (table.array, table.targets, table.weights, table.groups, table.times):
             if array is not None:
                 hasher.update(str(array.shape).encode())
                 hasher.update(np.ascontiguousarray(array).data)

@@ -96,7 +96,9 @@ def evaluate(
 ) -> Outcome:
     """Train a setting and evaluate it on the validation rows."""
     observed = ~np.isnan(prepared.validation_table.targets)
-    observed_per_row = float(observed.sum() / len(observed))  # the number of outputs, or less where some are missing
+    observed_per_row = float(
+        np.average(observed.sum(axis=1), weights=prepared.validation_table.weights)
+    )  # the number of outputs, or less where some are missing
     try:
         settings = space.settings(params, seed, monitor.allowed)
         monitor.planned = settings.train_config(prepared.num_rows).epochs

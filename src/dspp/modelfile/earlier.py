@@ -1,4 +1,4 @@
-"""Conversion of files of version 1, which hold one model, to version 2; they remain readable for ever."""
+"""Conversion of files of versions 1, which hold one model, and 2, without corrections; both remain readable."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,3 +36,11 @@ def _add_axis(tensors: Tensors) -> Tensors:
         if tensors[name].ndim != axes:
             raise InputError(f"{name}: expected {axes} axes, got shape {tuple(tensors[name].shape)}")
     return {name: value.reshape(columns.get(name, value.shape)) for name, value in tensors.items()}
+
+
+def from_version_2(header: dict[str, Any]) -> dict[str, Any]:
+    """Return the header of a file of version 2 with the fields that version 3 added, at values that change nothing."""
+    plain = {"kind": "plain", "fold": None}
+    members = [plain | member for member in get(header, "members", list[dict[str, Any]])]
+    added = {"spread": 1.0, "held_out_spread": 1.0, "guard": None, "trees": False, "scored": ""}
+    return added | header | {"members": members}

@@ -1,0 +1,78 @@
+"""The tables, and how their rows are split into training and test rows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks import uci
+from dspp.errors import InputError
+from dspp.table.split import split
+
+FOLDED = ("concrete", "energy", "airfoil", "wine", "skillcraft", "parkinsons")  # target `y`, test rows by `fold`
+TARGETS = {  # tables that are split at random, 4:1
+    "diamonds": "price",
+    "hdb_resale": "resale_price",
+    "airbnb_nyc_2019": "price",
+    "baja_bathymetry": "bathymetry_m",
+}
+PAPER = ("pol", "elevators", "bike", "kin40k", "protein")  # of the paper; its validation rows are training rows here
+SETS: tuple[str, ...] = (*FOLDED, *TARGETS, *PAPER)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Training and test rows of a table, with columns as they are in the file."""
+
+    X: pd.DataFrame
+    y: np.ndarray
+    X_test: pd.DataFrame
+    y_test: np.ndarray
+
+
+def load(name: str, fold: int, folder: Path) -> Split:
+    """Return one split of a table.
+
+    Args:
+        name: One of `SETS`.
+        fold: The number of the test fold or, for tables without folds, the seed of the split.
+        folder: The data folder.
+
+    Raises:
+        InputError: There is no such table, file or fold.
+    """
+    if name not in SETS:
+        raise InputError(f"expected a table of {', '.join(SETS)}, got {name!r}")
+    if name in PAPER:
+        X, y = _read_paper(name, folder)
+        train, test, validation = split(len(y), (15, 3, 2), seed=fold)
+        return _take(X, y, np.concatenate([train, validation]), test)
+    frame = _read(folder / "tables" / f"{name}.parquet")
+    if name in TARGETS:
+        frame = frame.dropna(subset=TARGETS[name])
+        X, y = frame.drop(columns=TARGETS[name]), frame[TARGETS[name]].to_numpy(np.float64)
+        return _take(X, y, *split(len(y), (4, 1), seed=fold))
+    X, y = frame.drop(columns=["y", "fold"]), frame["y"].to_numpy(np.float64)
+    is_test = (frame["fold"] == fold).to_numpy()
+    if not is_test.any():
+        raise InputError(f"{name}: expected a fold from 0 to {frame['fold'].max()}, got {fold}")
+    return _take(X, y, np.flatnonzero(~is_test), np.flatnonzero(is_test))
+
+
+def _read(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; pass the data folder with --data")
+    return pd.read_parquet(path)
+
+
+def _read_paper(name: str, folder: Path) -> tuple[pd.DataFrame, np.ndarray]:
+    if not (folder / f"{name}.npz").is_file():
+        raise InputError(f"{folder / f'{name}.npz'} does not exist; pass the data folder with --data")
+    X, y = uci.load(folder, name)
+    return pd.DataFrame(X, columns=[f"x{d}" for d in range(X.shape[1])]), y
+
+
+def _take(X: pd.DataFrame, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> Split:
+    parts = [(X.iloc[rows].reset_index(drop=True), y[rows]) for rows in (train, test)]
+    return Split(*parts[0], *parts[1])

@@ -1,0 +1,286 @@
+"""From prepared rows to a fitted ensemble, with its out-of-fold evaluation."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dspp.config import TrainConfig
+from dspp.encoding.means import CrossFittedMeans
+from dspp.ensemble.members import Job, Task, Trained, one_thread, open_desk, train_members
+from dspp.ensemble.stacking import HeldOutRows, Mixing, shrink_spread, stack
+from dspp.fitted import Fitted, Member
+from dspp.guard import Guard
+from dspp.history import Epoch
+from dspp.notes import Note
+from dspp.predictive import GroupedPredictive, Predictive
+from dspp.presets import Spec
+from dspp.registry import extension_modules
+from dspp.settings import Settings
+from dspp.size import Size, step_seconds
+from dspp.training.rows import Rows, Source
+from dspp.trees import CrossFitted, cross_fit
+
+GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
+
+
+@dataclass(frozen=True, eq=False)
+class EnsembleRows:
+    """Standardised rows for an ensemble: see `members.Job`; `inner` are the inner folds of trees, if not random.
+
+    The last `validation` rows were given by the user to judge the ensemble: only the mixing is learned from them.
+    """
+
+    rows: Rows | Source
+    fold: Int[np.ndarray, " N"] | None
+    held_out: Rows | None = None
+    inner: Int[np.ndarray, " N"] | None = None
+    means: CrossFittedMeans | None = None
+    validation: int = 0
+
+    @property
+    def weights(self) -> Float[np.ndarray, " N"] | None:
+        """The weights of all rows in memory or, on disk, of the rows held out; None: equal."""
+        rows = self.rows if self.fold is not None and isinstance(self.rows, Rows) else self.held_out
+        return None if rows is None or rows.weights is None else rows.weights.cpu().double().numpy()
+
+    def label(self, task: Task) -> str:
+        """Return what has a weight of its own in the mixture: a kind or, if all hold out the same rows, a member."""
+        return task.kind if self.num_folds > 1 else f"{task.kind} {task.number}"
+
+    @property
+    def num_folds(self) -> int:
+        """J, the number of folds."""
+        return 1 if self.fold is None else int(self.fold.max()) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Trained members, how they are mixed, and what they predict for the rows they held out.
+
+    Attributes:
+        fitted: The template given, with members, weights, spread, guard and trees.
+        rows: Numbers of the held-out rows, in increasing order.
+        held_out: Their predictive distributions in standardised units, by the members that did not see them.
+        parts: For each fold, a model of the members that held it out, and the positions of its rows in `rows`.
+    """
+
+    fitted: Fitted
+    rows: Int[np.ndarray, " n"]
+    held_out: Predictive | None
+    parts: tuple[tuple[Fitted, Int[np.ndarray, " n"]], ...] = ()
+
+
+def train_ensemble(
+    data: EnsembleRows,
+    spec: Spec,
+    config: TrainConfig,
+    size: Size,
+    template: Callable[..., Fitted],
+    settings: Settings,
+    *,
+    deadline: float | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    resume: bool = True,
+    options: Mapping[str, Any],
+) -> Ensemble:
+    """Train the members and learn how to mix them.
+
+    Args:
+        data: The rows.
+        spec: The model and its objective.
+        config: Training settings of every member.
+        size: The members: their kinds and folds.
+        template: Makes a `Fitted` from its members, weights and other fields.
+        settings: Checkpoint, number of processes and progress bar.
+        deadline: The time (`time.monotonic`) at which training should end.
+        on_epoch: Called with the epochs of each member once it is trained.
+        should_stop: Called regularly; True interrupts training, keeping the checkpoints.
+        resume: Whether to resume from existing checkpoints.
+        options: Further options of `training.fit`.
+    """
+    cross_fitted: Future[CrossFitted] | None = None
+    if any(kind == "trees" for kind, _ in size.slots):
+        helper = ThreadPoolExecutor(1)  # fits trees while the first members are trained
+        cross_fitted = helper.submit(_cross_fit, data, settings.random_state)
+        helper.shutdown(wait=False)
+
+    def tasks() -> Iterator[Task]:
+        for number, (kind, fold) in enumerate(size.slots):
+            column = None
+            if kind == "trees":
+                assert cross_fitted is not None
+                column = cross_fitted.result().for_member(fold)
+            yield Task(number, fold, kind, column)
+
+    count = len(size.slots)
+    steps = config.epochs * math.ceil(len(data.rows) / config.batch_size)
+    with open_desk(settings.checkpoint, resume) as desk:
+        job = Job(
+            spec=spec,
+            config=config,
+            rows=data.rows,
+            fold=data.fold,
+            held_out=data.held_out,
+            means=data.means,
+            desk=desk,
+            keep=settings.checkpoint is not None,
+            features=settings.module,
+            options=dict(options),
+            modules=extension_modules(),
+        )
+        members = train_members(
+            job,
+            tasks(),
+            count,
+            estimate=count * steps * step_seconds(min(config.batch_size, len(data.rows)), spec.model.inducing),
+            jobs=settings.jobs,
+            progress=settings.progress,
+            deadline=deadline,
+            should_stop=should_stop,
+            on_epoch=on_epoch,
+        )
+        trees = None if cross_fitted is None else cross_fitted.result()
+    with one_thread():  # of many small operations
+        return _assemble(data, spec, members, trees, template)
+
+
+def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
+    assert isinstance(data.rows, Rows)
+    assert data.fold is not None
+    X, y, together = data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.inner is not None
+    weights = np.ones(len(X)) if data.weights is None else data.weights.copy()
+    weights[len(weights) - data.validation :] = 0.0
+    X_without = None if data.means is None else partial(data.means.insert, X)
+    how: dict[str, Any] = {"inner": data.inner, "stop_early": not together, "X_without": X_without}
+    return cross_fit(X, y, data.fold, weights=weights, seed=seed, **how)
+
+
+def _assemble(
+    data: EnsembleRows, spec: Spec, trained: list[Trained], trees: CrossFitted | None, template: Callable[..., Fitted]
+) -> Ensemble:
+    """Learn how to mix the members, drop those without weight, and mix what they predict for held-out rows."""
+    good = [one for one in trained if one.result is not None]
+    notes = [
+        Note(f"member {one.task.number + 1} is left out", f"its training diverged: {one.problem}")
+        for one in trained
+        if one.result is None
+    ]
+    start = data.rows.start[: len(data.rows.start) - data.validation]
+    guard = Guard.fit(_to_numpy(start.y), GUARD_WEIGHT, None if start.weights is None else _to_numpy(start.weights))
+    groups = _held_out_rows(data, good)
+    likelihood = spec.model.likelihood
+    if groups:
+        mixing = stack(groups, guard, likelihood, data.weights)
+    else:
+        labels = list(dict.fromkeys(data.label(one.task) for one in good))
+        mixing = Mixing({label: 1.0 / len(labels) for label in labels}, 1.0, GUARD_WEIGHT)
+    guard = replace(guard, weight=mixing.guard_weight)
+    kept = [one for one in good if data.label(one.task) in mixing.weights]
+    sizes = Counter(data.label(one.task) for one in kept)
+    judged = min((sum(len(g.predictions[label]) for label in mixing.weights) for g in groups), default=len(kept))
+    members = [_member(one, spec) for one in kept]
+    fitted = template(
+        members=tuple(members),
+        weights=tuple(mixing.weights[data.label(one.task)] / sizes[data.label(one.task)] for one in kept),
+        spread=shrink_spread(mixing.spread, judged, len(kept)),
+        held_out_spread=mixing.spread,
+        guard=guard,
+        trees=trees.all_rows if trees is not None and any(one.task.kind == "trees" for one in kept) else None,
+        notes=(*notes, *_training_notes(kept)),
+    )
+    if not groups:
+        return Ensemble(fitted, np.empty(0, np.int64), None)
+    judge = replace(fitted, spread=mixing.spread)
+    rows = np.concatenate([group.rows for group in groups])
+    order = np.argsort(np.argsort(rows))
+    ends = np.cumsum([len(group.rows) for group in groups])
+    index = tuple(torch.from_numpy(part) for part in np.split(order, ends[:-1]))
+    parts = tuple(_mix(judge, group, mixing) for group in groups)
+    held_out = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
+    models = (_fold_model(judge, group.fold, data, kept, members, mixing, trees) for group in groups)
+    return Ensemble(fitted, np.sort(rows), held_out, tuple(zip(models, (i.numpy() for i in index), strict=True)))
+
+
+def _fold_model(
+    fitted: Fitted,
+    fold: int,
+    data: EnsembleRows,
+    kept: list[Trained],
+    members: list[Member],
+    mixing: Mixing,
+    trees: CrossFitted | None,
+) -> Fitted:
+    """Return the model of the members that held out a fold, whose encoder and trees did not see it either."""
+    encoder = fitted.encoder
+    if encoder is not None and data.means is not None and data.fold is not None:
+        encoder = encoder.with_means(data.means.by_level(data.fold == fold))
+    own = [k for k, one in enumerate(kept) if one.task.fold == fold and one.held_out is not None]
+    labels = [data.label(kept[k].task) for k in own]
+    return replace(
+        fitted,
+        encoder=encoder,
+        members=tuple(members[k] for k in own),
+        weights=tuple(mixing.weights[label] / labels.count(label) for label in labels),
+        trees=trees.without_fold[fold] if trees is not None and any(members[k].kind == "trees" for k in own) else None,
+    )
+
+
+def _training_notes(trained: list[Trained]) -> list[Note]:
+    """Return the notes of all members, each once."""
+    texts = (text for one in trained if one.result is not None for text in one.result.notes)
+    return [Note("", text) for text in dict.fromkeys(texts)]
+
+
+def _member(one: Trained, spec: Spec) -> Member:
+    result = one.result
+    assert result is not None
+    return Member(
+        spec,
+        one.config,
+        result.model,
+        result.history,
+        result.best_epoch,
+        result.seconds,
+        one.task.kind,
+        fold=one.task.fold,
+    )
+
+
+def _to_numpy(tensor: Tensor) -> Float[np.ndarray, "..."]:
+    return np.asarray(tensor.cpu().double().numpy())
+
+
+def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRows]:
+    """Return the held-out rows of each fold with the predictions of its members, without folds that lack a kind."""
+    labels = list(dict.fromkeys(data.label(one.task) for one in trained))
+    groups = []
+    for fold in range(data.num_folds):
+        found: dict[str, list[Predictive]] = {label: [] for label in labels}
+        for one in trained:
+            if one.task.fold == fold and one.held_out is not None:
+                found[data.label(one.task)].append(one.held_out)
+        if all(found.values()):
+            rows = data.held_out if data.fold is None else None
+            numbers = np.arange(len(rows)) if rows is not None else np.flatnonzero(data.fold == fold)
+            y = rows.y.numpy() if rows is not None else data.rows.y.numpy()[numbers]  # type: ignore[union-attr]
+            groups.append(HeldOutRows(numbers, np.asarray(y, dtype=np.float64), found, fold))
+    return groups
+
+
+def _mix(fitted: Fitted, group: HeldOutRows, mixing: Mixing) -> Predictive:
+    """Mix the predictions for one fold, in standardised units."""
+    parts, weights = [], []
+    for label, weight in mixing.weights.items():
+        parts += group.predictions[label]
+        weights += [weight / len(group.predictions[label])] * len(group.predictions[label])
+    return fitted.mix(parts, weights)

@@ -1,0 +1,118 @@
+"""Which rows are held out: at random, by groups that stay together, or the latest."""
+
+import heapq
+
+import numpy as np
+from jaxtyping import Bool, Int, Shaped
+
+from dspp.batches import derive_seed
+from dspp.errors import InputError
+
+HELD_OUT_SHARE = 0.1  # of the rows, if there is one fold,
+MOST_HELD_OUT = 10_000  # but not more than this
+NEVER = -1  # the fold of rows that all members train on
+_FOLDS = 17  # derives the seed
+
+
+def assign_folds(
+    num_rows: int,
+    folds: int,
+    seed: int,
+    groups: Int[np.ndarray, " N"] | None = None,
+    times: Shaped[np.ndarray, " N"] | None = None,
+) -> Int[np.ndarray, " N"]:
+    """Return the fold of each row, a function of the seed, the number of rows, their groups and their times.
+
+    Args:
+        num_rows: Number of rows.
+        folds: Number of folds of equal size; 1: a single part of the rows, the others being trained on by all members.
+        seed: The seed.
+        groups: Rows of a group have the same fold.
+        times: The single part has the latest rows.
+
+    Raises:
+        InputError: All rows have the same group or time.
+    """
+    held_out = min(MOST_HELD_OUT, max(1, round(HELD_OUT_SHARE * num_rows)))
+    if times is not None:
+        assert folds == 1
+        return np.where(latest_rows(times, held_out), 0, NEVER)
+    if groups is not None and folds > 1:
+        return deal_groups(groups, folds, derive_seed(seed, _FOLDS))
+    if groups is not None:
+        keep = 2 if len(np.unique(groups)) > 2 else 1  # trees need two
+        return np.where(draw_groups(groups, held_out, derive_seed(seed, _FOLDS), keep), 0, NEVER)
+    order = np.random.default_rng(derive_seed(seed, _FOLDS)).permutation(num_rows)
+    if folds > 1:
+        return order % folds
+    return np.where(order < held_out, 0, NEVER)
+
+
+def latest_rows(times: Shaped[np.ndarray, " N"], count: int, keep: int = 1) -> Bool[np.ndarray, " N"]:
+    """Return a mask of the latest rows, as near to `count` as rows of the same time, which stay together, allow.
+
+    Args:
+        times: The time of each row.
+        count: The number of rows wanted.
+        keep: How many different times to leave.
+
+    Raises:
+        InputError: There are not more different times than that.
+    """
+    distinct, sizes = np.unique(times, return_counts=True)
+    if len(distinct) <= keep:
+        raise InputError(
+            f"time: expected at least {keep + 1} different times, so that the latest rows can be held out, got "
+            f"{len(distinct)}; leave the time out"
+        )
+    later = np.cumsum(sizes[: keep - 1 : -1])  # the number of rows of the latest time, of the latest two, and so on
+    return np.asarray(times >= distinct[-1 - np.abs(later - count).argmin()])
+
+
+def draw_groups(groups: Int[np.ndarray, " N"], count: int, seed: int, keep: int = 1) -> Bool[np.ndarray, " N"]:
+    """Return a mask of the rows of random groups: at most `count`, or those of the smallest group.
+
+    Args:
+        groups: The group of each row.
+        count: The number of rows wanted.
+        seed: The seed.
+        keep: How many groups to leave.
+
+    Raises:
+        InputError: There are not more groups than that.
+    """
+    labels, sizes = _sizes(groups, keep)
+    chosen: list[int] = []
+    most, total = len(labels) - keep, 0
+    for number in np.random.default_rng(seed).permutation(len(labels)):
+        if len(chosen) < most and total + sizes[number] <= count:
+            chosen.append(int(labels[number]))
+            total += sizes[number]
+    return np.isin(groups, chosen or labels[sizes.argmin()])
+
+
+def deal_groups(groups: Int[np.ndarray, " N"], folds: int, seed: int) -> Int[np.ndarray, " N"]:
+    """Return the fold of each row: the largest group that is left goes to the smallest fold; ties are random.
+
+    Raises:
+        InputError: There is only one group.
+    """
+    labels, sizes = _sizes(groups)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(-sizes[order], kind="stable")]
+    filled = [(0, fold) for fold in range(min(folds, len(labels)))]
+    fold_of = np.empty(len(labels), np.int64)
+    for number in order:
+        size, fold_of[number] = filled[0]
+        heapq.heapreplace(filled, (size + int(sizes[number]), int(fold_of[number])))
+    return np.asarray(fold_of[np.searchsorted(labels, groups)])
+
+
+def _sizes(groups: Int[np.ndarray, " N"], keep: int = 1) -> tuple[Int[np.ndarray, " G"], Int[np.ndarray, " G"]]:
+    labels, sizes = np.unique(groups, return_counts=True)
+    if len(labels) <= keep:
+        raise InputError(
+            f"groups: expected at least {keep + 1} different groups, so that some can be held out, got {len(labels)}; "
+            "leave the groups out"
+        )
+    return labels, sizes

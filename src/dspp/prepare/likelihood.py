@@ -1,0 +1,89 @@
+"""Choosing the likelihood of positive targets: Gaussian, or log-normal.
+
+Boosted trees predict y and log y of rows they did not see. Around each prediction stands a Normal whose spread depends
+on the prediction, of y in one case and of log y in the other. The likelihood whose density of y itself is higher on
+these rows is taken: a log-normal where the spread grows with the size of the target, a Gaussian elsewhere.
+"""
+
+import math
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from dspp.folds import deal_groups
+from dspp.notes import Note
+from dspp.trees import fit_trees
+
+FOLDS = 3
+MOST_ROWS = 6_000  # drawn at random from larger tables
+FEWEST_ROWS = 100
+BINS = 10  # of the predictions, with a spread each
+FEWEST_PER_BIN = 25
+ENOUGH = 0.02  # nats per row by which a log-normal must be better
+LEAST_RATIO = 3.0  # of the largest to the smallest target, below which a logarithm hardly bends
+
+
+def choose_likelihood(
+    X: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, " N"],
+    seed: int,
+    weights: Float[np.ndarray, " N"] | None = None,
+    groups: Int[np.ndarray, " N"] | None = None,
+) -> tuple[str, list[Note]]:
+    """Return "gaussian" or "log-normal", and a note on the choice if there was one.
+
+    Args:
+        X: Encoded rows.
+        y: Their targets, in the user's units.
+        seed: The seed.
+        weights: How much each row counts, with mean one; None: all the same.
+        groups: Rows of a group stay in one fold.
+    """
+    if len(y) < FEWEST_ROWS or not (y > 0.0).all() or y.max() < LEAST_RATIO * y.min():
+        return "gaussian", []
+    random = np.random.default_rng(seed)
+    if len(y) > MOST_ROWS:
+        chosen = random.choice(len(y), MOST_ROWS, replace=False)
+        X, y = X[chosen], y[chosen]
+        weights, groups = (None if part is None else part[chosen] for part in (weights, groups))
+    together = groups is not None and np.ptp(groups) > 0
+    fold = deal_groups(groups, FOLDS, seed) if groups is not None and together else random.permutation(len(y)) % FOLDS
+    log_y = np.log(y)
+    plain = _score(X, y, fold, seed, weights, not together)
+    logarithmic = _score(X, log_y, fold, seed, weights, not together)
+    logarithmic -= float(np.average(log_y, weights=weights))  # log p(y) = log p(log y) − log y
+    gain = logarithmic - plain
+    if gain <= ENOUGH:
+        return "gaussian", []
+    text = f"its density is higher by {gain:.2f} nats per row out of fold; likelihood='gaussian' overrides it"
+    return "log-normal", [Note("the target is positive and modelled as log-normal", text)]
+
+
+def _score(
+    X: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, " N"],
+    fold: Int[np.ndarray, " N"],
+    seed: int,
+    weights: Float[np.ndarray, " N"] | None,
+    stop_early: bool,
+) -> float:
+    """Return the mean log density of y under Normals around out-of-fold predictions."""
+    scale = float(y.std()) or 1.0
+    standardised = (y - y.mean()) / scale
+    predicted = np.empty_like(standardised)
+    w = np.ones(len(y)) if weights is None else weights
+    for k in range(int(fold.max()) + 1):
+        others = fold != k
+        trees = fit_trees(X[others], standardised[others], weights=w[others], seed=seed, stop_early=stop_early)
+        predicted[fold == k] = trees.predict(X[fold == k])
+    residual = standardised - predicted
+    bins = max(1, min(BINS, len(y) // FEWEST_PER_BIN))
+    edges = np.quantile(predicted, np.linspace(0.0, 1.0, bins + 1)[1:-1])
+    place = np.searchsorted(edges, predicted)
+    total = np.bincount(place, weights=w, minlength=bins)
+    squares = np.bincount(place, weights=w * residual**2, minlength=bins)
+    # Each row is left out of the variance of its own bin, which few large residuals may dominate.
+    var = np.maximum((squares[place] - w * residual**2) / np.maximum(total[place] - w, w), 1e-6)
+    log_density = -0.5 * (np.log(2.0 * math.pi * var) + residual**2 / var)
+    worst = np.quantile(log_density, 0.01)  # a Normal is no model of outliers, nor are members without a guard
+    return float(np.average(np.maximum(log_density, worst), weights=w)) - math.log(scale)

@@ -1,0 +1,111 @@
+"""The size of an ensemble, as a function of the table and the time budget.
+
+The rule aims at a time for the whole fit: 14 s for up to 1,000 rows, growing like N^0.8 beyond, on two cores of the
+machine it was measured on. A shorter time budget buys fewer steps and, when these would become too few, smaller and
+then fewer members. The rule depends on the number of rows and the budget only, not on the machine, so that equal inputs
+give equal models.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SHORTEST = 14.0  # seconds, for up to 1,000 rows
+LONGEST = 1_200.0  # seconds, however many rows
+GROWTH = 0.8  # of the time with the number of rows
+CORES = 2  # for which times hold
+OVERHEAD = 0.2  # share of the time for everything but steps: starting processes, trees, encoding, scores
+
+FOLDS = 5  # small tables: every row is held out by the members of its fold
+MOST_ROWS_IN_FOLDS = 4_000  # larger tables hold out one part of the rows, the same for all members
+
+FEWEST_STEPS, MOST_STEPS = 200, 20_000
+FEWEST_EPOCHS = 12  # before the number of inducing points is reduced
+INDUCING = 32, 64, 96, 128, 160, 192, 256
+
+SITES, WIDTH = 10, 5  # of the default model, for the time of a step
+STEP_SECONDS = 4e-3  # of a step with no rows
+KERNEL_SECONDS = 1.2e-8  # per row, component and inducing point
+PRODUCT_SECONDS = 2e-10  # per row, component and pair of inducing points
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many members, how large and how long.
+
+    Attributes:
+        folds: Parts of the rows that are held out in turn; 1: one part, held out by all members.
+        slots: For each member, its kind and the fold it holds out.
+        inducing: Inducing points per GP.
+        batch_size: Rows per step.
+        steps: Steps per member.
+        learning_rate: Initial learning rate: higher where there are few steps.
+    """
+
+    folds: int
+    slots: tuple[tuple[str, int], ...]
+    inducing: int
+    batch_size: int
+    steps: int
+    learning_rate: float
+
+
+def choose_size(
+    num_rows: int,
+    kinds: Sequence[str] = ("plain",),
+    *,
+    members: int | None = None,
+    time_budget: float | None = None,
+    one_part: bool = False,
+    most_folds: int | None = None,
+) -> Size:
+    """Return the size of an ensemble.
+
+    Args:
+        num_rows: Number of rows.
+        kinds: The kinds of members, the first of which comes first.
+        members: Number of members; None: as many as the rule says.
+        time_budget: Seconds for training; None: as long as the rule says.
+        one_part: Whether all members hold out the same rows whatever the size of the table.
+        most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
+    """
+    usual = min(SHORTEST * max(1.0, num_rows / 1_000) ** GROWTH, LONGEST)
+    seconds = (1.0 - OVERHEAD) * CORES * (usual if time_budget is None else min(time_budget, usual))
+    small = num_rows <= MOST_ROWS_IN_FOLDS and not one_part
+    batch_size = 250 if num_rows <= 10_000 else 500 if num_rows <= 100_000 else 1_000
+    wanted = 64 if num_rows <= 2_000 else 96 if num_rows <= 8_000 else 128 if num_rows <= 50_000 else 160
+    numbers = [members] if members else [FOLDS * len(kinds)] if small else [2 * len(kinds), len(kinds)]
+    for number, inducing in itertools.product(numbers, (m for m in reversed(INDUCING) if m <= wanted)):
+        steps = int(seconds / (number * step_seconds(min(batch_size, num_rows), inducing)))
+        if steps * batch_size >= FEWEST_EPOCHS * num_rows and steps >= FEWEST_STEPS:
+            break
+    slots = _slots(kinds, number, small, most_folds)
+    folds = 1 + max(fold for _, fold in slots)
+    rate = 0.1 if small else 0.05
+    return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS), rate)
+
+
+def _slots(
+    kinds: Sequence[str], members: int, small: bool, most_folds: int | None = None
+) -> tuple[tuple[str, int], ...]:
+    """Return kind and fold of each member.
+
+    On a small table each kind needs a member in every fold. With fewer members than that all are of the first kind, and
+    each has a fold of its own.
+    """
+    if not small:
+        return tuple((kinds[number * len(kinds) // members], 0) for number in range(members))
+    if members < FOLDS * len(kinds):
+        kinds = kinds[:1]
+    folds = min(members if members < 2 * FOLDS else FOLDS, most_folds or members)
+    rounds = members // folds
+    return tuple(
+        (kinds[number // folds % len(kinds)] if number < rounds * folds else kinds[0], number % folds)
+        for number in range(members)
+    )
+
+
+def step_seconds(batch_size: int, inducing: int) -> float:
+    """Return the approximate time of a step of the default model in one thread."""
+    evaluations = batch_size * (SITES + WIDTH) * inducing  # of the kernel
+    return STEP_SECONDS + evaluations * (KERNEL_SECONDS + PRODUCT_SECONDS * inducing)

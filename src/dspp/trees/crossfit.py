@@ -1,0 +1,137 @@
+"""Predictions of trees for the rows of a training table, none of which saw its own row."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike
+
+from dspp.errors import InputError
+from dspp.table.checks import Array
+from dspp.trees.bins import bin_columns
+from dspp.trees.ensemble import Trees
+from dspp.trees.fit import boost, check_rows, check_sizes
+
+INNER_FOLDS = 5
+MAX_ROWS = 50_000  # per fit
+
+
+@dataclass(frozen=True, eq=False)
+class CrossFitted:
+    """The column of predictions that each of K members reads, and the trees for new rows.
+
+    Attributes:
+        columns: The predictions: see `for_member`.
+        all_rows: Trees that saw all rows.
+        without_fold: For each fold, trees that saw none of its rows.
+    """
+
+    columns: Float[np.ndarray, "K N"]
+    all_rows: Trees
+    without_fold: tuple[Trees, ...]
+
+    def for_member(self, k: int) -> Float[np.ndarray, " N"]:
+        """Return the column of member k, which is trained without fold k.
+
+        A row of fold k has the prediction of trees that saw no row of fold k, as if it were new. Any other row has that
+        of trees that saw neither fold k nor the row's own inner fold.
+        """
+        column: Float[np.ndarray, " N"] = self.columns[k]
+        return column
+
+
+def cross_fit(
+    X: Array,
+    y: Array,
+    fold: ArrayLike,
+    *,
+    weights: Array | None = None,
+    seed: int = 0,
+    inner: ArrayLike | None = None,
+    X_without: Callable[[Bool[np.ndarray, " N"]], Array] | None = None,
+    stop_early: bool = True,
+    max_rounds: int = 200,
+    max_rows: int | None = MAX_ROWS,
+) -> CrossFitted:
+    """Fit trees so that every row of every member gets a prediction that never saw the row's target.
+
+    Each row has an inner fold. With K ≥ 5 folds it is the row's fold, or a random one of 0 to K − 1 for rows of fold
+    −1; trees without two inner folds then serve two members, which makes K(K − 1)/2 + K + 1 fits. With fewer folds,
+    inner folds are 5 random ones, and there are 6 K + 1 fits. A single model has K = 1: its held-out rows have fold 0,
+    its training rows −1.
+
+    Args:
+        X: the inputs, finite.
+        y: one target per row.
+        fold: per row, the member that holds it out, from 0 to K − 1, or −1 for none.
+        weights: one weight per row; rows of weight 0 get predictions but are not learned from.
+        seed: of the fits and of random inner folds.
+        inner: per row, its inner fold from 0, for rows that must stay together.
+        X_without: the inputs as they are if the targets of these rows are not known, for inputs that depend on targets;
+            None: X in any case.
+        stop_early: whether random rows decide how many trees are kept, as in `fit_trees`; not for rows that must stay
+            together.
+        max_rounds: the largest number of trees per fit.
+        max_rows: the largest number of rows per fit; None for all.
+
+    Raises:
+        InputError: the arguments do not match, or some fit would have no rows.
+    """
+    X, y, weights = check_rows(X, y, weights)
+    check_sizes(max_rounds, max_rows)
+    fold = _check_folds(fold, len(X), "fold", -1)
+    inner = None if inner is None else _check_folds(inner, len(X), "inner", 0)
+    K = max(int(fold.max()) + 1, 1)
+    if len(X) < K or (np.bincount(fold[fold >= 0]) == 0).any():
+        raise InputError(f"fold: expected each of 0 to {K - 1} in some row, got gaps; number the folds without gaps")
+    outer = fold
+    if inner is None:
+        inner = assign_inner(fold, seed)
+        outer = fold if K < INNER_FOLDS else inner
+
+    binned = bin_columns(X, weights, seed)  # the same cuts for all fits, if they know no targets
+    fits: dict[bytes, Trees] = {}
+
+    def without(left_out: Bool[np.ndarray, " N"]) -> tuple[Trees, Float[np.ndarray, "N D"]]:
+        rows, key = ~left_out, left_out.tobytes()
+        if not weights[rows].any():
+            raise InputError("fold: expected training rows outside of any two folds, got none; pass more folds or rows")
+        inputs = X if X_without is None else check_rows(X_without(left_out), y, weights)[0]
+        if key not in fits:
+            codes = binned if X_without is None else bin_columns(inputs, weights, seed)
+            fits[key] = boost(codes.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows, stop_early)
+        return fits[key], inputs
+
+    columns, without_fold = np.empty((K, len(X))), []
+    for k in range(K):
+        held = outer == k
+        for part in (held, *(~held & (inner == j) for j in np.unique(inner))):
+            if part.any():
+                trees, inputs = without(held | part)
+                columns[k, part] = trees.predict(inputs[part])
+        without_fold.append(without(held)[0])
+    return CrossFitted(columns, without(np.zeros(len(X), bool))[0], tuple(without_fold))
+
+
+def assign_inner(fold: Int[np.ndarray, " N"], seed: int) -> Int[np.ndarray, " N"]:
+    """Return the inner fold of each row: see `cross_fit`."""
+    K = int(fold.max()) + 1
+    if K < INNER_FOLDS:
+        return _deal(len(fold), INNER_FOLDS, seed)
+    return np.where(fold < 0, _deal(len(fold), K, seed), fold)
+
+
+def _check_folds(fold: ArrayLike, num_rows: int, name: str, least: int) -> Int[np.ndarray, " N"]:
+    array = np.asarray(fold)
+    if array.shape != (num_rows,) or array.dtype.kind not in "iu" or array.min() < least:
+        raise InputError(
+            f"{name}: expected {num_rows} integers from {least}, got {array.dtype} of shape {array.shape}"
+            + (f" from {array.min()}" if array.size else "")
+        )
+    return array.astype(np.int64)
+
+
+def _deal(num_rows: int, num_folds: int, seed: int) -> Int[np.ndarray, " N"]:
+    """Return random folds of equal size."""
+    return np.random.default_rng(seed).permutation(num_rows) % num_folds

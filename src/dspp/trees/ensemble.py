@@ -1,0 +1,146 @@
+"""An ensemble of regression trees as plain arrays: prediction, and tensors for a file.
+
+A tree has at most 32 leaves, numbered from left to right, so that a set of leaves is a mask of 32 bits. A condition
+x ≤ threshold that is false removes the leaves of its left branch; a row ends in the first leaf that is not removed
+(QuickScorer: Lucchese et al., SIGIR 2015). The last leaf is in no left branch. Therefore any masks of 31 bits lead to
+one of the 32 leaves: the arrays of a damaged or hostile file may predict nonsense, but cannot index out of bounds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int32, Int64, UInt32
+from torch import Tensor
+
+from dspp.errors import InputError
+from dspp.table.checks import check_width
+
+LEAVES = 32  # per tree at most
+NODES = LEAVES - 1  # inner ones
+MAX_TREES = 400  # bounds the tables of `_steps` at 40 MB
+CELLS = 50_000  # rows × trees at a time, so that masks and values stay in the cache
+
+_TENSORS = {  # name: dtype and shape of one tree's part
+    "feature": (torch.int32, (NODES,)),
+    "threshold": (torch.float64, (NODES,)),
+    "left_leaves": (torch.int32, (NODES,)),
+    "value": (torch.float64, (LEAVES,)),
+}
+_Step = tuple[int, Float[np.ndarray, " R"], UInt32[np.ndarray, "R+1 T"]]
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """T regression trees: a prediction is base + Σₜ value[t, the leaf of tree t in which the row ends].
+
+    A tree with fewer than 32 leaves has spare nodes, which remove no leaves.
+    """
+
+    feature: Int32[np.ndarray, "T 31"]  # the column of X, per inner node
+    threshold: Float[np.ndarray, "T 31"]
+    left_leaves: Int32[np.ndarray, "T 31"]  # mask of the leaves in the left branch: removed if x > threshold
+    value: Float[np.ndarray, "T 32"]
+    base: float
+    num_features: int
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def predict(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        """Return one prediction per row, which does not depend on the other rows, to the bit.
+
+        Raises:
+            InputError: X is not 2-D or does not have the columns of the training table.
+        """
+        if X.ndim != 2:
+            raise InputError(f"X: expected a 2-D table (rows, columns), got shape {X.shape}; reshape it")
+        check_width(X, self.num_features, "the ensemble of trees")
+        predicted = np.full(len(X), self.base)
+        if not len(self):
+            return predicted
+        first = LEAVES * np.arange(len(self))  # of each tree's values
+        size = max(CELLS // len(self), 1)
+        for start in range(0, len(X), size):
+            leaves = _lowest_zero(self._removed(X[start : start + size]))  # (n, T)
+            values = self.value.take(leaves + first, mode="clip")  # which does not check what cannot happen
+            predicted[start : start + size] += values.sum(1)  # along memory, so each row is summed by itself
+        return predicted
+
+    def _removed(self, X: Float[np.ndarray, "n D"]) -> UInt32[np.ndarray, "n T"]:
+        """Return the mask of removed leaves for each row and tree."""
+        removed = np.zeros((len(X), len(self)), np.uint32)
+        for column, thresholds, masks in self._steps:
+            below = np.searchsorted(thresholds, X[:, column])  # the number of thresholds < x
+            removed |= masks.take(below, axis=0, mode="clip")
+        return removed
+
+    @cached_property
+    def _steps(self) -> list[_Step]:
+        """Return, per column in use, its R sorted thresholds and the leaves removed if the first r of them are below x.
+
+        All conditions on a column take one search and one row of a table, instead of one comparison per node.
+        """
+        steps = []
+        used = self.left_leaves != 0
+        for column in np.unique(self.feature[used]).tolist():
+            tree, node = np.nonzero(used & (self.feature == column))
+            thresholds, rank = np.unique(self.threshold[tree, node], return_inverse=True)
+            masks = np.zeros((len(thresholds) + 1, len(self)), np.uint32)
+            np.bitwise_or.at(masks, (rank + 1, tree), self.left_leaves[tree, node].astype(np.uint32))
+            steps.append((column, thresholds, np.bitwise_or.accumulate(masks, axis=0)))
+        return steps
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what `from_tensors` restores bit for bit."""
+        base = torch.tensor(self.base, dtype=torch.float64)
+        return {name: torch.from_numpy(getattr(self, name)) for name in _TENSORS} | {"base": base}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], num_features: int) -> "Trees":
+        """Return the trees that `tensors` stored, after checking all numbers.
+
+        Args:
+            tensors: whatever a file contains under these names.
+            num_features: the number of columns of X.
+
+        Raises:
+            InputError: a tensor is missing, unknown, or has a wrong type, shape or value.
+        """
+        _check_layout(tensors)
+        arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
+        feature, masks = arrays["feature"], arrays["left_leaves"]
+        if (feature < 0).any() or (feature >= num_features).any() or (masks < 0).any():
+            raise InputError(f"trees: expected columns from 0 to {num_features - 1} and masks ≥ 0; the file is damaged")
+        with np.errstate(over="ignore"):
+            bound = np.abs(arrays["value"]).max(axis=1).sum() + np.abs(arrays["base"])  # of any prediction
+        if not (np.isfinite(bound) and np.isfinite(arrays["threshold"]).all()):
+            raise InputError("trees: expected finite thresholds, values and sums, got NaN or inf; the file is damaged")
+        return cls(**{name: arrays[name] for name in _TENSORS}, base=float(arrays["base"]), num_features=num_features)
+
+
+def _lowest_zero(masks: UInt32[np.ndarray, "n T"]) -> Int64[np.ndarray, "n T"]:
+    """Return the number of the lowest bit that is 0, from 0 to 31, of masks below 2³¹."""
+    power = ~masks & (masks + np.uint32(1))  # 2ⁱ for the lowest zero bit i
+    exponents: Int[np.ndarray, "n T"] = power.astype(np.float32).view(np.int32) >> 23  # i + 127
+    return exponents - np.int64(127)
+
+
+def _check_layout(tensors: Mapping[str, Tensor]) -> None:
+    """Check names, types and shapes."""
+    for name in sorted(tensors.keys() ^ (_TENSORS.keys() | {"base"})):
+        what = "not a tensor of trees" if name in tensors else "the tensor is missing"
+        raise InputError(f"trees: {name:.100}: {what}; the file is damaged")
+    num_trees = len(tensors["value"]) if tensors["value"].ndim else 0
+    if num_trees > MAX_TREES:
+        raise InputError(f"trees: expected at most {MAX_TREES} trees, got {num_trees}; the file is damaged")
+    expected = {name: (dtype, (num_trees, *shape)) for name, (dtype, shape) in _TENSORS.items()}
+    for name, (dtype, shape) in (expected | {"base": (torch.float64, ())}).items():
+        got = tensors[name]
+        if (got.dtype, tuple(got.shape), got.layout) != (dtype, shape, torch.strided):
+            raise InputError(
+                f"trees: {name}: expected {dtype} of shape {shape}, got {got.dtype} of {tuple(got.shape)}; "
+                "the file is damaged"
+            )

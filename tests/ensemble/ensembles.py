@@ -1,0 +1,60 @@
+"""A small table, settings that fit it in a moment, and ways to look into a fit."""
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from dspp import DSPPRegressor
+from dspp.ensemble import train
+from dspp.ensemble.members import Trained
+from dspp.predictive import Predictive
+
+TINY: dict[str, Any] = {
+    "inducing": 6,
+    "width": 2,
+    "sites": 3,
+    "epochs": 2,
+    "batch_size": 20,
+    "likelihood": "gaussian",
+    "progress": False,
+}
+RNG = np.random.default_rng(0)
+N = 64
+X = RNG.normal(size=(N, 2)) * [1.0, 40.0] + [300.0, 0.0]
+HALF = np.clip(np.round(8 * RNG.normal(size=N // 2)), -20, 20)
+Y = np.concatenate([HALF, -HALF])  # whole numbers whose sum is 0: no order of summation rounds
+
+
+def bits(predictive: Predictive) -> list[bytes]:
+    """Everything that a distribution consists of, to the bit."""
+    predictive = getattr(predictive, "torch", predictive)
+    values = [getattr(predictive, field.name) for field in fields(predictive)]  # type: ignore[arg-type]
+    nested = [bits(value) if is_dataclass(value) else [value.numpy().tobytes()] for value in values]
+    return [part for parts in nested for part in parts]
+
+
+def fit_and_look(y: np.ndarray = Y, **settings: Any) -> tuple[DSPPRegressor, list[Trained], Any]:
+    """Return a fitted estimator, its members with what they predict for held-out rows, and the cross-fitted trees."""
+    seen: list[Any] = []
+    assemble = train._assemble
+
+    def look(data: Any, spec: Any, trained: Any, trees: Any, template: Any) -> Any:
+        seen.extend((trained, trees))
+        return assemble(data, spec, trained, trees, template)
+
+    with patch.object(train, "_assemble", look):
+        model = DSPPRegressor(**TINY | settings).fit(X, y)
+    return model, *seen
+
+
+def weights_of(model: DSPPRegressor) -> list[bytes]:
+    """The parameters of all members, to the bit."""
+    members = model.fitted_.members
+    return [value.numpy().tobytes() for member in members for value in member.model.state_dict().values()]
+
+
+def log_density(predictive: Predictive, y: np.ndarray) -> np.ndarray:
+    return np.asarray(predictive.log_prob(torch.from_numpy(y)))

@@ -1,0 +1,219 @@
+"""Ensembles in files: the same bits after loading, and nothing but a ModelFileError whatever a file claims."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dspp import DSPPRegressor, modelfile
+from dspp.errors import InputError, ModelFileError
+from dspp.estimators import load
+from dspp.guard import Guard
+from tests.ensemble.ensembles import TINY, X, Y, bits
+from tests.modelfile.test_modelfile import apart, with_header, with_tensors
+
+F64 = torch.float64
+MASKS = torch.zeros(1, 31, dtype=torch.int64)
+
+
+@pytest.fixture(scope="module")
+def model(two_folds: None) -> DSPPRegressor:
+    estimator = DSPPRegressor(**TINY).fit(X, Y)
+    estimator.fitted_ = replace(estimator.fitted_, spread=1.3)
+    return estimator
+
+
+@pytest.fixture(scope="module")
+def saved(model: DSPPRegressor, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("saved") / "m.dspp"
+    model.save(path)
+    return path.read_bytes()
+
+
+def test_predictions_are_the_same_bits_after_loading(model: DSPPRegressor, saved: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(saved)
+    loaded = load(tmp_path / "m")
+    before, after = model.fitted_, loaded.fitted_
+    assert bits(loaded.fitted_.distribution(X)) == bits(model.fitted_.distribution(X))
+    assert (after.weights, after.spread, after.scored, after.metrics) == (
+        *(before.weights, before.spread, before.scored, before.metrics),
+    )
+    assert [member.kind for member in after.members] == [member.kind for member in before.members]
+    assert after.guard is not None
+    assert before.guard is not None
+    assert after.guard.weight == before.guard.weight
+    for name in ("log_weights", "mean", "var"):
+        assert torch.equal(getattr(after.guard, name), getattr(before.guard, name))
+    assert after.trees is not None
+    assert before.trees is not None
+    for name, value in before.trees.tensors().items():
+        assert torch.equal(after.trees.tensors()[name], value)
+    assert loaded.get_params()["members"] == "auto"
+    modelfile.save(after, tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == saved
+
+
+def test_corrections_change_predictions(model: DSPPRegressor) -> None:
+    """So that the bits above say something about each of them."""
+    fitted = model.fitted_
+    assert fitted.guard is not None
+    trees = replace(fitted.trees, base=fitted.trees.base + 1.0) if fitted.trees is not None else None
+    heavier = replace(fitted.guard, weight=2 * fitted.guard.weight)
+    for changed in (replace(fitted, spread=1.0), replace(fitted, guard=heavier), replace(fitted, trees=trees)):
+        assert bits(changed.distribution(X)) != bits(fitted.distribution(X))
+
+
+HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    **{
+        f"spread {value!r}": lambda h, value=value: h.update(spread=value)
+        for value in (0, 0.0, -1.0, math.nan, math.inf, -math.inf, 10**400, 1e-400, "1", None, True, [1.0])
+    },
+    **{
+        f"guard {value!r}": lambda h, value=value: h.update(guard=value)
+        for value in (0, 1, 0.0, 1.0, -0.1, 1.1, math.nan, math.inf, 10**400, "0.01", True, {})
+    },
+    **{f"trees {value!r}": lambda h, value=value: h.update(trees=value) for value in (None, 1, "yes", {}, False)},
+    **{
+        f"kind {value!r}": lambda h, value=value: h["members"][0].update(kind=value)
+        for value in ("", "tree", None, 3, ["plain"], "trees")
+    },
+    "trees member is plain": lambda h: h["members"][-1].update(kind="plain"),
+    "guard missing but its tensors": lambda h: h.update(guard=None),
+    "scored": lambda h: h.update(scored=3),
+    **{f"no {name}": lambda h, name=name: h.pop(name) for name in ("spread", "guard", "trees", "scored", "weights")},
+}
+
+
+@pytest.mark.parametrize("change", HEADERS.values(), ids=HEADERS.keys())
+def test_headers_that_cannot_be_true(change: Callable[[dict[str, Any]], Any], saved: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(with_header(saved, change))
+    with pytest.raises(ModelFileError):
+        modelfile.load(tmp_path / "m")
+
+
+def tensors_of(saved: bytes, prefix: str) -> list[str]:
+    return [name for name in apart(saved)[0] if name.startswith(prefix)]
+
+
+TENSORS: dict[str, dict[str, torch.Tensor | None]] = {
+    "no weights of the guard": {"guard.log_weights": None},
+    "no means of the guard": {"guard.mean": None},
+    "no variances of the guard": {"guard.var": None},
+    "guard of float32": {"guard.mean": torch.zeros(4, 1)},
+    "guard of integers": {"guard.mean": torch.zeros(4, 1, dtype=torch.int64)},
+    "guard of a scalar": {"guard.log_weights": torch.tensor(0.0, dtype=F64)},
+    "guard without components": {
+        "guard.log_weights": torch.zeros(0, dtype=F64),
+        "guard.mean": torch.zeros(0, 1, dtype=F64),
+        "guard.var": torch.ones(0, 1, dtype=F64),
+    },
+    "guard of many components": {
+        "guard.log_weights": torch.full((1000,), -math.log(1000), dtype=F64),
+        "guard.mean": torch.zeros(1000, 1, dtype=F64),
+        "guard.var": torch.ones(1000, 1, dtype=F64),
+    },
+    "guard of two outputs": {"guard.mean": torch.zeros(4, 2, dtype=F64), "guard.var": torch.ones(4, 2, dtype=F64)},
+    "weights of the guard that sum to two": {"guard.log_weights": torch.full((4,), math.log(0.5), dtype=F64)},
+    "an unknown tensor of the guard": {"guard.more": torch.zeros(1, dtype=F64)},
+    "an unknown tensor of the trees": {"trees.more": torch.zeros(1, dtype=F64)},
+    "columns of trees as floats": {"trees.feature": torch.zeros(3, 31, dtype=F64)},
+    "masks of trees as int64": {"trees.left_leaves": MASKS},
+    "thresholds of one tree": {"trees.threshold": torch.zeros(1, 31, dtype=F64)},
+    "values of a scalar": {"trees.value": torch.tensor(1.0, dtype=F64)},
+    "base of a vector": {"trees.base": torch.zeros(2, dtype=F64)},
+    "base NaN": {"trees.base": torch.tensor(math.nan, dtype=F64)},
+}
+
+
+@pytest.mark.parametrize("tensors", TENSORS.values(), ids=TENSORS.keys())
+def test_tensors_that_cannot_be_true(tensors: dict[str, torch.Tensor | None], saved: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(with_tensors(saved, tensors))
+    with pytest.raises(ModelFileError):
+        modelfile.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.0, -1.0])
+def test_variances_of_the_guard_are_positive(wrong: float, model: DSPPRegressor, saved: bytes, tmp_path: Path) -> None:
+    assert model.fitted_.guard is not None
+    var = model.fitted_.guard.var.clone()
+    var[0] = wrong
+    (tmp_path / "m").write_bytes(with_tensors(saved, {"guard.var": var}))
+    with pytest.raises(ModelFileError):
+        modelfile.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("prefix", ["guard.", "trees."])
+def test_the_header_and_the_tensors_agree(prefix: str, saved: bytes, tmp_path: Path) -> None:
+    """A flag without tensors, tensors without the flag, and each tensor missing alone."""
+    names = tensors_of(saved, prefix)
+    assert len(names) >= 3
+    cases = [with_tensors(saved, dict.fromkeys(names)), *(with_tensors(saved, {name: None}) for name in names)]
+    without: dict[str, Any] = {"guard.": {"guard": None}, "trees.": {"trees": False}}[prefix]
+
+    def plain(header: dict[str, Any]) -> None:
+        header.update(without)
+
+    cases.append(with_header(saved, plain))
+    for data in cases:
+        (tmp_path / "m").write_bytes(data)
+        with pytest.raises(ModelFileError):
+            modelfile.load(tmp_path / "m")
+
+
+def test_trees_that_nobody_reads_are_refused(two_folds: None, saved: bytes, tmp_path: Path) -> None:
+    DSPPRegressor(**TINY, members=2).fit(X, Y).save(tmp_path / "m")
+    data = (tmp_path / "m").read_bytes()
+    modelfile.load(tmp_path / "m")
+    (tmp_path / "m").write_bytes(with_tensors(data, {"trees.base": torch.zeros((), dtype=F64)}))
+    with pytest.raises(ModelFileError, match="not a tensor of this model"):
+        modelfile.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("members", [None, 3, "ab", {}, [3], [[]], "missing"])
+def test_an_earlier_file_without_members(members: Any, saved: bytes, tmp_path: Path) -> None:
+    def change(header: dict[str, Any]) -> None:
+        header.update(version=2, members=members)
+        if members == "missing":
+            del header["members"]
+
+    (tmp_path / "m").write_bytes(with_header(saved, change))
+    with pytest.raises(ModelFileError):
+        modelfile.load(tmp_path / "m")
+
+
+def test_an_earlier_file_has_no_corrections(saved: bytes, tmp_path: Path) -> None:
+    """A file of version 2 of the plain members alone: predictions are their mixture."""
+    names = [name for name in apart(saved)[0] if name.startswith(("guard.", "trees.", "members.2.", "members.3."))]
+
+    def change(header: dict[str, Any]) -> None:
+        header.update(version=2, members=header["members"][:2], weights=[0.25, 0.75])
+        for name in ("spread", "guard", "trees", "scored"):
+            del header[name]
+        for member in header["members"]:
+            del member["kind"]
+
+    (tmp_path / "m").write_bytes(with_header(with_tensors(saved, dict.fromkeys(names)), change))
+    old = modelfile.load(tmp_path / "m")
+    assert (old.spread, old.guard, old.trees, old.scored) == (1.0, None, None, "")
+    rows = old.scale_X.transform(X)
+    parts = [member.model.predictor()(rows).to(F64) for member in old.members]
+    assert bits(old.distribution(X)) == bits(old.codec.decode(type(parts[0]).mix(parts, [0.25, 0.75])))
+
+
+def test_objects_check_themselves_too(model: DSPPRegressor) -> None:
+    fitted = model.fitted_
+    assert fitted.guard is not None
+    for weight in (0.0, 1.0, -0.5, math.nan):
+        with pytest.raises(InputError, match="guard"):
+            replace(fitted.guard, weight=weight)
+    for spread in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="spread"):
+            replace(fitted, spread=spread)
+    with pytest.raises(InputError, match="trees"):
+        replace(fitted, trees=None)
+    with pytest.raises(InputError, match="guard"):
+        Guard(0.1, fitted.guard.log_weights, fitted.guard.mean[:1], fitted.guard.var)

@@ -1,0 +1,90 @@
+"""How large an ensemble is, and which rows its members hold out: functions of the table and the budget alone."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dspp.folds import HELD_OUT_SHARE, MOST_HELD_OUT, NEVER, assign_folds
+from dspp.settings import MEMBER_KINDS, Settings
+from dspp.size import (
+    CORES,
+    FEWEST_STEPS,
+    FOLDS,
+    INDUCING,
+    MOST_ROWS_IN_FOLDS,
+    MOST_STEPS,
+    OVERHEAD,
+    Size,
+    choose_size,
+    step_seconds,
+)
+
+ROWS = (20, 500, 1_000, 2_500, MOST_ROWS_IN_FOLDS, MOST_ROWS_IN_FOLDS + 1, 30_000, 200_000, 5_000_000)
+BUDGETS = (0.5, 3.0, 10.0, 60.0, 600.0, 1e6)
+
+
+def seconds(size: Size, rows: int) -> float:
+    """The time that the rule expects of all steps, in one thread."""
+    return len(size.slots) * size.steps * step_seconds(min(size.batch_size, rows), size.inducing)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("kinds", [MEMBER_KINDS, MEMBER_KINDS[:1]])
+def test_budgets_are_kept_and_more_time_is_never_less_work(rows: int, kinds: tuple[str, ...]) -> None:
+    sizes = [choose_size(rows, kinds, time_budget=budget) for budget in BUDGETS]
+    assert sizes[-1] == choose_size(rows, kinds), "a long budget changes nothing"
+    for size, budget in zip(sizes, BUDGETS, strict=True):
+        if size.steps > FEWEST_STEPS:
+            assert seconds(size, rows) <= (1.0 - OVERHEAD) * CORES * budget
+        assert FEWEST_STEPS <= size.steps <= MOST_STEPS
+        assert size.inducing in INDUCING
+    for less, more in itertools.pairwise(sizes):
+        assert (len(less.slots), less.inducing) <= (len(more.slots), more.inducing)
+        assert seconds(less, rows) <= seconds(more, rows) * (1 + 1e-9) or less.inducing < more.inducing
+
+
+def test_larger_tables_take_longer_up_to_a_limit() -> None:
+    times = [seconds(choose_size(rows), rows) for rows in (100, 1_000, 4_000, 20_000, 100_000, 1_000_000)]
+    assert all(less <= more * 1.01 for less, more in itertools.pairwise(times))
+    assert times[-1] < 2 * 1_200
+
+
+@pytest.mark.parametrize("kinds", [MEMBER_KINDS, MEMBER_KINDS[:1]])
+@pytest.mark.parametrize("members", [None, *range(2, 26), 100])
+@pytest.mark.parametrize("rows", [1_000, 10_000])
+def test_every_fold_is_held_out_by_every_kind(rows: int, members: int | None, kinds: tuple[str, ...]) -> None:
+    size = choose_size(rows, kinds, members=members)
+    assert len(size.slots) == (members or len(size.slots))
+    used = {kind for kind, _ in size.slots}
+    assert {(kind, fold) for kind in used for fold in range(size.folds)} == set(size.slots)
+    assert size.folds == (1 if rows > MOST_ROWS_IN_FOLDS else min(size.folds, 2 * FOLDS))
+    assert size.slots[0] == ("plain", 0)
+
+
+def test_only_rows_and_budget_matter() -> None:
+    assert choose_size(1_000, one_part=True).folds == 1
+    assert Settings(members=3).size(200).slots == (("plain", 0), ("plain", 1), ("plain", 2))
+    assert {kind for kind, _ in Settings().size(200).slots} == set(MEMBER_KINDS)
+    assert {kind for kind, _ in Settings().size(200, num_outputs=2).slots} == {"plain"}
+    assert {kind for kind, _ in Settings().size(200, trees=False).slots} == {"plain"}
+
+
+@pytest.mark.parametrize("rows", [20, 63, 64, 1_000])
+@pytest.mark.parametrize("folds", [2, 3, 5, 9])
+def test_every_row_is_in_one_fold_and_folds_are_equal(rows: int, folds: int) -> None:
+    fold = assign_folds(rows, folds, seed=3)
+    sizes = np.bincount(fold, minlength=folds)
+    assert fold.shape == (rows,)
+    assert fold.min() >= 0
+    assert len(sizes) == folds
+    assert sizes.max() - sizes.min() <= 1
+    np.testing.assert_array_equal(fold, assign_folds(rows, folds, seed=3))
+    assert (fold != assign_folds(rows, folds, seed=4)).any()
+
+
+@pytest.mark.parametrize("rows", [20, 1_000, 500_000])
+def test_a_single_part_is_a_tenth_of_the_rows(rows: int) -> None:
+    fold = assign_folds(rows, 1, seed=3)
+    assert set(fold.tolist()) == {0, NEVER}
+    assert np.count_nonzero(fold == 0) == min(round(HELD_OUT_SHARE * rows), MOST_HELD_OUT)

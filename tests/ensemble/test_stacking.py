@@ -1,0 +1,118 @@
+"""What held-out rows teach: the weights solve their convex problem, and the spread is the one that was missing."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize
+
+from dspp.ensemble.stacking import (
+    GUARD,
+    GUARD_ROWS,
+    PSEUDO_ROWS,
+    SPREADS,
+    HeldOutRows,
+    _expectation_maximisation,
+    shrink_spread,
+    stack,
+)
+from dspp.guard import Guard
+from dspp.predictive import NormalMixture
+
+F64 = torch.float64
+
+
+def normal(mean: np.ndarray, var: float) -> NormalMixture:
+    means = torch.from_numpy(mean)[None]
+    return NormalMixture(torch.zeros(1, dtype=F64), means, torch.zeros_like(means), torch.tensor(var, dtype=F64))
+
+
+def best_by_scipy(log_densities: np.ndarray, importance: np.ndarray) -> tuple[np.ndarray, float]:
+    """Maximise Σ_n i_n log Σ_c w_c p_c(y_n) + Σ_c a_c log w_c over the simplex, the last weight between its bounds."""
+    kinds = len(log_densities) - 1
+    prior = np.append(np.full(kinds, PSEUDO_ROWS), GUARD_ROWS[0] * GUARD_ROWS[1])
+
+    def loss(w: np.ndarray) -> float:
+        with np.errstate(divide="ignore"):
+            logs = np.logaddexp.reduce(np.log(w)[:, None] + log_densities, axis=0)
+        return -float(importance @ logs + prior @ np.log(w))
+
+    start = np.append(np.full(kinds, 0.98 / kinds), 0.02)
+    found = optimize.minimize(
+        loss,
+        start,
+        method="SLSQP",
+        bounds=[(1e-9, 1.0)] * kinds + [GUARD],
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1.0},
+        options={"ftol": 1e-14, "maxiter": 1_000},
+    )
+    assert found.success, found.message
+    return found.x, -found.fun
+
+
+@pytest.mark.parametrize("kinds", [1, 2, 3])
+@pytest.mark.parametrize("surprising", [0, 3, 40])  # rows that only the guard expects: too few, some, too many for it
+def test_weights_are_those_that_scipy_finds(kinds: int, surprising: int) -> None:
+    rng = np.random.default_rng(kinds)
+    log_densities = rng.normal(size=(kinds + 1, 150)) * np.linspace(0.5, 1.5, kinds + 1)[:, None]
+    log_densities[-1] -= 2.0
+    log_densities[:-1, :surprising] -= 25.0
+    importance = rng.uniform(0.5, 1.5, 150)
+    weights, value = _expectation_maximisation(log_densities, importance)
+    expected, best = best_by_scipy(log_densities, importance)
+    assert weights.sum() == pytest.approx(1.0, abs=1e-12)
+    assert GUARD[0] <= weights[-1] <= GUARD[1]
+    assert value == pytest.approx(best, abs=1e-4)
+    np.testing.assert_allclose(weights, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("factor", [1.0, 4.0, 0.5])
+def test_the_spread_found_is_the_one_that_is_missing(factor: float) -> None:
+    rng = np.random.default_rng(1)
+    mean = rng.normal(size=4_000)
+    y = mean + 0.3 * rng.normal(size=4_000)
+    group = HeldOutRows(np.arange(4_000), y[:, None], {"plain": [normal(mean, 0.09 / factor)]})
+    mixing = stack([group], Guard.fit(y[:, None], 0.01), "gaussian")
+    nearest = SPREADS[np.abs(np.log(SPREADS / factor)).argmin()]
+    assert abs(math.log(mixing.spread / nearest)) < 0.1
+    assert mixing.weights == {"plain": 1.0}
+
+
+def test_few_rows_change_little_and_rows_without_weight_nothing() -> None:
+    rng = np.random.default_rng(2)
+    mean, y = np.zeros(30), rng.normal(size=30)
+    y[20:] = 50.0
+    importance = np.repeat([1.0, 0.0], [20, 10])
+    one, other = (
+        stack(
+            [HeldOutRows(np.arange(n), y[:n, None], {"plain": [normal(mean[:n], 1.0)]})],
+            Guard.fit(y[:20, None], 0.01),
+            "gaussian",
+            importance[:n],
+        )
+        for n in (20, 30)
+    )
+    assert abs(math.log(one.spread)) < 0.5
+    assert one.spread == other.spread
+
+
+def test_a_kind_that_never_helps_is_dropped() -> None:
+    rng = np.random.default_rng(3)
+    mean = rng.normal(size=2_000)
+    y = mean + 0.1 * rng.normal(size=2_000)
+    good, bad = normal(mean, 0.01), normal(-mean, 0.01)
+    group = HeldOutRows(np.arange(2_000), y[:, None], {"plain": [good, good], "trees": [bad]})
+    mixing = stack([group], Guard.fit(y[:, None], 0.01), "gaussian")
+    assert mixing.weights == {"plain": 1.0}
+    assert mixing.guard_weight == GUARD[0]
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0, 3.0])
+def test_what_is_missing_falls_with_the_number_of_members(spread: float) -> None:
+    assert shrink_spread(spread, 2, 2) == pytest.approx(spread)
+    found = [shrink_spread(spread, 2, members) for members in (2, 4, 8)]
+    if spread <= 1.0:
+        assert found == [spread] * 3
+    else:
+        assert [value - 1.0 for value in found] == pytest.approx([2.0, 1.0, 0.5])

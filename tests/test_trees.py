@@ -1,0 +1,400 @@
+"""Boosted trees: the same as scikit-learn's, independent of batches, blind to their own targets, safe from a file."""
+
+import ast
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+import dspp.trees
+from dspp import storage
+from dspp.errors import DsppError, InputError
+from dspp.trees import Trees, cross_fit, crossfit, fit_trees
+from dspp.trees.bins import BINS, bin_columns, choose_cuts
+from dspp.trees.ensemble import LEAVES, MAX_TREES, NODES
+from dspp.trees.fit import MIN_ROWS, convert
+
+
+def table(num_rows: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs with many values, few values and one value; targets with an interaction and noise."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.normal(size=(num_rows, 2)), rng.integers(0, 4, num_rows), np.full(num_rows, 7.0)])
+    return X, np.sin(3 * X[:, 0]) * X[:, 2] + X[:, 1] ** 2 + rng.normal(scale=0.1, size=num_rows)
+
+
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    return fit_trees(*table())
+
+
+def first(trees: Trees, count: int) -> Trees:
+    parts = {name: getattr(trees, name)[:count] for name in ("feature", "threshold", "left_leaves", "value")}
+    return Trees(**parts, base=trees.base, num_features=trees.num_features)
+
+
+# ---------------------------------------------------------------- prediction
+
+
+@pytest.mark.parametrize("leaves", [2, 5, LEAVES])
+def test_converted_trees_predict_as_scikit_learn_does(leaves: int) -> None:
+    X, y = table(400)
+    model = HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=leaves, min_samples_leaf=3, random_state=0)
+    converted = convert(model.fit(X, y), X)
+    at = converted.threshold[converted.left_leaves != 0][:100]
+    rows = [X, table(400, seed=1)[0]]
+    for d in range(X.shape[1]):  # on each side of thresholds, and exactly there
+        for column in (at, np.nextafter(at, -np.inf), np.nextafter(at, np.inf)):
+            rows.append(X[: len(at)].copy())
+            rows[-1][:, d] = column
+    for R in rows:
+        np.testing.assert_allclose(converted.predict(R), model.predict(R), rtol=0, atol=1e-6)
+
+
+def test_a_walk_from_node_to_node_agrees(trees: Trees) -> None:
+    """The slow, obvious way: among the leaves that are left, each node of the tree decides for all below it."""
+    X = table(20, seed=1)[0]
+    for x, predicted in zip(X, trees.predict(X), strict=True):
+        total = trees.base
+        for t in range(len(trees)):
+            leaves = set(range(LEAVES))
+            for j in range(NODES):
+                if x[trees.feature[t, j]] > trees.threshold[t, j]:
+                    leaves -= {leaf for leaf in range(LEAVES) if trees.left_leaves[t, j] >> leaf & 1}
+            total += trees.value[t, min(leaves)]
+        assert predicted == pytest.approx(total, abs=1e-9)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 33, 100])
+def test_predictions_do_not_depend_on_batches(trees: Trees, count: int) -> None:
+    few = first(trees, count)
+    X = table(1_200, seed=1)[0]
+    together = few.predict(X)
+    for size in (1, 2, 3, 13, 500, 777):
+        apart = np.concatenate([few.predict(X[i : i + size]) for i in range(0, len(X), size)])
+        np.testing.assert_array_equal(apart, together)
+    np.testing.assert_array_equal(few.predict(np.asfortranarray(X)), together)
+    np.testing.assert_array_equal(few.predict(X[::-1])[::-1], together)
+    assert few.predict(X[:0]).shape == (0,)
+
+
+def test_rounding_the_training_rows_to_float32_changes_no_branch(trees: Trees) -> None:
+    X, _ = table()
+    np.testing.assert_array_equal(trees.predict(X.astype(np.float32)), trees.predict(X))
+
+
+def test_prediction_checks_its_columns(trees: Trees) -> None:
+    with pytest.raises(InputError, match="5 features"):
+        trees.predict(np.zeros((2, 5)))
+    with pytest.raises(InputError, match="2-D"):
+        trees.predict(np.zeros(4))
+
+
+# ---------------------------------------------------------------- fits
+
+
+def test_trees_learn_and_repeat(trees: Trees) -> None:
+    X, y = table(seed=1)
+    assert np.std(trees.predict(X) - y) < 0.35 * np.std(y)
+    again = fit_trees(*table())
+    np.testing.assert_array_equal(again.predict(X), trees.predict(X))
+
+
+def test_large_tables_stop_early_and_repeat() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2_500, 2))
+    noise = rng.normal(size=2_500)
+    a, b, other = (fit_trees(X, noise, seed=seed) for seed in (3, 3, 4))
+    assert len(a) < 50, "there is nothing to learn"
+    np.testing.assert_array_equal(a.predict(X), b.predict(X))
+    assert not np.array_equal(a.predict(X), other.predict(X))
+    assert len(fit_trees(X, X[:, 0] * X[:, 1], max_rounds=60)) == 60
+
+
+def test_weights() -> None:
+    X, y = table()
+    w = np.random.default_rng(2).integers(0, 3, len(y)).astype(float)
+    weighted = fit_trees(X, y, weights=w, max_rounds=5).predict(X)
+    np.testing.assert_array_equal(fit_trees(X, y, weights=4 * w, max_rounds=5).predict(X), weighted)
+    y[w == 0] = X[w == 0, 0] = 1e6
+    np.testing.assert_array_equal(fit_trees(X, y, weights=w, max_rounds=5).predict(table()[0]), weighted)
+    np.testing.assert_array_equal(
+        fit_trees(X[w > 0], y[w > 0], weights=w[w > 0], max_rounds=5).predict(table()[0]), weighted
+    )
+    assert not np.array_equal(fit_trees(X[w > 0], y[w > 0], max_rounds=5).predict(table()[0]), weighted)
+
+
+def test_max_rows_limits_the_rows_in_use() -> None:
+    X, y = table()
+    few = fit_trees(X, y, max_rows=100, max_rounds=5)
+    changed = [
+        not np.array_equal(
+            fit_trees(X, np.where(np.arange(300) == i, 9.0, y), max_rows=100, max_rounds=5).value, few.value
+        )
+        for i in range(8)
+    ]
+    assert 0 < sum(changed) < 8, "about a third of the rows is in use"
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e100])
+def test_the_unit_of_the_target_does_not_matter(trees: Trees, scale: float) -> None:
+    X, y = table()
+    np.testing.assert_allclose(
+        fit_trees(X, scale * y).predict(X), scale * trees.predict(X), rtol=1e-6, atol=1e-6 * scale
+    )
+
+
+@pytest.mark.parametrize("rows", [1, MIN_ROWS - 1, MIN_ROWS, 50])
+def test_few_rows_and_constant_targets(rows: int) -> None:
+    X, y = table(rows)
+    predicted = fit_trees(X, y).predict(X)
+    assert np.isfinite(predicted).all()
+    if rows < MIN_ROWS:
+        np.testing.assert_allclose(predicted, y.mean())
+    np.testing.assert_array_equal(fit_trees(X, np.full(rows, 3.0)).predict(X), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": np.ones((300, 2))}, "one column"),
+        ({"y": np.ones(299)}, "300 rows"),
+        ({"X": np.full((300, 4), np.nan)}, "finite"),
+        ({"weights": -np.ones(300)}, "≥ 0"),
+        ({"weights": np.zeros(300)}, "not all 0"),
+        ({"max_rounds": 0}, "max_rounds"),
+        ({"max_rounds": MAX_TREES + 1}, "max_rounds"),
+        ({"max_rows": 0}, "max_rows"),
+    ],
+)
+def test_wrong_arguments(change: dict[str, object], message: str) -> None:
+    X, y = table()
+    arguments = {"X": X, "y": y} | change
+    with pytest.raises(InputError, match=message):
+        fit_trees(**arguments)
+    with pytest.raises(InputError, match=message):
+        cross_fit(**arguments, fold=np.arange(300) % 5)
+
+
+def test_other_internals_of_scikit_learn_are_an_error() -> None:
+    X, y = table()
+    model = HistGradientBoostingRegressor(max_iter=3, max_leaf_nodes=8).fit(X, y)
+    with pytest.raises(DsppError, match="AttributeError"):
+        convert(SimpleNamespace(predict=model.predict), X)
+    nodes = model._predictors[1][0].nodes
+    model._predictors[1][0].nodes = nodes[[name for name in nodes.dtype.names if name != "num_threshold"]]
+    with pytest.raises(DsppError, match="fields"):
+        convert(model, X)
+    other = nodes.copy()
+    other["left"], other["right"] = nodes["right"], nodes["left"]  # another order of nodes
+    model._predictors[1][0].nodes = other
+    with pytest.raises(DsppError, match="other predictions"):
+        convert(model, X)
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=40), st.integers(1, 20))
+def test_cuts_lie_between_values(values: list[float], repeats: int) -> None:
+    x = np.array(values * repeats)
+    cuts = choose_cuts(x)
+    bins = np.searchsorted(cuts, np.unique(x))
+    assert (np.diff(cuts) > 0).all()
+    assert (np.diff(bins) <= 1).all(), "no bin is empty"
+
+
+def test_a_row_on_a_cut_is_in_the_bin_below() -> None:
+    """As x ≤ threshold is in the left branch."""
+    X = np.array([[0.0], [1.0], [2.0], [0.5], [1.5]])
+    binned = bin_columns(X, np.array([1.0, 1.0, 1.0, 0.0, 0.0]), seed=0)
+    assert binned.cuts[0].tolist() == [0.5, 1.5]
+    assert binned.codes[:, 0].tolist() == [0, 1, 2, 0, 1]
+
+
+def test_bins_of_a_continuous_column_are_of_equal_size() -> None:
+    x = np.random.default_rng(0).normal(size=25_500)
+    sizes = np.bincount(np.searchsorted(choose_cuts(x), x))
+    assert len(sizes) == BINS
+    assert abs(sizes - 100).max() <= 1
+
+
+# ---------------------------------------------------------------- cross-fitting
+
+FOLDS = {
+    "5 folds": np.arange(120) % 5,
+    "5 folds, some never held out": np.arange(120) % 7 - 2,
+    "2 folds": np.arange(120) % 2,
+    "3 folds, some never held out": np.arange(120) % 4 - 1,
+    "a single model": np.where(np.arange(120) < 30, 0, -1),
+    "nothing held out": np.full(120, -1),
+}
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_an_out_of_fold_prediction_never_saw_its_target(name: str) -> None:
+    """Promise 29, for every member and not only the one that holds the row out."""
+    X, y = table(120)
+    fold = np.where(FOLDS[name] < 0, -1, FOLDS[name])
+    before = cross_fit(X, y, fold, max_rounds=3)
+    for i in (0, 50):
+        other = y.copy()
+        other[i] += 10.0
+        after = cross_fit(X, other, fold, max_rounds=3)
+        np.testing.assert_array_equal(after.columns[:, i], before.columns[:, i])
+        assert not np.array_equal(after.all_rows.predict(X), before.all_rows.predict(X))
+        same = [np.array_equal(after.for_member(k), column) for k, column in enumerate(before.columns)]
+        if fold[i] >= 0:
+            assert same[fold[i]], "the targets that a member holds out are nowhere in its column"
+        assert sum(same) <= 1, "the others learn from it"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("5 folds", 16),
+        ("5 folds, some never held out", 16),
+        ("2 folds", 13),
+        ("a single model", 7),
+        ("nothing held out", 6),
+    ],
+)
+def test_the_number_of_fits(name: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = table(120)
+    sizes = []
+
+    def count(binned: object, y: np.ndarray, *args: object) -> Trees:
+        sizes.append(len(y))
+        return fit_trees(X[:19], y[:19])
+
+    monkeypatch.setattr(crossfit, "boost", count)
+    cross_fit(X, y, np.where(FOLDS[name] < 0, -1, FOLDS[name]))
+    assert len(sizes) == expected
+    assert max(sizes) == 120
+    assert min(sizes) > 40
+
+
+def test_held_out_rows_have_the_predictions_of_trees_of_the_training_rows() -> None:
+    X, y = table()
+    X = np.round(X, 1)  # few values, so that cuts between them do not depend on the rows
+    held = np.arange(300) >= 200
+    fitted = cross_fit(X, y, np.where(held, 0, -1), max_rounds=20)
+    inside = held & (np.abs(X[:, :2]) < 1).all(1)
+    np.testing.assert_allclose(
+        fitted.for_member(0)[inside], fit_trees(X[~held], y[~held], max_rounds=20).predict(X[inside]), rtol=1e-9
+    )
+    np.testing.assert_array_equal(fitted.all_rows.predict(X), fit_trees(X, y, max_rounds=20).predict(X))
+
+
+def test_groups_stay_together_in_inner_folds_of_ones_own() -> None:
+    X, y = table(120)
+    group = np.arange(120) // 10
+    before = cross_fit(X, y, np.full(120, -1), inner=group % 3, max_rounds=5)
+    y[group == 4] += 5.0
+    after = cross_fit(X, y, np.full(120, -1), inner=group % 3, max_rounds=5)
+    np.testing.assert_array_equal(after.for_member(0)[group == 4], before.for_member(0)[group == 4])
+
+
+@pytest.mark.parametrize(
+    ("fold", "message"),
+    [
+        (np.zeros(300), "integers"),
+        (np.zeros(299, int), "300 integers"),
+        (np.full(300, -2), "from -1"),
+        (np.arange(300) % 2 * 2, "gaps"),
+        (np.full(300, 10**12), "gaps"),
+        (np.zeros(300, int), "training rows"),
+    ],
+)
+def test_wrong_folds(fold: np.ndarray, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        cross_fit(*table(), fold)
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_tensors_restore_the_same_bits(trees: Trees, tmp_path: Path) -> None:
+    X = table(seed=1)[0]
+    for some in (trees, first(trees, 0)):
+        storage.write(tmp_path / "trees", some.tensors(), {}, InputError)
+        restored = Trees.from_tensors(storage.read(tmp_path / "trees", InputError)[0], 4)
+        np.testing.assert_array_equal(restored.predict(X), some.predict(X))
+
+
+NAMES = ("feature", "threshold", "left_leaves", "value", "base")
+NUMBERS = st.one_of(
+    st.integers(-(2**31), 2**31 - 1),
+    st.floats(),
+    st.sampled_from([0, -1, 3, 4, 2**31 - 1, 1e308, -1e308, np.inf, np.nan]),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 10**6), NUMBERS), min_size=1, max_size=6))
+def test_changed_numbers_are_refused_or_harmless(trees: Trees, changes: list[tuple[str, int, float]]) -> None:
+    tensors = {name: tensor.clone() for name, tensor in first(trees, 5).tensors().items()}
+    for name, place, number in changes:
+        flat = tensors[name].reshape(-1)
+        whole = not flat.is_floating_point()
+        flat[place % len(flat)] = int(np.clip(np.nan_to_num(number), -(2**31), 2**31 - 1)) if whole else number
+    try:
+        changed = Trees.from_tensors(tensors, 4)
+    except InputError:
+        return
+    assert np.isfinite(changed.predict(table(30)[0])).all()
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_arrays_of_random_numbers_are_harmless(seed: int, num_trees: int) -> None:
+    rng = np.random.default_rng(seed)
+    arrays = {
+        "feature": rng.integers(0, 4, (num_trees, NODES), dtype=np.int32),
+        "threshold": rng.normal(size=(num_trees, NODES)),
+        "left_leaves": rng.integers(0, 2**31, (num_trees, NODES), dtype=np.int32),
+        "value": rng.normal(size=(num_trees, LEAVES)),
+        "base": np.zeros(()),
+    }
+    arrays["left_leaves"][0] = 2**31 - 1  # all but the last leaf
+    trees = Trees.from_tensors({name: torch.from_numpy(array) for name, array in arrays.items()}, 4)
+    predicted = trees.predict(np.array([[-9.0] * 4, [9.0] * 4, [0.0] * 4]))
+    bound = np.abs(arrays["value"]).max(1).sum()
+    assert (np.abs(predicted) <= bound * (1 + 1e-9)).all()
+    assert first(trees, 1).predict(np.full((1, 4), 9.0)) == arrays["value"][0, -1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"value": None}, "missing"),
+        ({"extra": torch.zeros(2)}, "not a tensor of trees"),
+        ({"value": torch.zeros(100, LEAVES)}, "float32"),
+        ({"value": torch.zeros(99, LEAVES, dtype=torch.float64)}, "shape"),
+        ({"value": torch.zeros((), dtype=torch.float64)}, "shape"),
+        ({"value": torch.zeros(MAX_TREES + 1, LEAVES, dtype=torch.float64)}, "at most"),
+        ({"feature": torch.full((100, NODES), 4, dtype=torch.int32)}, "columns"),
+        ({"left_leaves": torch.full((100, NODES), -1, dtype=torch.int32)}, "masks"),
+        ({"threshold": torch.full((100, NODES), torch.inf, dtype=torch.float64)}, "finite"),
+        ({"base": torch.tensor(torch.nan, dtype=torch.float64)}, "finite"),
+        ({"value": torch.full((100, LEAVES), 1e307, dtype=torch.float64)}, "sums"),
+        ({"base": torch.zeros(1, dtype=torch.float64)}, "shape"),
+    ],
+)
+def test_damaged_tensors_are_refused(trees: Trees, change: dict[str, torch.Tensor | None], message: str) -> None:
+    tensors = {name: tensor for name, tensor in (trees.tensors() | change).items() if tensor is not None}
+    with pytest.raises(InputError, match=message):
+        Trees.from_tensors(tensors, 4)
+
+
+def test_prediction_needs_little() -> None:
+    """What the files of the package import at their top: nothing of scikit-learn, and little of dspp."""
+    allowed = {"collections", "dataclasses", "functools", "typing", "numpy", "torch", "jaxtyping"}
+    for path in Path(dspp.trees.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                own = name.startswith("dspp.trees") or name in ("dspp.errors", "dspp.table.checks")
+                assert own or name.split(".")[0] in allowed, f"{path.name} imports {name}"
