@@ -74,7 +74,7 @@ def test_the_command_line_prints_lines_into_a_pipe(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
-    fit = ("fit", table, "--target", "y", *TINY, "--out")
+    fit = ("fit", table, "--target", "y", "--members", "1", *TINY, "--out")
     shown = run(*fit, tmp_path / "m.dspp")
     assert shown.exit_code == 0
     assert re.search(r"^training, epoch 3: \d+ % done, NLL [+-]\d\.\d{3}, 0:00 left$", shown.stderr, re.MULTILINE)

@@ -248,8 +248,10 @@ class _Local:
 
     def close(self) -> None:
         """Stop all processes."""
-        for executor in (*self._busy.values(), *self._idle):
-            executor.shutdown(kill_workers=True)  # an idle one has nothing to lose, and takes seconds to exit by itself
+        for executor in self._busy.values():
+            executor.shutdown(kill_workers=True)
+        for executor in self._idle:
+            executor.shutdown(wait=False)  # it takes seconds to exit
 
 
 # ---------------------------------------------------------------- Ray

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # imported where it is needed, as the command line checks its
     from torch import nn
 
 MEMBER_KINDS = ("plain", "trees")  # members read the encoded columns; "trees" also the prediction of boosted trees
-MEMBER_BETA = 0.5  # of members, if beta is None: they are small and trained to the end, without validation rows
+MEMBER_BETA = 1.0  # of members, if beta is None: they are small and trained to the end, without validation rows
 MOST_MEMBERS = 100
 MISSING = ("refuse", "impute")  # what predictions do with missing values where the training rows had none
 BATCH_SIZE, RESTARTS, LEARNING_RATE = 500, 3, 0.05  # of a single model, if they are None

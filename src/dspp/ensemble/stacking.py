@@ -82,6 +82,17 @@ def stack(
     return best[1]
 
 
+def calibrated_nll(group: HeldOutRows, guard: Guard, likelihood: str) -> float:
+    """Return the NLL of the rows of one fold with the spread that suits them best, and the guard at its own weight."""
+    marginal = _marginal(guard, likelihood, group)
+    logs = np.log(
+        np.append(np.full(len(group.predictions), (1.0 - guard.weight) / len(group.predictions)), guard.weight)
+    )
+    widths = SPREADS if hasattr(next(iter(group.predictions.values()))[0], "widen") else [1.0]
+    each = (_densities(group, marginal, float(spread)) + logs[:, None] for spread in widths)
+    return min(-float(np.logaddexp.reduce(densities, axis=0).mean()) for densities in each)
+
+
 def shrink_spread(spread: float, judged: int, members: int) -> float:
     """Return the spread of a mixture of `members`, given the one that suits a mixture of `judged` of them.
 
