@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -741,7 +742,9 @@ def interrupted(command: list[str], checkpoint: Path, number: signal.Signals) ->
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    return errors.decode()
+    *progress, line = errors.decode().splitlines(keepends=True)
+    assert all("% done" in one for one in progress)  # on a slow machine
+    return line
 
 
 @pytest.mark.parametrize("more", [(), ("--on-disk",)])
@@ -844,7 +847,7 @@ def test_a_pipe_sees_no_bars_and_may_be_closed(model: Path, test_file: Path, tmp
         assert process.stderr is not None
         assert process.stdout.readline().startswith(b'"price_mean"')
         process.stdout.close()
-        assert process.stderr.read() == b""
+        assert re.fullmatch(rb"(predicting: [\d,]+ rows\n)*", process.stderr.read())  # lines on a slow machine, no bars
         assert process.wait() == 1
 
 
