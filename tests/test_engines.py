@@ -11,14 +11,14 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dspp.engines import TasksLost, _Lost, run_all
+from dspp.engines import WAIT, TasksLost, _Lost, run_all
 from dspp.errors import DsppError, InputError, NumericalError, TrainingInterrupted
 
 GENERATOR = np.random.default_rng(11)
@@ -92,6 +92,31 @@ def test_a_task_is_drawn_when_a_worker_is_free_for_it() -> None:
         assert len(drawn) <= taken + 2
         taken += 1
     assert taken == 6
+
+
+def test_a_task_can_wait_for_all_results_before_it() -> None:
+    results: list[int] = []
+
+    def tasks() -> Iterator[Any]:
+        yield from range(5)
+        while len(results) < 5:
+            yield WAIT
+        yield sum(results)
+
+    for number, (value, *_) in run_all(scaled, tasks(), shared=(1,), jobs=2):
+        assert number == len(results) or number < 5
+        results.append(value)
+    assert results[5:] == [10]
+
+
+def test_waiting_for_a_lost_task_ends() -> None:
+    def tasks() -> Iterator[Any]:
+        yield "poison"
+        while True:
+            yield WAIT
+
+    with pytest.raises(TasksLost, match="gave up task 0"):
+        list(run_all(die_always, tasks(), jobs=2, tries=2))
 
 
 def test_a_task_whose_worker_dies_is_given_again_and_no_other(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from typing import Any, Protocol, TypeVar
 
 from dspp.errors import DsppError, InputError
@@ -24,6 +25,7 @@ from dspp.errors import DsppError, InputError
 ENGINES = ("local", "ray")
 BEAT = 0.2  # seconds between two calls of `while_waiting`
 REACH = 5.0  # timeout for reaching a Ray cluster, in seconds; Ray itself would retry for minutes
+WAIT = object()  # in place of a task: there is none until another result has arrived
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 T = TypeVar("T")
@@ -75,8 +77,9 @@ def run_all(
     """Call `function(task, *shared)` for each task, and yield (task number, result) in the order of completion.
 
     A task is drawn when a worker is free, in the caller's thread and after the caller has received all earlier results,
-    so that tasks may depend on them. A single local job runs in this process; several run in processes of one thread
-    each. On Ray, a task uses one CPU. When the caller stops iterating, running tasks are stopped.
+    so that tasks may depend on them. `WAIT` in place of a task means that the next one depends on a result that has not
+    arrived. A single local job runs in this process; several run in processes of one thread each. On Ray, a task uses
+    one CPU. When the caller stops iterating, running tasks are stopped.
 
     Args:
         function: The function; importable by the workers, or a plain function that can be pickled.
@@ -123,7 +126,7 @@ def cores() -> int:
 def _run_on_pool(
     open_pool: Callable[[], _Pool], tasks: Iterable[T], tries: int, while_waiting: Callable[[], object] | None
 ) -> Iterator[tuple[int, Any]]:
-    fresh = enumerate(tasks)
+    tasks, numbers = iter(tasks), count()
     again: deque[tuple[int, T]] = deque()  # lost tasks, before fresh ones
     running: dict[Any, tuple[int, T]] = {}  # by handle
     losses: dict[int, int] = {}
@@ -132,7 +135,7 @@ def _run_on_pool(
         pool = open_pool()
         stack.callback(pool.close)
         while True:
-            while pool.free() and (drawn := again.popleft() if again else next(fresh, None)) is not None:
+            while pool.free() and (drawn := again.popleft() if again else _draw(tasks, numbers)) is not None:
                 running[pool.submit(drawn[1])] = drawn
             if not running:
                 break
@@ -156,6 +159,12 @@ def _run_on_pool(
             "little memory: try fewer jobs or a smaller model. All other tasks are done",
             tuple(given_up),
         )
+
+
+def _draw(tasks: Iterator[T], numbers: Iterator[int]) -> tuple[int, T] | None:
+    """Return the next task with its number, or None if there is none, or none until another result has arrived."""
+    task = next(tasks, WAIT)
+    return None if task is WAIT else (next(numbers), task)  # type: ignore[return-value]
 
 
 def _short(what: object) -> str:

@@ -20,7 +20,7 @@ from torch import nn
 from dspp import training
 from dspp.config import TrainConfig
 from dspp.encoding.means import CrossFittedMeans
-from dspp.engines import cores, is_orphan, run_all
+from dspp.engines import WAIT, cores, is_orphan, run_all
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.fitted import add_column
 from dspp.history import Epoch
@@ -38,12 +38,17 @@ WORTH_PROCESSES = 10.0  # seconds of training below which other processes are no
 
 @dataclass(frozen=True)
 class Task:
-    """One member to train: its number, the fold it holds out, its kind, and the column that this kind reads."""
+    """One member to train: its number, the fold it holds out, its kind, and the column that this kind reads.
+
+    A pilot is trained for fewer epochs than members, to learn how many these should have, and has no checkpoint.
+    """
 
     number: int
     fold: int
     kind: str
     column: Float[np.ndarray, " N"] | None = None
+    epochs: int | None = None  # None: those of the job
+    pilot: bool = False
     time_budget: float | None = None
 
     def __str__(self) -> str:
@@ -107,14 +112,16 @@ def train_member(
     for module in job.modules:
         with contextlib.suppress(ImportError):  # building the model then names the missing part
             importlib.import_module(module)
-    config = job.config.change(seed=member_seed(job.config.seed, task.number))
+    config = job.config.change(seed=member_seed(job.config.seed, task.number), epochs=task.epochs or job.config.epochs)
     source, held_out = _rows_of(task, job)
     stopped = should_stop or (lambda: is_orphan() or (job.desk / STOP).exists())
     sign = show or (lambda number, share: _write_share(job.desk, number, share))
 
     def on_epoch(epoch: Epoch) -> None:
-        sign(task.number, epoch.number / config.epochs)
+        if not task.pilot:
+            sign(task.number, epoch.number / config.epochs)
 
+    checkpoint = job.desk / f"member-{task.number + 1:02d}.checkpoint" if job.keep and not task.pilot else None
     try:
         result = training.fit(
             job.spec,
@@ -122,8 +129,8 @@ def train_member(
             config=config,
             features=job.features,
             progress=False,
-            checkpoint=job.desk / f"member-{task.number + 1:02d}.checkpoint" if job.keep else None,
-            resume=job.keep,
+            checkpoint=checkpoint,
+            resume=checkpoint is not None,
             time_budget=task.time_budget,
             on_epoch=on_epoch,
             should_stop=stopped,
@@ -137,9 +144,10 @@ def train_member(
 
 def train_members(
     job: Job,
-    tasks: Iterator[Task],
+    tasks: Iterator[Task | Any],
     count: int,
     *,
+    on_pilot: Callable[[Trained], None],
     estimate: float,
     jobs: int | None,
     progress: bool | None,
@@ -154,8 +162,9 @@ def train_members(
 
     Args:
         job: What they share.
-        tasks: The members; drawn when there is a process for them.
-        count: How many they are.
+        tasks: The members, and pilots before them; drawn when there is a process for them. See `engines.WAIT`.
+        count: How many members they are.
+        on_pilot: Called with each pilot once it is trained.
         estimate: Expected seconds of training in one thread.
         jobs: Number of processes; None: one per core.
         progress: Whether to show a progress bar; None: only on a terminal.
@@ -180,7 +189,8 @@ def train_members(
 
         def show(number: int, share: float) -> None:
             done = len(trained) + share
-            bar.update(done, f"training member {min(len(trained) + 1, count)} of {count}")
+            member = f"training member {min(len(trained) + 1, count)} of {count}"
+            bar.update(done, member if done else "preparing the training of members")
 
         timed = _with_budgets(tasks, count, 1 if alone else processes, deadline)
         if alone:
@@ -188,6 +198,9 @@ def train_members(
         else:
             results = _train_in_processes(job, timed, processes, should_stop, show)
         for one in results:
+            if one.task.pilot:
+                on_pilot(one)
+                continue
             trained[one.task.number] = one
             if one.result is not None and on_epoch is not None:
                 for epoch in one.result.history:
@@ -247,13 +260,15 @@ def _rows_of(task: Task, job: Job) -> tuple[Rows | Source, Rows]:
     return rows[~held_out], rows[held_out]
 
 
-def _with_budgets(tasks: Iterator[Task], count: int, processes: int, deadline: float | None) -> Iterator[Task]:
+def _with_budgets(
+    tasks: Iterator[Task | Any], count: int, processes: int, deadline: float | None
+) -> Iterator[Task | Any]:
     """Give each member its share of the time that is left when its training begins."""
-    for drawn, task in enumerate(tasks):
-        if deadline is None:
+    for task in tasks:
+        if deadline is None or task is WAIT or task.pilot:
             yield task
             continue
-        rounds = math.ceil((count - drawn) / processes)
+        rounds = math.ceil((count - task.number) / processes)
         yield replace(task, time_budget=max((deadline - time.monotonic()) / rounds, 1e-3))
 
 
@@ -279,7 +294,7 @@ def one_thread() -> Iterator[None]:
 
 def _train_in_processes(
     job: Job,
-    tasks: Iterator[Task],
+    tasks: Iterator[Task | Any],
     processes: int,
     should_stop: Callable[[], bool] | None,
     show: Callable[[int, float], None],
@@ -291,10 +306,10 @@ def _train_in_processes(
             (job.desk / STOP).touch()
         show(0, sum(_read_shares(job.desk)))
 
-    def until_stopped() -> Iterator[Task]:
+    def until_stopped() -> Iterator[Task | Any]:
         for task in tasks:
             if (job.desk / STOP).exists():
-                stopped.append(f"training was stopped before {task}; repeat the same call to resume")
+                stopped.append("training was stopped before the last member; repeat the same call to resume")
                 return
             yield task
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from dspp.config import TrainConfig
 from dspp.encoding.means import CrossFittedMeans
-from dspp.ensemble.members import Job, Task, Trained, one_thread, open_desk, train_member, train_members
+from dspp.engines import WAIT
+from dspp.ensemble.members import Job, Task, Trained, one_thread, open_desk, train_members
 from dspp.ensemble.stacking import HeldOutRows, Mixing, calibrated_nll, shrink_spread, stack
 from dspp.fitted import Fitted, Member
 from dspp.guard import Guard
@@ -116,13 +117,20 @@ def train_ensemble(
         cross_fitted = helper.submit(_cross_fit, data, settings.random_state)
         helper.shutdown(wait=False)
 
-    def tasks() -> Iterator[Task]:
+    pilots = _pilots(config) if settings.epochs is None and data.num_folds > 1 else []
+    tried: list[Trained] = []
+
+    def tasks() -> Iterator[Task | Any]:
+        yield from pilots
+        while len(tried) < len(pilots):
+            yield WAIT
+        epochs = _choose_epochs(tried, data, spec) if pilots else None
         for number, (kind, fold) in enumerate(size.slots):
             column = None
             if kind == "trees":
                 assert cross_fitted is not None
                 column = cross_fitted.result().for_member(fold)
-            yield Task(number, fold, kind, column)
+            yield Task(number, fold, kind, column, epochs)
 
     count = len(size.slots)
     steps = config.epochs * math.ceil(len(data.rows) / config.batch_size)
@@ -140,12 +148,11 @@ def train_ensemble(
             options=dict(options),
             modules=extension_modules(),
         )
-        if settings.epochs is None and data.num_folds > 1:
-            job = replace(job, config=config.change(epochs=_choose_epochs(job, data, should_stop)))
         members = train_members(
             job,
             tasks(),
             count,
+            on_pilot=tried.append,
             estimate=count * steps * step_seconds(min(config.batch_size, len(data.rows)), spec.model.inducing),
             jobs=settings.jobs,
             progress=settings.progress,
@@ -158,27 +165,28 @@ def train_ensemble(
         return _assemble(data, spec, members, trees, template)
 
 
-def _choose_epochs(job: Job, data: EnsembleRows, should_stop: Callable[[], bool] | None) -> int:
-    """Return the number of epochs, chosen by what short members predict for the rows of the first fold.
+def _pilots(config: TrainConfig) -> list[Task]:
+    """Return short members that hold out the first fold, the longest first."""
+    lengths = dict.fromkeys(max(1, round(share * config.epochs)) for share in PILOT_SHARES)
+    return [Task(0, 0, "plain", epochs=epochs, pilot=True) for epochs in lengths]
 
-    Long training suits targets with little noise, and ruins the density of noisy ones. Members of a half of
-    the epochs and less are compared with the spread that suits each; if the longest of them is not worse, members are
-    trained to the end.
+
+def _choose_epochs(pilots: Sequence[Trained], data: EnsembleRows, spec: Spec) -> int | None:
+    """Return the number of epochs, chosen by what pilots predict for the rows of the first fold; None: as planned.
+
+    Long training suits targets with little noise, and ruins the density of noisy ones. Pilots are compared with the
+    spread that suits each; if the longest of them is not worse, members are trained to the end.
     """
     guard = Guard.fit(_to_numpy(data.rows.start.y), GUARD_WEIGHT)
     scores: dict[int, float] = {}
     with one_thread():
-        for share in PILOT_SHARES:
-            epochs = max(1, round(share * job.config.epochs))
-            pilot = replace(job, config=job.config.change(epochs=epochs), keep=False)
-            trained = train_member(Task(0, 0, "plain"), pilot, should_stop or (lambda: False), lambda *_: None)
-            held_out = _held_out_rows(data, [trained])
-            if held_out and epochs not in scores:
-                scores[epochs] = calibrated_nll(held_out[0], guard, job.spec.model.likelihood)
+        for one in pilots:
+            for held_out in _held_out_rows(data, [one]):
+                scores[one.config.epochs] = calibrated_nll(held_out, guard, spec.model.likelihood)
     if not scores:  # all diverged
-        return job.config.epochs
+        return None
     longest = max(epochs for epochs, score in scores.items() if score <= min(scores.values()) + PILOT_TOLERANCE)
-    return job.config.epochs if longest == max(scores) else longest
+    return None if longest == max(scores) else longest
 
 
 def _cross_fit(data: EnsembleRows, seed: int) -> CrossFitted:
