@@ -368,8 +368,20 @@ def test_quantile_inverts_the_cdf(kind: str) -> None:
 def test_newton_needs_few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, cdf = [], maths.mixture_cdf
     monkeypatch.setattr(maths, "mixture_cdf", lambda *args: calls.append(1) or cdf(*args))
-    normal_mixture(S=6, N=200).quantile(TAILS)
-    assert len(calls) <= 15  # bisection alone takes 40
+    m = normal_mixture(S=6, N=200)
+    maths._solve_normal_quantile(m.weights, TAILS[:, None], m.component_mean, m.component_var.sqrt())
+    assert 5 <= len(calls) <= 15  # bisection alone takes 40
+
+
+def test_few_steps_solve_most_rows_and_all_agree_with_the_bracket(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixture = normal_mixture(S=6, N=2000)
+    levels = torch.tensor([0.01, 0.05, 0.25, 0.5, 0.9, 0.999], dtype=F64)
+    weights, mean, std = mixture.weights, mixture.component_mean, mixture.component_var.sqrt()
+    bracketed, solve = maths._solve_normal_quantile(weights, levels[:, None], mean, std), maths._solve_normal_quantile
+    left: list[int] = []
+    monkeypatch.setattr(maths, "_solve_normal_quantile", lambda w, p, m, s: left.append(p.numel()) or solve(w, p, m, s))
+    torch.testing.assert_close(mixture.quantile(levels), bracketed, rtol=0, atol=1e-8)
+    assert sum(left) < 0.05 * levels.numel() * len(mixture)
 
 
 @given(
