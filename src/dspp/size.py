@@ -17,6 +17,7 @@ CORES = 2  # for which times hold
 OVERHEAD = 0.2  # share of the time for everything but steps: starting processes, trees, encoding, scores
 
 FOLDS = 5  # small tables: every row is held out by the members of its fold
+PILOTS = 1.0  # small tables: their cost, in members; see `ensemble.train`
 MOST_ROWS_IN_FOLDS = 4_000  # larger tables hold out one part of the rows, the same for all members
 
 FEWEST_STEPS, MOST_STEPS = 200, 20_000
@@ -76,7 +77,8 @@ def choose_size(
     wanted = 64 if num_rows <= 2_000 else 96 if num_rows <= 8_000 else 128 if num_rows <= 50_000 else 160
     numbers = [members] if members else [FOLDS * len(kinds)] if small else [2 * len(kinds), len(kinds)]
     for number, inducing in itertools.product(numbers, (m for m in reversed(INDUCING) if m <= wanted)):
-        steps = int(seconds / (number * step_seconds(min(batch_size, num_rows), inducing)))
+        pilots = PILOTS if small else 0.0
+        steps = int(seconds / ((number + pilots) * step_seconds(min(batch_size, num_rows), inducing)))
         if steps * batch_size >= FEWEST_EPOCHS * num_rows and steps >= FEWEST_STEPS:
             break
     slots = _slots(kinds, number, small, most_folds)
