@@ -262,7 +262,7 @@ def _halley_step(
 
 
 def _solve_normal_quantile(
-    weights: Float[Tensor, " S"], p: Float[Tensor, "K #N"], mean: Float[Tensor, "S N"], std: Float[Tensor, "S N"]
+    weights: Float[Tensor, " S"], p: Float[Tensor, "K _"], mean: Float[Tensor, "S N"], std: Float[Tensor, "S N"]
 ) -> Float[Tensor, "K N"]:
     """Solve F(x) = p inside a bracket; there may be another p for each row."""
 
