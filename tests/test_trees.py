@@ -14,7 +14,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 import dspp.trees
 from dspp import storage
 from dspp.errors import DsppError, InputError
-from dspp.trees import Trees, cross_fit, crossfit, fit_trees
+from dspp.trees import Trees, cross_fit, crossfit, ensemble, fit_trees
 from dspp.trees.bins import BINS, bin_columns, choose_cuts
 from dspp.trees.ensemble import LEAVES, MAX_TREES, NODES
 from dspp.trees.fit import MIN_ROWS, convert
@@ -29,7 +29,7 @@ def table(num_rows: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def trees() -> Trees:
-    return fit_trees(*table())
+    return fit_trees(*table(), max_rounds=100)
 
 
 def first(trees: Trees, count: int) -> Trees:
@@ -94,13 +94,19 @@ def test_prediction_checks_its_columns(trees: Trees) -> None:
         trees.predict(np.zeros(4))
 
 
+def test_blocks_of_trees_add_up(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, whole = table(seed=2)[0], trees.predict(table(seed=2)[0])
+    monkeypatch.setattr(ensemble, "BLOCK", 7)  # 100 trees: the last block is smaller
+    np.testing.assert_allclose(first(trees, 100).predict(X), whole, rtol=1e-12)
+
+
 # ---------------------------------------------------------------- fits
 
 
 def test_trees_learn_and_repeat(trees: Trees) -> None:
     X, y = table(seed=1)
     assert np.std(trees.predict(X) - y) < 0.35 * np.std(y)
-    again = fit_trees(*table())
+    again = fit_trees(*table(), max_rounds=100)
     np.testing.assert_array_equal(again.predict(X), trees.predict(X))
 
 
@@ -112,7 +118,7 @@ def test_large_tables_stop_early_and_repeat() -> None:
     assert len(a) < 50, "there is nothing to learn"
     np.testing.assert_array_equal(a.predict(X), b.predict(X))
     assert not np.array_equal(a.predict(X), other.predict(X))
-    assert len(fit_trees(X, X[:, 0] * X[:, 1], max_rounds=60)) == 60
+    assert len(fit_trees(X, X[:, 0] * X[:, 1], max_rounds=40)) == 40
 
 
 def test_weights() -> None:
@@ -144,7 +150,7 @@ def test_max_rows_limits_the_rows_in_use() -> None:
 def test_the_unit_of_the_target_does_not_matter(trees: Trees, scale: float) -> None:
     X, y = table()
     np.testing.assert_allclose(
-        fit_trees(X, scale * y).predict(X), scale * trees.predict(X), rtol=1e-6, atol=1e-6 * scale
+        fit_trees(X, scale * y, max_rounds=100).predict(X), scale * trees.predict(X), rtol=1e-6, atol=1e-6 * scale
     )
 
 

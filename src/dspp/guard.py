@@ -17,7 +17,7 @@ from dspp.predictive import Predictive
 
 BINS = 8  # of equal probability, one component each
 ROWS_PER_BIN = 20  # at least
-WIDE = 0.1  # weight of one component that covers the range of the targets, so that no value within it is a surprise:
+WIDE = 0.3  # weight of one component that covers the range of the targets, so that no value within it is a surprise:
 WIDE_STDS = 2.0  # standard deviations from its centre to the ends; a wider one would spoil the mean of a log-normal
 LIGHTEST = 1e-12  # share of a component whose rows have hardly any weight
 MIN_STD = 0.05  # of a component, in standardised units: repeated values must not become spikes

@@ -290,5 +290,5 @@ def test_pilots_can_be_stopped() -> None:
         return True
 
     with pytest.raises(TrainingInterrupted):
-        DSPPRegressor(**TINY | {"epochs": None}).fit(X, Y, should_stop=stop)
+        DSPPRegressor(**TINY | {"epochs": None}, jobs=1).fit(X, Y, should_stop=stop)
     assert len(calls) == 1, "at the first step of the first pilot"

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from dspp.errors import InputError
 from dspp.table.checks import Array
 from dspp.trees.bins import bin_columns
-from dspp.trees.ensemble import Trees
+from dspp.trees.ensemble import MAX_TREES, Trees
 from dspp.trees.fit import boost, check_rows, check_sizes
 
 INNER_FOLDS = 5
@@ -51,7 +51,7 @@ def cross_fit(
     inner: ArrayLike | None = None,
     X_without: Callable[[Bool[np.ndarray, " N"]], Array] | None = None,
     stop_early: bool = True,
-    max_rounds: int = 200,
+    max_rounds: int = MAX_TREES,
     max_rows: int | None = MAX_ROWS,
 ) -> CrossFitted:
     """Fit trees so that every row of every member gets a prediction that never saw the row's target.

@@ -20,7 +20,8 @@ from dspp.table.checks import check_width
 
 LEAVES = 32  # per tree at most
 NODES = LEAVES - 1  # inner ones
-MAX_TREES = 400  # bounds the tables of `_steps` at 40 MB
+MAX_TREES = 1_000
+BLOCK = 200  # trees evaluated together, which bounds the tables of `_steps` at 5 MB per block
 CELLS = 50_000  # rows × trees at a time, so that masks and values stay in the cache
 
 _TENSORS = {  # name: dtype and shape of one tree's part
@@ -29,7 +30,7 @@ _TENSORS = {  # name: dtype and shape of one tree's part
     "left_leaves": (torch.int32, (NODES,)),
     "value": (torch.float64, (LEAVES,)),
 }
-_Step = tuple[int, Float[np.ndarray, " R"], UInt32[np.ndarray, "R+1 T"]]
+_Step = tuple[int, Float[np.ndarray, " R"], UInt32[np.ndarray, "R+1 B"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,39 +60,23 @@ class Trees:
             raise InputError(f"X: expected a 2-D table (rows, columns), got shape {X.shape}; reshape it")
         check_width(X, self.num_features, "the ensemble of trees")
         predicted = np.full(len(X), self.base)
-        if not len(self):
-            return predicted
-        first = LEAVES * np.arange(len(self))  # of each tree's values
-        size = max(CELLS // len(self), 1)
-        for start in range(0, len(X), size):
-            leaves = _lowest_zero(self._removed(X[start : start + size]))  # (n, T)
-            values = self.value.take(leaves + first, mode="clip")  # which does not check what cannot happen
-            predicted[start : start + size] += values.sum(1)  # along memory, so each row is summed by itself
+        for values, steps in self._blocks:
+            first = LEAVES * np.arange(len(values))  # of each tree's values
+            size = CELLS // len(values)
+            for start in range(0, len(X), size):
+                removed = _removed(X[start : start + size], steps, len(values))
+                ends = values.take(_lowest_zero(removed) + first, mode="clip")  # no check of what cannot happen
+                predicted[start : start + size] += ends.sum(1)  # along memory, so each row is summed by itself
         return predicted
 
-    def _removed(self, X: Float[np.ndarray, "n D"]) -> UInt32[np.ndarray, "n T"]:
-        """Return the mask of removed leaves for each row and tree."""
-        removed = np.zeros((len(X), len(self)), np.uint32)
-        for column, thresholds, masks in self._steps:
-            below = np.searchsorted(thresholds, X[:, column])  # the number of thresholds < x
-            removed |= masks.take(below, axis=0, mode="clip")
-        return removed
-
     @cached_property
-    def _steps(self) -> list[_Step]:
-        """Return, per column in use, its R sorted thresholds and the leaves removed if the first r of them are below x.
-
-        All conditions on a column take one search and one row of a table, instead of one comparison per node.
-        """
-        steps = []
-        used = self.left_leaves != 0
-        for column in np.unique(self.feature[used]).tolist():
-            tree, node = np.nonzero(used & (self.feature == column))
-            thresholds, rank = np.unique(self.threshold[tree, node], return_inverse=True)
-            masks = np.zeros((len(thresholds) + 1, len(self)), np.uint32)
-            np.bitwise_or.at(masks, (rank + 1, tree), self.left_leaves[tree, node].astype(np.uint32))
-            steps.append((column, thresholds, np.bitwise_or.accumulate(masks, axis=0)))
-        return steps
+    def _blocks(self) -> list[tuple[Float[np.ndarray, "B 32"], list[_Step]]]:
+        """The values and the steps of each block of trees."""
+        parts = [slice(start, start + BLOCK) for start in range(0, len(self), BLOCK)]
+        return [
+            (self.value[part], _steps(self.feature[part], self.threshold[part], self.left_leaves[part]))
+            for part in parts
+        ]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what `from_tensors` restores bit for bit."""
@@ -119,6 +104,33 @@ class Trees:
         if not (np.isfinite(bound) and np.isfinite(arrays["threshold"]).all()):
             raise InputError("trees: expected finite thresholds, values and sums, got NaN or inf; the file is damaged")
         return cls(**{name: arrays[name] for name in _TENSORS}, base=float(arrays["base"]), num_features=num_features)
+
+
+def _steps(
+    feature: Int32[np.ndarray, "B 31"], threshold: Float[np.ndarray, "B 31"], left_leaves: Int32[np.ndarray, "B 31"]
+) -> list[_Step]:
+    """Return, per column in use, its R sorted thresholds and the leaves removed if the first r of them are below x.
+
+    All conditions on a column take one search and one row of a table, instead of one comparison per node.
+    """
+    steps = []
+    used = left_leaves != 0
+    for column in np.unique(feature[used]).tolist():
+        tree, node = np.nonzero(used & (feature == column))
+        thresholds, rank = np.unique(threshold[tree, node], return_inverse=True)
+        masks = np.zeros((len(thresholds) + 1, len(feature)), np.uint32)
+        np.bitwise_or.at(masks, (rank + 1, tree), left_leaves[tree, node].astype(np.uint32))
+        steps.append((column, thresholds, np.bitwise_or.accumulate(masks, axis=0)))
+    return steps
+
+
+def _removed(X: Float[np.ndarray, "n D"], steps: list[_Step], num_trees: int) -> UInt32[np.ndarray, "n B"]:
+    """Return the mask of removed leaves for each row and tree."""
+    removed = np.zeros((len(X), num_trees), np.uint32)
+    for column, thresholds, masks in steps:
+        below = np.searchsorted(thresholds, X[:, column])  # the number of thresholds < x
+        removed |= masks.take(below, axis=0, mode="clip")
+    return removed
 
 
 def _lowest_zero(masks: UInt32[np.ndarray, "n T"]) -> Int64[np.ndarray, "n T"]:

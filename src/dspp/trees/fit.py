@@ -15,14 +15,14 @@ from dspp.trees.bins import Binned, bin_columns
 from dspp.trees.ensemble import LEAVES, MAX_TREES, NODES, Trees
 
 # Chosen on tables of 270 to 98,000 rows. With 16 leaves, equal errors take 1.5 to 2 times as many trees.
-LEARNING_RATE = 0.2
 MIN_LEAF_ROWS = 5
 L2 = 3.0
 MIN_ROWS = 20  # with fewer, the prediction is the mean
 MANY_ROWS = 2_000  # from here on, held-out rows decide how many trees are kept; with fewer, they are worth more as
-FEW_ROWS_ROUNDS = 100  # training rows, and the number is fixed
+FEW_ROWS_ROUNDS = 200  # training rows, and the number is fixed
+LEARNING_RATE, FEW_ROWS_RATE = 0.1, 0.2
 MAX_VALIDATION = 5_000  # rows that decide
-PATIENCE = 10  # rounds without improvement
+PATIENCE = 20  # rounds without improvement
 CHECKED = 200  # rows on which the conversion is checked
 
 _FIELDS = {"value", "feature_idx", "num_threshold", "left", "right", "is_leaf", "is_categorical"}  # of a node
@@ -35,12 +35,12 @@ def fit_trees(
     weights: Array | None = None,
     seed: int = 0,
     stop_early: bool = True,
-    max_rounds: int = 200,
+    max_rounds: int = MAX_TREES,
     max_rows: int | None = None,
 ) -> Trees:
     """Return trees boosted on the squared error, on one thread; equal arguments give equal bits.
 
-    From 2,000 rows on, a tenth of them decides how many trees are kept. With fewer rows there are 100 trees.
+    From 2,000 rows on, a tenth of them decides how many trees are kept. With fewer rows there are 200 trees.
 
     Args:
         X: the inputs, finite.
@@ -140,7 +140,7 @@ def _fit_scikit_learn(
 
     stop_early = stop_early and len(y) >= MANY_ROWS
     model = HistGradientBoostingRegressor(
-        learning_rate=LEARNING_RATE,
+        learning_rate=LEARNING_RATE if stop_early else FEW_ROWS_RATE,
         max_iter=max_rounds if stop_early else min(max_rounds, FEW_ROWS_ROUNDS),
         max_leaf_nodes=LEAVES,
         min_samples_leaf=MIN_LEAF_ROWS,
