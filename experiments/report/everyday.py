@@ -34,9 +34,9 @@ QUESTION = (
     "`DSPPRegressor()` as a user would call it, and methods that a user might choose instead, on tables as people "
     "bring them (`python -m benchmarks.tables`)."
 )
-REMARKS = (
+REMARK = (
     "Scores are on the test rows, in units standardised by the training rows. Two methods are compared on the folds "
-    "that both have, a group of methods on the sets and folds that all of them have.",
+    "that both have, a group of methods on the sets and folds that all of them have. Results come from commit"
 )
 
 
@@ -57,7 +57,8 @@ def everyday_section(suite: Suite) -> Section | None:
         if any(score in s for m in suite.fits.values() for f in m.values() for s in f.values()):
             blocks.append(Block(title, tables=(_by_set(suite, score),), folded=score != "nll"))
     part = Part("", tuple(verdict(found, missing_sets(suite))), tuple(blocks))
-    return Section("tables", "Everyday tables", QUESTION, REMARKS, (part,), tuple(_csv(suite)))
+    remark = f"{REMARK}{'s' if len(suite.commits) > 1 else ''} {', '.join(suite.commits)}."
+    return Section("tables", "Everyday tables", QUESTION, (remark,), (part,), tuple(_csv(suite)))
 
 
 def _criteria(found: Sequence[Criterion]) -> Table:

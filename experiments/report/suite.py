@@ -16,6 +16,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from experiments.report.layout import order_names
+from experiments.report.records import short_commit
 
 OURS = "dspp"
 SETS = (
@@ -33,17 +34,20 @@ class Suite:
     """The scores of every fit."""
 
     fits: Mapping[str, Mapping[str, Mapping[int, Scores]]]  # by set, method and fold
+    commits: tuple[str, ...] = ()  # that the results come from
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> "Suite":
         """Collect records of `benchmarks.tables`; sets and methods are in the order of the suite."""
         found: dict[str, dict[str, dict[int, Scores]]] = defaultdict(lambda: defaultdict(dict))
+        commits = set()
         for record in records:
+            commits.add(short_commit(record.get("commit")))
             numbers = {**record["metrics"], **record["seconds"], "test_rows": record["rows"]["test"]}
             scores = {name: float(value) for name, value in numbers.items()}  # infinity is text in the file
             found[str(record["set"])][str(record["method"])][int(record["fold"])] = scores
         names = [name for name in order_names(SETS, found) if name in found]
-        return cls({name: dict(found[name]) for name in names})
+        return cls({name: dict(found[name]) for name in names}, tuple(sorted(commits)))
 
     @property
     def sets(self) -> tuple[str, ...]:

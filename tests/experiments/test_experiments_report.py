@@ -582,6 +582,26 @@ def test_all_experiments_have_their_files(report: Path) -> None:
         assert name in names, f"a link to {name}, which is not there"
 
 
+def test_everyday_tables_are_a_section(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    metrics = {"nll": 0.25, "crps": 0.1, "rmse": 0.2, "coverage90": 0.9, "worst_surprise": 4.0}
+    fit = {"set": "wine", "fold": 0, "metrics": metrics, "seconds": {"fit": 1.0}, "rows": {"test": 160}}
+    lines = [fit | {"method": "dspp", "commit": "2584cfe0123456789"}, fit | {"method": NASTY}]
+    (results / "tables.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"set": "wi')
+    page = write_report(results, None).read_text()
+    assert Outline(page).open == []
+    assert "<script" not in page
+    assert {"tables", "tables-title"} <= {attrs.get("id") for _, attrs in Outline(page).tags}
+    assert "What dspp must reach" in page
+    assert "Protocol" not in page
+    text = (results / "report" / "tables.md").read_text()
+    assert "| wine | 1 | **0.250** | **0.250** |" in text
+    assert "Results come from commits 2584cfe, unknown." in text
+    assert "## [Everyday tables](tables.md)" in (results / "report" / "index.md").read_text()
+    assert ",nll,wine,dspp,0.25,,1,,," in (results / "report" / "tables.csv").read_text()
+
+
 def test_the_same_records_give_the_same_bytes(report: Path) -> None:
     assert files(report) == files(report.parent / "first")
 
