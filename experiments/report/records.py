@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from dspp.errors import InputError
-from experiments.peers import PEERS
+from experiments.catalogue import OTHERS
 from experiments.report.layout import Layout, Metric, order_names
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")  # names that become file names
@@ -241,5 +241,5 @@ def grid_of(records: Sequence[Record], layout: Layout, protocol: str, metric: Me
         return None
     datasets = order_names(layout.datasets, (dataset for dataset, _ in values))
     found = {method for _, method in values}
-    methods = tuple(m for m in order_names(layout.methods, found) if m not in PEERS or m in found)
+    methods = tuple(m for m in order_names(layout.methods, found) if m not in OTHERS or m in found)
     return Grid(metric, datasets, methods, values, source_of(protocol, used), failed)

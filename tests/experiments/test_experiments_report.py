@@ -16,6 +16,7 @@ from outline import Outline
 from scipy import stats
 
 from dspp.errors import InputError
+from experiments.catalogue import ENSEMBLE
 from experiments.catalogue import EXPERIMENTS as CATALOGUE
 from experiments.protocol import read_protocol
 from experiments.report import find_paper, verdicts, write_report
@@ -26,7 +27,7 @@ from experiments.report.markdown import escape
 from experiments.report.paper import BESIDE, Paper, PaperCell, read_paper
 from experiments.report.ranks import Ranking, cliques, exact_pvalue, nemenyi, ranking, signed_rank
 from experiments.report.records import Grid, Record, grid_of, latest, read_records, source_of, summary
-from experiments.report.sections import comparisons, headline
+from experiments.report.sections import comparisons, headline, sections
 from experiments.report.tables import CSV_HEADER, check_table, main_table, nats_table, our_best, rank_table
 from experiments.report.verdicts import other_files, what_was_run
 from experiments.report.weights import distinct_fits, weights_section
@@ -452,6 +453,28 @@ def test_ranks_stand_beside_the_papers_with_and_without_peers(tmp_path: Path) ->
     assert rows["PPGPR"] == ["2.00", "2.33", "3.00", "6", "6–0", "p = 0.031"]
     assert rows["DSPP-QR3-2L"] == ["1.00", "1.15", "2.00", "–", "–", "–"]
     assert rows["CatBoost"] == ["–", "–", "1.00", "6", "0–6", "p = 0.031"]
+
+
+def test_the_default_ensemble_stands_beside_and_changes_no_rank_or_verdict(tmp_path: Path) -> None:
+    runs = [nll("pol", method, value) for method, value in (("PPGPR", 0.5), (DSPP, 0.0), ("LightGBM", -0.5))]
+    runs += [nll("bike", method, value) for method, value in (("PPGPR", 0.5), (DSPP, 0.0), ("LightGBM", 1.0))]
+    more = [*runs, nll("pol", ENSEMBLE, -1.0)]  # on one of two data sets
+    (old,), (new,) = (
+        sections(records_of(tmp_path / name, found), Paper({}, {}))[0].parts
+        for name, found in (("before", runs), ("after", more))
+    )
+    assert old.verdict[1:] == new.verdict[1:]  # the first line says what was run
+    tables_before, tables_after = ({t.title: t for b in part.blocks for t in b.tables} for part in (old, new))
+    ranks = "Average ranks on NLL"
+    assert [texts(row) for row in tables_before[ranks].rows] == [texts(row) for row in tables_after[ranks].rows]
+    table = next(t for title, t in tables_after.items() if title.startswith("NLL"))
+    column = table.header.index(ENSEMBLE)
+    assert column in table.apart
+    cells = {row[0].text: (row[column].text, row[column].bold) for row in table.rows}
+    assert (cells["pol"], cells["bike"]) == (("−1.000", True), ("–", False))
+    assert next(row for row in table.rows if row[0].text == "pol")[table.header.index("LightGBM")].bold
+    assert "also trained on the validation rows" in table.caption
+    assert ENSEMBLE not in next(t for title, t in tables_before.items() if title.startswith("NLL")).header
 
 
 def test_nats_gained_are_paired_by_split(tmp_path: Path) -> None:
