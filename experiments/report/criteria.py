@@ -86,7 +86,7 @@ def _rmse(pairs: Mapping[str, Mapping[str, tuple[Scores, Scores]]]) -> Criterion
 
 def _coverage(text: str, scores: Mapping[str, Scores], extra: bool = False) -> Criterion:
     low, high = COVERAGE
-    outside = _exceptions(scores, "coverage90", lambda value: not low <= value <= high, "{:.3f}")
+    outside = _exceptions(scores, "coverage90", lambda value: not low <= value <= high, "{:.4f}")
     inside = len(scores) - len(outside)
     met = inside >= COVERAGE_SHARE * len(scores) if scores else None
     return Criterion(text, _share(inside, len(scores)), met, outside, extra)

@@ -80,11 +80,11 @@ def _criteria(found: Sequence[Criterion]) -> Table:
 
 
 def _ranks(group: Group) -> Table:
-    first = {score: group.order(score)[0] for score in ("nll", "crps")}
+    best = {key: min(each[key] for each in group.summary.values()) for key in ("nll_rank", "crps_rank")}
     rows = []
     for method in group.methods:
         each = group.summary[method]
-        ranks = [Entry(f"{each[f'{score}_rank']:.2f}", method == best) for score, best in first.items()]
+        ranks = [Entry(f"{each[key]:.2f}", each[key] == lowest) for key, lowest in best.items()]
         counts = [Entry(f"{each[key]:.0f}") for key in ("nll_wins", "crps_wins", "close")]
         rows.append((Entry(method), *ranks, *counts, Entry(f"{each['rmse']:.3f}")))
     header = ("method", "mean rank, NLL", "mean rank, CRPS", "wins, NLL", "wins, CRPS", "close", "relative RMSE")
