@@ -1,24 +1,28 @@
 """Runs one unit: splits the data, trains, scores the test rows and returns the record."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from dspp.config import TrainConfig
+from dspp.encoding.scaling import Standardizer
+from dspp.estimators import DSPPRegressor
 from dspp.likelihoods import Gaussian
 from dspp.metrics import evaluate
 from dspp.model import Model
-from dspp.predictive import Predictive
+from dspp.predictive import Predictive, unwrap
 from dspp.presets import Spec
 from dspp.training import FitResult, fit
 from experiments import data as datasets
-from experiments.catalogue import METHODS
+from experiments.catalogue import ENSEMBLE, METHODS
 from experiments.complexity import measure
-from experiments.parts import Parts, cut
+from experiments.parts import Parts, cut, part_rows
 from experiments.peers import PEERS, fit_peer
 from experiments.protocol import MODEL, OBJECTIVE, TRAIN, Setting
 from experiments.units import Unit
@@ -43,19 +47,24 @@ def run_unit(unit: Unit, data_folder: Path | None, work: Path, provenance: Mappi
         return _record(unit, provenance, measure(unit.method, unit.setting), time.monotonic() - begin, {})
     data = datasets.load(unit.dataset, data_folder)
     parts = cut(data, unit.split, unit.parts, unit.setting.get("split_by", "rows"))
-    if unit.method in PEERS:
-        test, val, seconds, details = _fit_trees(unit, parts)
+    if unit.method == ENSEMBLE:
+        metrics, seconds, details = _run_ensemble(unit, data, parts, _make_orphan_check(parent))
+        validation = None  # these rows are training rows
     else:
-        test, val, seconds, details = _fit_model(unit, parts, work, _make_orphan_check(parent))
+        if unit.method in PEERS:
+            test, val, seconds, details = _fit_trees(unit, parts)
+        else:
+            test, val, seconds, details = _fit_model(unit, parts, work, _make_orphan_check(parent))
+        metrics, validation = scores(test, parts), evaluate(val, parts.y_val)["nll"]
     facts = {
-        "validation_nll": evaluate(val, parts.y_val)["nll"],
+        "validation_nll": validation,
         "rows": len(parts.X),
         "test_rows": len(parts.X_test),
         "inputs": parts.X.shape[1],
         "outputs": 1 if parts.y.ndim == 1 else parts.y.shape[1],
         "data": data.sha256[:12],
     }
-    return _record(unit, provenance, scores(test, parts), seconds, {**facts, **details})
+    return _record(unit, provenance, metrics, seconds, {**facts, **details})
 
 
 def _record(
@@ -142,6 +151,44 @@ def _fit_trees(unit: Unit, parts: Parts) -> Fitted:
     )
     seconds = time.perf_counter() - begin
     return peer.predict(parts.X_test), peer.predict(parts.X_val), seconds, peer.details
+
+
+def _run_ensemble(
+    unit: Unit, data: datasets.DataSet, parts: Parts, stop: Callable[[], bool]
+) -> tuple[dict[str, float | None], float, dict[str, Any]]:
+    """Fit the default ensemble, as a user would call it, and return scores in standardised units, seconds and details.
+
+    It gets the rows as they are in the file, so that it can choose the likelihood by the target. The validation rows
+    are training rows: an ensemble holds out rows by itself.
+    """
+    train, test, val = part_rows(data, unit.split, unit.parts, unit.setting.get("split_by", "rows"))
+    rows = np.concatenate([train, val])
+    begin = time.perf_counter()
+    model = DSPPRegressor(
+        model_settings={"noise_floor": unit.setting.get("noise_floor", 1e-4)},
+        random_state=unit.split,
+        jobs=1,  # units run side by side
+        progress=False,
+    )
+    model.fit(data.X[rows], data.y[rows], should_stop=stop)
+    seconds = time.perf_counter() - begin
+    found = scores(unwrap(model.predict_dist(data.X[test])), replace(parts, y_test=data.y[test]))
+    members = model.fitted_.members
+    details = {
+        "training_rows": len(rows),  # validation rows included
+        "members": len(members),
+        "jitter_climbs": sum(member.model.jitter_climbs for member in members),
+    }
+    return standardise_scores(found, float(Standardizer.fit(data.y[train]).scale)), seconds, details
+
+
+def standardise_scores(found: Mapping[str, float | None], unit: float) -> dict[str, float | None]:
+    """Return scores of y as scores of z = (y - m) / unit, whose density is p(z) = unit · p(y)."""
+    in_z: dict[str, Callable[[float], float]] = {
+        **dict.fromkeys(("nll", "nll_new"), lambda value: value - math.log(unit)),
+        **dict.fromkeys(("crps", "rmse"), lambda value: value / unit),
+    }
+    return {name: in_z[name](value) if name in in_z and value is not None else value for name, value in found.items()}
 
 
 def _pick(setting: Setting, names: set[str]) -> Setting:

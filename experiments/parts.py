@@ -32,7 +32,7 @@ def cut(data: DataSet, number: int, parts: tuple[int, ...], by: str = "rows") ->
         parts: Relative sizes of the training, test and validation parts.
         by: "rows", or "groups" to keep each trajectory in one part.
     """
-    train, test, val = _rows(data, number, parts, by)
+    train, test, val = part_rows(data, number, parts, by)
     X = data.X[:, np.ptp(data.X[train], axis=0) > 0]
     y = data.y if data.y.ndim == 1 else data.y[:, np.ptp(data.y[train], axis=0) > 0]
     seen = _is_seen(X[test], X[train])
@@ -40,7 +40,8 @@ def cut(data: DataSet, number: int, parts: tuple[int, ...], by: str = "rows") ->
     return Parts(X[train], y[train], X[test], y[test], X[val], y[val], seen)
 
 
-def _rows(data: DataSet, number: int, parts: tuple[int, ...], by: str) -> tuple[np.ndarray, ...]:
+def part_rows(data: DataSet, number: int, parts: tuple[int, ...], by: str = "rows") -> tuple[np.ndarray, ...]:
+    """Return the row numbers of the training, test and validation parts of split `number`."""
     if by == "rows":
         return split(len(data.X), parts, seed=number)
     if by != "groups" or data.groups is None:

@@ -3,7 +3,7 @@
 A rule may name `experiments`, `datasets` and `methods` (patterns such as "DSPP-*") and applies where all of them match.
 Rules are read from top to bottom, and later ones take precedence. A rule can give
 
-- `splits`: how many splits of the rows to run,
+- `splits`: how many splits of the rows to run; 0 leaves the units out,
 - `set`: settings of the model, the objective or training, by their names in `dspp.config`,
 - `grid`: lists of settings; every combination is run, and validation NLL selects one,
 - `sweep`: lists of settings; each is varied on its own around the fixed settings, and every run is a result.
@@ -124,7 +124,7 @@ def _rule(entry: dict[str, Any], place: str) -> Rule:
     for name in MATCHERS:
         patterns = entry.get(name, [])
         _expect(isinstance(patterns, list) and all(isinstance(p, str) for p in patterns), place, name, entry, LIST)
-    _expect(type(entry.get("splits", 1)) is int and entry.get("splits", 1) > 0, place, "splits", entry, "1 or more")
+    _expect(type(entry.get("splits", 1)) is int and entry.get("splits", 1) >= 0, place, "splits", entry, "0 or more")
     values: dict[str, Any] = {name: tuple(value) if name in MATCHERS else value for name, value in entry.items()}
     return Rule(**values)
 

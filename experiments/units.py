@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments import complexity
-from experiments.catalogue import Experiment
+from experiments.catalogue import ENSEMBLE, Experiment
 from experiments.peers import PEERS
 from experiments.protocol import OTHER, PEER, Protocol, Setting, canonical
 
@@ -62,11 +62,16 @@ def list_units(
         Unit(name, dataset, split, method, protocol.name, protocol.parts, _keep_used(name, method, setting))
         for dataset in _restrict(datasets, experiment.datasets)
         for method in _restrict(methods, experiment.methods)
-        for split in range(splits or protocol.splits(name, dataset, method))
+        for split in range(_count(splits, protocol.splits(name, dataset, method)))
         for setting in protocol.settings(name, dataset, method)
     ]
     distinct = {unit.fit_key: unit for unit in units}
     return sorted(distinct.values(), key=lambda unit: unit.split)
+
+
+def _count(given: int | None, splits: int) -> int:
+    """Return the number of splits; what a protocol leaves out is not run, whatever number is given."""
+    return given if given and splits else splits
 
 
 def _restrict(given: Sequence[str] | None, known: Sequence[str]) -> Sequence[str]:
@@ -79,4 +84,6 @@ def _keep_used(experiment: str, method: str, setting: Setting) -> Setting:
         return {name: setting[name] for name in complexity.SIZES}
     trees = method in PEERS
     common = {"noise_floor", *OTHER}
+    if method == ENSEMBLE:
+        return {k: v for k, v in setting.items() if k in common}
     return {k: v for k, v in setting.items() if k in common or (k in PEER) == trees}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmarks.tables
-from benchmarks.tables import records, report
+from benchmarks.tables import records
 from benchmarks.tables.methods import METHODS, method
 from benchmarks.tables.run import Outcome, Task, run
 from benchmarks.tables.sets import FOLDED, SETS
@@ -41,6 +41,8 @@ def _report(options: argparse.Namespace) -> int:
     if not found:
         print(f"{options.results}: no results of these sets, methods and folds", file=sys.stderr)
         return 1
+    from benchmarks.tables import report  # fitting needs no matplotlib
+
     text = report.write(found)
     options.results.with_suffix(".md").write_text(text)
     print(text)

@@ -11,7 +11,7 @@ from dspp.errors import CheckpointError
 
 Record = dict[str, Any]
 Key = tuple[str, int, str]
-FIELDS = ("set", "fold", "method", "metrics", "seconds")  # which every line has
+FIELDS = ("set", "fold", "method", "metrics", "seconds", "rows")  # which every line has
 
 
 def key(record: Record) -> Key:

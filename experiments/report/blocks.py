@@ -51,6 +51,7 @@ class Table:
     rows: tuple[tuple[Entry, ...], ...]
     caption: str
     apart: frozenset[int] = frozenset()  # columns to separate visually: methods that are not the paper's
+    words: frozenset[int] = frozenset()  # columns of text, aligned left like the first
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Block:
 class Part:
     """One protocol of an experiment."""
 
-    protocol: str
+    protocol: str  # empty: there are no protocols to tell apart
     verdict: tuple[str, ...]
     blocks: tuple[Block, ...]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from dspp import metrics
 from experiments.catalogue import DEEP_FOUR as FOUR
+from experiments.catalogue import OTHERS
 from experiments.data import QUADRATURE as SMALL
 from experiments.data import ROBOTICS, UNIVARIATE
-from experiments.peers import PEERS
 
 HEADLINE = "DSPP-QR3-2L"
 PROTOCOLS = ("paper", "quick")
@@ -74,7 +74,7 @@ EXPERIMENTS = (
         "Univariate regression",
         "Twelve UCI data sets: is DSPP the better predictor, and by how much?",
         SMALL + LARGE,
-        ("OD-SVGP", "PPGPR", "DGP-2L", "gamma-DGP-2L", HEADLINE, *PEERS),
+        ("OD-SVGP", "PPGPR", "DGP-2L", "gamma-DGP-2L", HEADLINE, *OTHERS),
         paper_cells="uci",
         paper_ranks="average_rank_uci_12",
     ),

@@ -23,7 +23,8 @@ def section_text(section: Section) -> str:
     """Return the file of one experiment: its protocols one after the other."""
     lines = [f"# {escape(section.title)}", escape(section.question), *map(escape, section.remarks)]
     for part in section.parts:
-        lines += [f"## Protocol `{part.protocol}`", *_bullets(part.verdict)]
+        lines += [f"## Protocol `{part.protocol}`"] if part.protocol else []
+        lines += _bullets(part.verdict)
         for block in part.blocks:
             lines += _block(block)
     return "\n\n".join(lines) + "\n"
@@ -48,10 +49,10 @@ def _image(picture: Picture) -> str:
 
 
 def table_text(table: Table) -> str:
-    """Return a table with its first column left-aligned and the others right-aligned."""
+    """Return a table with its first column and columns of text left-aligned, and the others right-aligned."""
     header = f"| {' | '.join(map(escape, table.header))} |"
-    rule = f"|:---|{'---:|' * (len(table.header) - 1)}"
-    return "\n".join([header, rule, *(f"| {' | '.join(map(_entry, row))} |" for row in table.rows)])
+    rule = "|".join(":---" if i == 0 or i in table.words else "---:" for i in range(len(table.header)))
+    return "\n".join([header, f"|{rule}|", *(f"| {' | '.join(map(_entry, row))} |" for row in table.rows)])
 
 
 def _entry(entry: Entry) -> str:
@@ -83,4 +84,4 @@ def index_text(sections: Sequence[Section], headline: Table, notes: Sequence[str
 
 
 def _short(part: Part) -> list[str]:
-    return [f"Protocol `{part.protocol}`:", *_bullets(part.verdict)]
+    return [*([f"Protocol `{part.protocol}`:"] if part.protocol else []), *_bullets(part.verdict)]

@@ -14,10 +14,12 @@ from dspp.errors import InputError, ModelFileError
 from dspp.report.page import templates
 from experiments.report import markdown
 from experiments.report.blocks import Section, Table, join_names, plural
+from experiments.report.everyday import everyday_section
 from experiments.report.layout import EXPERIMENTS
 from experiments.report.paper import Paper, read_paper
-from experiments.report.records import Loaded, read_records
+from experiments.report.records import SUITE_FILE, Loaded, read_records
 from experiments.report.sections import headline, sections
+from experiments.report.suite import read_suite
 from experiments.report.tables import CSV_HEADER
 
 FOLDER = Path(__file__).parent
@@ -29,7 +31,7 @@ def write_report(results: Path, paper: Path | None, out: Path | None = None) -> 
     """Write the report on all records of a folder, and return the path of its page.
 
     Args:
-        results: The folder with the *.jsonl of the experiments.
+        results: The folder with the *.jsonl of the experiments and of the everyday tables.
         paper: The folder with the paper's results.csv and summary.csv; None shows dashes instead.
         out: Where to write; by default the folder `report` in `results`.
 
@@ -37,7 +39,8 @@ def write_report(results: Path, paper: Path | None, out: Path | None = None) -> 
         InputError: A folder does not exist, or a file of the paper's is not as expected.
     """
     loaded, figures_of_paper = read_records(results), read_paper(paper)
-    files = report_files(loaded, figures_of_paper)
+    everyday = everyday_section(read_suite(results / SUITE_FILE))
+    files = report_files(loaded, figures_of_paper, [everyday] if everyday else [])
     out = results / "report" if out is None else out
     try:
         _write(files, out)
@@ -46,10 +49,11 @@ def write_report(results: Path, paper: Path | None, out: Path | None = None) -> 
     return out / "index.html"
 
 
-def report_files(loaded: Loaded, paper: Paper) -> dict[str, bytes]:
-    """Return the content of all files of the report by their path in its folder."""
+def report_files(loaded: Loaded, paper: Paper, others: Sequence[Section] = ()) -> dict[str, bytes]:
+    """Return the content of all files of the report by their path in its folder; `others` are no experiments."""
     found, table = sections(loaded.records, paper), headline(loaded.records, paper)
     notes = _notes(loaded, paper, found)
+    found += others
     files = {
         "index.html": render(found, table, notes),
         "index.md": markdown.index_text(found, table, notes),

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from dspp.errors import InputError
-from experiments.peers import PEERS
+from experiments.catalogue import OTHERS
 from experiments.report.layout import Layout, Metric, order_names
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")  # names that become file names
-_TAKEN = ("index", "headline")  # files of the report itself
-OTHER_SUITES = ("tables.jsonl",)  # of benchmarks.tables, whose lines are not records of experiments
+_TAKEN = ("index", "headline", "tables")  # files of the report itself
+SUITE_FILE = "tables.jsonl"  # of benchmarks.tables, whose lines are not records of experiments
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def read_records(folder: Path) -> Loaded:
         raise InputError(f"results: {folder} is not a folder; give the one that `python -m experiments run` writes to")
     records: list[Record] = []
     left_out = {}
-    for path in sorted(set(folder.glob("*.jsonl")) - {folder / name for name in OTHER_SUITES}):
+    for path in sorted(set(folder.glob("*.jsonl")) - {folder / SUITE_FILE}):
         read = [_record(line) for line in _lines(path)]
         records += [record for record in read if record is not None]
         if read.count(None):
@@ -154,14 +154,14 @@ def source_of(protocol: str, records: Sequence[Record]) -> Source:
     for record in records:
         cells.setdefault((record.dataset, record.method), set()).add(record.split)
     sizes = [len(splits) for splits in cells.values()] or [0]
-    commits = sorted({_short(record.commit) for record in records}) or ["none"]
+    commits = sorted({short_commit(record.commit) for record in records}) or ["none"]
     floors = {record.setting.get("noise_floor") for record in records}
     numbers = sorted(float(floor) for floor in floors if is_number(floor))
     texts = [f"{floor:g}" for floor in numbers] + ["not stated"] * (len(numbers) < len(floors) and bool(numbers))
     return Source(protocol, (min(sizes), max(sizes)), tuple(commits), tuple(texts), len(records))
 
 
-def _short(commit: str | None) -> str:
+def short_commit(commit: str | None) -> str:
     """Return the first seven digits, with a plus if there were uncommitted changes."""
     return "unknown" if not commit else commit[:7] + ("+" if commit.endswith("+") and len(commit) > 7 else "")
 
@@ -241,5 +241,5 @@ def grid_of(records: Sequence[Record], layout: Layout, protocol: str, metric: Me
         return None
     datasets = order_names(layout.datasets, (dataset for dataset, _ in values))
     found = {method for _, method in values}
-    methods = tuple(m for m in order_names(layout.methods, found) if m not in PEERS or m in found)
+    methods = tuple(m for m in order_names(layout.methods, found) if m not in OTHERS or m in found)
     return Grid(metric, datasets, methods, values, source_of(protocol, used), failed)

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+from experiments.catalogue import ENSEMBLE
 from experiments.peers import PEERS
 from experiments.report import figures, tables, verdicts
 from experiments.report.blocks import DASH, Block, Entry, Part, Section, Table, with_error
@@ -99,7 +100,8 @@ def _check(grid: Grid, paper: Paper, layout: Layout) -> list[Block]:
 
 
 def _block(grid: Grid, own: Ranking, paper: Paper, layout: Layout, seen: Sequence[Record]) -> Block:
-    everyone = ranking(grid, grid.methods) if grid.present(PEERS) else None
+    ranked = [method for method in grid.methods if method != ENSEMBLE]
+    everyone = ranking(grid, ranked) if grid.present(PEERS) else None
     lines = [] if _is_nll(grid) else verdicts.first_place(grid, paper, layout)  # those of the NLL are at the top
     lines += [] if _is_nll(grid) else verdicts.same_order(grid, paper, layout)
     lines += verdicts.rank_order(own, paper, layout, grid.metric)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from experiments.catalogue import ENSEMBLE, OTHERS
 from experiments.peers import PEERS
 from experiments.report.blocks import DASH, Entry, Table, fixed, with_error
 from experiments.report.layout import HEADLINE, NLL, Layout
@@ -26,8 +27,8 @@ CSV_HEADER = (
 
 
 def own_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    """Return all but the peers: the paper's methods and our variants of them."""
-    return tuple(method for method in methods if method not in PEERS)
+    """Return the paper's methods and our variants of them: all but the peers and the default ensemble."""
+    return tuple(method for method in methods if method not in OTHERS)
 
 
 def best_of(losses: Mapping[str, float]) -> set[str]:
@@ -48,10 +49,12 @@ def paper_losses(grid: Grid, paper: Paper, layout: Layout, dataset: str, methods
 
 
 def our_best(grid: Grid, dataset: str) -> set[str]:
-    """Return the best of the paper's methods, together with a peer that beats them all."""
-    own = our_losses(grid, dataset, own_methods(grid.methods))
-    everyone = our_losses(grid, dataset, grid.methods)
-    return best_of(own) | {name for name in best_of(everyone) if name in PEERS}
+    """Return the best of the paper's methods, with a peer that beats them all, and the ensemble if it does."""
+    own = own_methods(grid.methods)
+    found = best_of(our_losses(grid, dataset, own))
+    for others in (PEERS, (ENSEMBLE,)):
+        found |= best_of(our_losses(grid, dataset, (*own, *others))) & set(others)
+    return found
 
 
 def main_table(grid: Grid, paper: Paper, layout: Layout, seen: Sequence[Record] = ()) -> Table:
@@ -72,11 +75,11 @@ def main_table(grid: Grid, paper: Paper, layout: Layout, seen: Sequence[Record] 
             cell, other = grid.cell(dataset, method), paper.cell(layout, grid.metric, dataset, method)
             text = with_error(cell.mean, cell.error) if cell else DASH
             second = with_error(other.mean, other.error) if other else DASH
-            has_second = beside and method not in PEERS
+            has_second = beside and method not in OTHERS
             row.append(Entry(text, method in ours, second if has_second else "", has_second and method in theirs))
         rows.append((*row, *(_seen_entries(seen, dataset) if seen else ())))
     header = ("data set", *grid.methods, *(("seen in training", f"{seen[0].method}, other rows") if seen else ()))
-    apart = frozenset(i for i, name in enumerate(header) if name in PEERS or i > len(grid.methods))
+    apart = frozenset(i for i, name in enumerate(header) if name in OTHERS or i > len(grid.methods))
     title = f"{grid.metric.name} ({grid.metric.unit})"
     return Table(title, header, tuple(rows), f"{grid.source}. {_how_to_read(grid, beside, bool(seen))}", apart)
 
@@ -86,6 +89,11 @@ def _how_to_read(grid: Grid, beside: bool, seen: bool) -> str:
     parts = [f"{goal}; the best of the paper's methods is bold."]
     if grid.present(PEERS):
         parts.append("A peer in bold beats them all.")
+    if grid.present((ENSEMBLE,)):
+        parts.append(
+            f"{ENSEMBLE} is `DSPPRegressor()`, bold if it beats the paper's methods; it was also trained on the "
+            "validation rows, and takes no part in ranks and tests."
+        )
     if beside:
         parts.append("Second line: the paper's mean ± standard error, the best in bold.")
     elif grid.metric.name not in PAPER_METRICS:

@@ -19,10 +19,14 @@ from benchmarks.tables.__main__ import main
 from benchmarks.tables.inputs import Inputs
 from benchmarks.tables.methods import METHODS, Fit, method
 from benchmarks.tables.scores import score
-from benchmarks.tables.sets import Split, load
+from benchmarks.tables.sets import SETS, Split, load
 from dspp.errors import InputError
 from dspp.predictive import NormalMixture
 from dspp.predictive.lognormal import LogNormalMixture
+from experiments.report import markdown, suite
+from experiments.report.criteria import criteria
+from experiments.report.everyday import everyday_section
+from experiments.report.suite import Suite, read_suite
 
 
 def frame(num: int = 200) -> pd.DataFrame:
@@ -45,9 +49,13 @@ def normals(mean: np.ndarray, std: np.ndarray) -> NormalMixture:
     return NormalMixture(torch.zeros(1, dtype=torch.float64), centre, torch.zeros_like(centre), var)
 
 
-def record(table: str, fold: int, name: str, nll: float, crps: float = 1.0, rmse: float = 1.0) -> records.Record:
-    metrics = {"nll": nll, "crps": crps, "rmse": rmse, "coverage90": 0.9, "worst_surprise": 5.0}
-    return {"set": table, "fold": fold, "method": name, "metrics": metrics, "seconds": {"fit": 1.0, "fit_cpu": 0.9}}
+def record(table: str, fold: int, name: str, nll: float, rows: int = 100, **metrics: float) -> records.Record:
+    scores = {"nll": nll, "crps": 1.0, "rmse": 1.0, "coverage50": 0.5, "coverage90": 0.9, "coverage95": 0.95}
+    seconds = {"fit": 1.0, "fit_cpu": 0.9, "predict_per_1000": 0.25}
+    return {
+        **{"set": table, "fold": fold, "method": name, "seconds": seconds, "rows": {"train": 900, "test": rows}},
+        "metrics": {**scores, "worst_surprise": 5.0, **metrics},
+    }
 
 
 # ---------------------------------------------------------------- sets
@@ -244,33 +252,106 @@ def test_unknown_names_are_reported(data, capsys):
 # ---------------------------------------------------------------- report
 
 
-def test_ranks_wins_and_closeness():
-    found = [
-        *(record("concrete", f, "dspp", 0.0 + f, crps=0.2, rmse=0.4) for f in (0, 1)),
-        *(record("concrete", f, "lightgbm", 0.02 + f, crps=0.1, rmse=0.2) for f in (0, 1)),
-        record("concrete", 2, "dspp", -50.0),  # a fold that the others lack
-        record("energy", 0, "dspp", -1.0, crps=0.1, rmse=0.1),
-        record("energy", 0, "lightgbm", 2.0, crps=0.3, rmse=0.1),
-        record("energy", 0, "exact-gp", math.inf, crps=0.2, rmse=0.2),
-        record("wine", 0, "dspp", 0.0),
-        record("wine", 1, "lightgbm", 0.0),
-    ]
-    means, folds = report.average(found)
-    assert folds == {"concrete": 2, "energy": 1}
-    assert means["concrete"]["dspp"]["nll"] == 0.5
-    found_summary = report.summarise(means)
-    assert found_summary["dspp"] == pytest.approx(
+def test_the_report_expects_what_is_run():
+    assert suite.SETS == SETS
+    assert tuple(METHODS) == suite.METHODS
+
+
+def test_ranks_wins_and_closeness_on_sets_that_a_group_shares():
+    found = Suite.of(
+        [
+            *(record("concrete", f, "dspp", 0.0 + f, crps=0.2, rmse=0.4) for f in (0, 1)),
+            *(record("concrete", f, "lightgbm", 0.02 + f, crps=0.1, rmse=0.2) for f in (0, 1)),
+            record("concrete", 2, "dspp", -50.0),  # a fold that the others lack
+            record("energy", 0, "dspp", -1.0, crps=0.1, rmse=0.1),
+            record("energy", 0, "lightgbm", 2.0, crps=0.3, rmse=0.1),
+            record("energy", 0, "exact-gp", math.inf, crps=0.2, rmse=0.2),
+            record("wine", 0, "dspp", 0.0),  # no fold in common
+            record("wine", 1, "lightgbm", 0.0),
+        ]
+    )
+    three, two = suite.groups(found, found.methods)
+    assert (three.methods, three.sets) == (("dspp", "lightgbm", "exact-gp"), ("energy",))
+    assert [three.summary[name]["nll_rank"] for name in three.methods] == [1.0, 2.0, 3.0]
+    assert (two.methods, two.sets) == (("dspp", "lightgbm"), ("concrete", "energy"))
+    assert two.summary["dspp"] == pytest.approx(
         {
-            **{"sets": 2, "nll_rank": 1.0, "crps_rank": 1.5, "nll_wins": 2, "crps_wins": 1, "close": 2},
+            **{"nll_rank": 1.0, "crps_rank": 1.5, "nll_wins": 2, "crps_wins": 1, "close": 2},
             "rmse": math.sqrt(2),
         }
     )
-    assert found_summary["lightgbm"]["nll_rank"] == 2.0
-    assert found_summary["lightgbm"]["close"] == 1
-    assert found_summary["exact-gp"]["nll_rank"] == 3.0
+    assert two.summary["lightgbm"]["close"] == 1
+    assert two.order("nll") == ["dspp", "lightgbm"]
+
+
+def test_a_method_with_few_folds_takes_none_from_the_others():
+    each = {"dspp": range(6), "lightgbm": range(6), "catboost": range(1, 6), "mlps": (0,), "dspp[wide]": (7,)}
+    found = Suite.of(record("wine", fold, name, float(fold)) for name, folds in each.items() for fold in folds)
+    assert found.row_folds("wine") == {1, 2, 3, 4, 5}  # 3 × 5 cells; 4 × 1 or 2 × 6 are fewer
+    assert found.row_methods("wine") == ("dspp", "lightgbm", "catboost")
+    assert found.peers == ("lightgbm", "catboost", "mlps")
+    assert [found.pairs("wine")[peer][0]["nll"] for peer in found.peers] == [2.5, 3.0, 0.0]
+    text = markdown.section_text(everyday_section(found))
+    assert "| wine | 5 | **3.000** | **3.000** | **3.000** | (0.000) | (7.000) |" in text
+    assert "In parentheses: over other folds" in text
+
+
+def test_criteria_are_judged_on_what_was_run():
+    names, fine = ("concrete", "energy", "airfoil", "wine", "protein"), {"coverage90": 0.9}
+    ours = {
+        "concrete": {"nll": 0.04, "rmse": 1.02},  # close enough
+        "energy": {"nll": 0.06, "rmse": 1.04},
+        "airfoil": {"nll": -1.0, "worst_surprise": 12.5},
+        "wine": {"nll": -1.0, "coverage90": 0.95},  # too few rows to count
+        "protein": {"nll": -1.0, "coverage90": 0.869, "rows": 600},
+    }
+    found = Suite.of(
+        [
+            *(record(name, 0, "dspp", **{**fine, **ours[name]}) for name in names),
+            *(record(name, 0, "lightgbm", 0.0) for name in names),
+            record("wine", 0, "mlps", 5.0),
+            record("wine", 1, "mlps", -9.0),
+        ]
+    )
+    nll, crps, first, rmse, per_fold, in_all, surprise = criteria(found)
+    assert (nll.met, nll.found) == (True, "1.00 (3 methods on 1 set); 1.40 (2 methods on 5 sets)")
+    assert (crps.met, crps.exceptions) == (True, ())  # ties are not behind
+    assert (first.met, first.found) == (True, "4 of 5 sets (80 %), first on 3")
+    assert first.exceptions == ("energy: lightgbm by 0.060",)
+    assert (rmse.met, rmse.exceptions) == (False, ("energy: 1.040 of lightgbm's",))
+    assert (per_fold.met, per_fold.exceptions) == (False, ("protein: 0.8690",))
+    assert (in_all.extra, in_all.found) == (True, "0 of 1 set (0 %)")
+    assert (surprise.met, surprise.exceptions) == (False, ("airfoil: 12.5",))
+    text = markdown.section_text(everyday_section(found))
+    assert "On the 5 of 15 sets with results, `dspp` meets 3 of 6 criteria; missed: RMSE" in text
+    assert "| lightgbm | 5 | 3–2 | 0–0 |" in text  # wins and losses
+    assert "| mlps | 1 | 1–0 |" in text
+
+
+def test_folds_that_defaults_were_chosen_on_are_apart_from_later_ones():
+    found = [record("wine", fold, "dspp", 0.0 if fold < 3 else 1.0) for fold in range(6)]
+    found += [record("wine", fold, "lightgbm", 0.5) for fold in range(6)]
+    found += [record("wine", fold, "mlps", 0.75) for fold in range(3)]
     text = report.write(found)
-    assert "| concrete | 2 | **0.500** | 0.520 | – |" in text
-    assert "left out: wine" in text
+    assert "| wine | 0.000 | 0.500 (lightgbm) | **−0.500** | 1.000 | 0.500 (lightgbm) | +0.500 |" in text
+    assert "First: folds 0–2, 1 of 1 set; folds 3–5, 0 of 1 set." in text
+
+
+def test_the_worst_row_is_that_of_all_folds_and_every_score_has_a_table():
+    found = [record("wine", fold, "dspp", 0.0, worst_surprise=3.0 + fold) for fold in range(3)]
+    text = report.write(found)
+    assert "| wine | 3 | 5.0 |" in text
+    assert "no results of `dspp` beside those of a peer" in text
+    for title in ("50 % intervals", "90 % intervals", "95 % intervals", "Seconds to predict 1,000 rows"):
+        assert f"{title}, by set**" in text
+
+
+def test_lines_that_are_not_results_are_left_out(tmp_path):
+    path = tmp_path / "tables.jsonl"
+    records.add(path, record("wine", 0, "dspp", math.inf))
+    path.write_text(path.read_text() + '{"set": "wi\n[1]\n{"set": 1, "metrics": 2}\n')
+    assert read_suite(path).fits["wine"]["dspp"][0]["nll"] == math.inf
+    assert read_suite(tmp_path / "none.jsonl").sets == ()
 
 
 def test_the_report_is_printed_and_written(tmp_path, capsys):

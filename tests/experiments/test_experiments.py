@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +18,15 @@ from motion import robot_arm_motion
 from scipy import stats
 
 from dspp.errors import InputError
+from dspp.estimators import DSPPRegressor
 from dspp.predictive import NormalMixture
 from dspp.simulation import robot_arm
-from experiments import results
-from experiments.catalogue import EXPERIMENTS, METHODS, experiment
+from experiments import fitting, results
+from experiments.catalogue import ENSEMBLE, EXPERIMENTS, METHODS, experiment
 from experiments.cli import _result, merge_command
-from experiments.data import DataSet
+from experiments.data import DataSet, load
 from experiments.fitting import model_spec, scores, train_config
-from experiments.parts import cut
+from experiments.parts import cut, part_rows
 from experiments.peers import PEERS
 from experiments.protocol import Protocol, Rule, read_protocol
 from experiments.run import Outcome, _missing, attempt, plan
@@ -250,12 +252,56 @@ def test_the_histogram_of_weights_is_over_96_models() -> None:
     assert len(list_units(experiment("weights"), read_protocol("paper"))) == 96
 
 
+def test_the_default_ensemble_is_run_as_users_call_it_and_scored_like_the_others(tmp_path: Path, monkeypatch) -> None:
+    """On a positive target in other units; its log-normal predictions are scored in standardised units."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (100, 2))
+    y = np.exp(2 + X[:, 0] + 0.1 * rng.standard_normal(100))
+    np.savez(tmp_path / "mine.npz", X=X, y=y)
+    digest = hashlib.sha256((tmp_path / "mine.npz").read_bytes()).hexdigest()
+    (tmp_path / "SHA256SUMS").write_text(f"{digest}  mine.npz\n")
+    made = []
+
+    def small(**given: Any) -> DSPPRegressor:
+        made.append(DSPPRegressor(**given, members=2, inducing=8, epochs=20, batch_size=20, likelihood="log-normal"))
+        return made[-1]
+
+    monkeypatch.setattr(fitting, "DSPPRegressor", small)
+    unit = Unit("univariate", "mine", 1, ENSEMBLE, "quick", (15, 3, 2), {"noise_floor": 1e-4})
+    record = fitting.run_unit(unit, tmp_path, tmp_path, {"versions": {}, "commit": None}, os.getpid())
+    train, test, _ = part_rows(load("mine", tmp_path), 1, (15, 3, 2))
+    assert (record["details"]["training_rows"], record["details"]["test_rows"]) == (85, 15)
+    assert record["details"]["validation_nll"] is None
+    assert made[0].random_state == 1
+    unit_of_y, predicted = y[train].std(), made[0].predict_dist(X[test])
+    expected = {
+        "nll": -np.mean(predicted.log_prob(y[test])) - np.log(unit_of_y),
+        "crps": np.mean(predicted.crps(y[test])) / unit_of_y,
+        "rmse": np.sqrt(np.mean((predicted.mean - y[test]) ** 2)) / unit_of_y,
+    }
+    assert {name: record["metrics"][name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    assert record["metrics"]["nll_new"] == record["metrics"]["nll"]  # no test row occurs in training
+    assert 0.5 <= record["metrics"]["coverage90"] <= 1
+    assert record["metrics"]["nll"] < 1.0  # a Normal that ignores the inputs has 1.42
+    results.add(tmp_path / "univariate.jsonl", record)
+    assert results.read(tmp_path / "univariate.jsonl")[0]["selected"]
+
+
+def test_the_default_ensemble_is_run_in_quick_only_with_nothing_to_tune() -> None:
+    one = experiment("univariate")
+    assert list_units(one, read_protocol("paper"), ["pol"], [ENSEMBLE], splits=2) == []
+    units = list_units(one, read_protocol("quick"), ["pol", "kin40k"], [ENSEMBLE])
+    assert [(u.dataset, u.split) for u in units] == [("pol", 0), ("kin40k", 0), ("pol", 1), ("pol", 2)]
+    assert all(unit.setting == {"noise_floor": 1e-4} for unit in units)
+    assert len(list_units(one, read_protocol("quick"), ["kin40k"], [ENSEMBLE], splits=2)) == 2
+
+
 @pytest.mark.parametrize("name", ["paper", "quick"])
 def test_every_setting_of_a_protocol_makes_a_model(name: str) -> None:
     protocol = read_protocol(name)
     for one in EXPERIMENTS.values():
         for unit in list_units(one, protocol, splits=1):
-            if unit.method not in PEERS and one.name != "complexity":
+            if unit.method in METHODS and one.name != "complexity":
                 spec, config = model_spec(unit), train_config(unit)
                 assert (spec.model.noise_floor, config.epochs) == (1e-4, unit.setting["epochs"])
 
@@ -277,7 +323,7 @@ def test_later_rules_win_and_a_grid_of_one_is_a_setting() -> None:
         ("parts = [", "Invalid"),
         ("parts = [15, 3]", r"expected parts to be three whole numbers .*, got \[15, 3\]"),
         ("[[rules]]\nmethods = 'DSPP-*'", r"expected methods to be a list of patterns.*, got 'DSPP-\*'"),
-        ("[[rules]]\nsplits = '3'", "expected splits to be 1 or more, got '3'"),
+        ("[[rules]]\nsplits = '3'", "expected splits to be 0 or more, got '3'"),
         ("[[rules]]\ngrid = { beta = 1 }", "expected beta to be a list, got 1"),
         ("[[rules]]\nset = 3", "expected set to be a table, got 3"),
     ],

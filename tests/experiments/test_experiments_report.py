@@ -16,6 +16,7 @@ from outline import Outline
 from scipy import stats
 
 from dspp.errors import InputError
+from experiments.catalogue import ENSEMBLE
 from experiments.catalogue import EXPERIMENTS as CATALOGUE
 from experiments.protocol import read_protocol
 from experiments.report import find_paper, verdicts, write_report
@@ -26,7 +27,7 @@ from experiments.report.markdown import escape
 from experiments.report.paper import BESIDE, Paper, PaperCell, read_paper
 from experiments.report.ranks import Ranking, cliques, exact_pvalue, nemenyi, ranking, signed_rank
 from experiments.report.records import Grid, Record, grid_of, latest, read_records, source_of, summary
-from experiments.report.sections import comparisons, headline
+from experiments.report.sections import comparisons, headline, sections
 from experiments.report.tables import CSV_HEADER, check_table, main_table, nats_table, our_best, rank_table
 from experiments.report.verdicts import other_files, what_was_run
 from experiments.report.weights import distinct_fits, weights_section
@@ -454,6 +455,28 @@ def test_ranks_stand_beside_the_papers_with_and_without_peers(tmp_path: Path) ->
     assert rows["CatBoost"] == ["–", "–", "1.00", "6", "0–6", "p = 0.031"]
 
 
+def test_the_default_ensemble_stands_beside_and_changes_no_rank_or_verdict(tmp_path: Path) -> None:
+    runs = [nll("pol", method, value) for method, value in (("PPGPR", 0.5), (DSPP, 0.0), ("LightGBM", -0.5))]
+    runs += [nll("bike", method, value) for method, value in (("PPGPR", 0.5), (DSPP, 0.0), ("LightGBM", 1.0))]
+    more = [*runs, nll("pol", ENSEMBLE, -1.0)]  # on one of two data sets
+    (old,), (new,) = (
+        sections(records_of(tmp_path / name, found), Paper({}, {}))[0].parts
+        for name, found in (("before", runs), ("after", more))
+    )
+    assert old.verdict[1:] == new.verdict[1:]  # the first line says what was run
+    tables_before, tables_after = ({t.title: t for b in part.blocks for t in b.tables} for part in (old, new))
+    ranks = "Average ranks on NLL"
+    assert [texts(row) for row in tables_before[ranks].rows] == [texts(row) for row in tables_after[ranks].rows]
+    table = next(t for title, t in tables_after.items() if title.startswith("NLL"))
+    column = table.header.index(ENSEMBLE)
+    assert column in table.apart
+    cells = {row[0].text: (row[column].text, row[column].bold) for row in table.rows}
+    assert (cells["pol"], cells["bike"]) == (("−1.000", True), ("–", False))
+    assert next(row for row in table.rows if row[0].text == "pol")[table.header.index("LightGBM")].bold
+    assert "also trained on the validation rows" in table.caption
+    assert ENSEMBLE not in next(t for title, t in tables_before.items() if title.startswith("NLL")).header
+
+
 def test_nats_gained_are_paired_by_split(tmp_path: Path) -> None:
     runs = [nll("pol", "DSPP-QR3-2L", -1.0), nll("pol", "DSPP-QR3-2L", -2.0, 1), nll("pol", "DSPP-QR3-2L", -9.0, 2)]
     runs += [nll("pol", "PPGPR", -0.5), nll("pol", "PPGPR", -1.0, 1), nll("bike", "DSPP-QR3-2L", 0.0)]
@@ -580,6 +603,26 @@ def test_all_experiments_have_their_files(report: Path) -> None:
     }
     for name in re.findall(r"\]\(([^)#]+)\)", "".join((report / n).read_text() for n in names if n.endswith(".md"))):
         assert name in names, f"a link to {name}, which is not there"
+
+
+def test_everyday_tables_are_a_section(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    metrics = {"nll": 0.25, "crps": 0.1, "rmse": 0.2, "coverage90": 0.9, "worst_surprise": 4.0}
+    fit = {"set": "wine", "fold": 0, "metrics": metrics, "seconds": {"fit": 1.0}, "rows": {"test": 160}}
+    lines = [fit | {"method": "dspp", "commit": "2584cfe0123456789"}, fit | {"method": NASTY}]
+    (results / "tables.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"set": "wi')
+    page = write_report(results, None).read_text()
+    assert Outline(page).open == []
+    assert "<script" not in page
+    assert {"tables", "tables-title"} <= {attrs.get("id") for _, attrs in Outline(page).tags}
+    assert "What dspp must reach" in page
+    assert "Protocol" not in page
+    text = (results / "report" / "tables.md").read_text()
+    assert "| wine | 1 | **0.250** | **0.250** |" in text
+    assert "Results come from commits 2584cfe, unknown." in text
+    assert "## [Everyday tables](tables.md)" in (results / "report" / "index.md").read_text()
+    assert ",nll,wine,dspp,0.25,,1,,," in (results / "report" / "tables.csv").read_text()
 
 
 def test_the_same_records_give_the_same_bytes(report: Path) -> None:
