@@ -14,13 +14,14 @@ SHORTEST = 14.0  # seconds, for up to 1,000 rows
 LONGEST = 1_200.0  # seconds, however many rows
 GROWTH = 0.8  # of the time with the number of rows
 CORES = 2  # for which times hold
-OVERHEAD = 0.2  # share of the time for everything but steps: starting processes, trees, encoding, scores
+OVERHEAD = 0.2  # share of the time for everything but steps: trees, encoding, scores,
+STARTING = 2.0  # and seconds to start processes, at most half of the rest
 
 FOLDS = 5  # small tables: every row is held out by the members of its fold
 PILOTS = 1.0  # small tables: their cost, in members; see `ensemble.train`
 MOST_ROWS_IN_FOLDS = 4_000  # larger tables hold out one part of the rows, the same for all members
 
-FEWEST_STEPS, MOST_STEPS = 200, 20_000
+FEWEST_STEPS, MOST_STEPS = 150, 20_000
 FEWEST_EPOCHS = 12  # before the number of inducing points is reduced
 INDUCING = 32, 64, 96, 128, 160, 192, 256
 
@@ -71,7 +72,8 @@ def choose_size(
         most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
     """
     usual = min(SHORTEST * max(1.0, num_rows / 1_000) ** GROWTH, LONGEST)
-    seconds = (1.0 - OVERHEAD) * CORES * (usual if time_budget is None else min(time_budget, usual))
+    seconds = (1.0 - OVERHEAD) * (usual if time_budget is None else min(time_budget, usual))
+    seconds = CORES * max(seconds - STARTING, 0.5 * seconds)
     small = num_rows <= MOST_ROWS_IN_FOLDS and not one_part
     batch_size = 250 if num_rows <= 10_000 else 500 if num_rows <= 100_000 else 1_000
     wanted = 64 if num_rows <= 2_000 else 96 if num_rows <= 8_000 else 128 if num_rows <= 50_000 else 160
