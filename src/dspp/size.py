@@ -18,8 +18,10 @@ OVERHEAD = 0.2  # share of the time for everything but steps: trees, encoding, s
 STARTING = 2.0  # and seconds to start processes, at most half of the rest
 
 FOLDS = 5  # small tables: every row is held out by the members of its fold
-PILOTS = 1.0  # small tables: their cost, in members; see `ensemble.train`
 MOST_ROWS_IN_FOLDS = 4_000  # larger tables hold out one part of the rows, the same for all members
+
+MOST_ROWS_WITH_PILOTS = 10_000  # larger tables are passed over too few times to learn their noise; see `ensemble.train`
+PILOTS = {True: 1.0, False: 0.5}  # the cost of pilots, in members, with folds or without
 
 FEWEST_STEPS, MOST_STEPS = 150, 20_000
 FEWEST_EPOCHS = 12  # before the number of inducing points is reduced
@@ -79,7 +81,7 @@ def choose_size(
     wanted = 64 if num_rows <= 2_000 else 96 if num_rows <= 8_000 else 128 if num_rows <= 50_000 else 160
     numbers = [members] if members else [FOLDS * len(kinds)] if small else [2 * len(kinds), len(kinds)]
     for number, inducing in itertools.product(numbers, (m for m in reversed(INDUCING) if m <= wanted)):
-        pilots = PILOTS if small else 0.0
+        pilots = PILOTS[small] if num_rows <= MOST_ROWS_WITH_PILOTS else 0.0
         steps = int(seconds / ((number + pilots) * step_seconds(min(batch_size, num_rows), inducing)))
         if steps * batch_size >= FEWEST_EPOCHS * num_rows and steps >= FEWEST_STEPS:
             break

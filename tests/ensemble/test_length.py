@@ -23,6 +23,15 @@ def test_noise_is_trained_for_a_fraction_of_the_epochs() -> None:
     assert fitted.metrics["coverage90"] > 0.8
 
 
+def test_noise_is_noticed_by_the_one_part_that_all_members_hold_out() -> None:
+    settings = Settings(**SETTINGS)
+    usual = settings.member_config(settings.size(600, one_part=True), 600).epochs
+    X = RNG.normal(size=(600, 3))
+    fitted = DSPPRegressor(**SETTINGS).fit(X, RNG.normal(size=600), time=np.arange(600)).fitted_
+    assert {member.fold for member in fitted.members} == {0}
+    assert max(member.train.epochs for member in fitted.members) < usual / 2
+
+
 def test_given_epochs_are_kept() -> None:
     model = DSPPRegressor(**SETTINGS, epochs=3).fit(X, RNG.normal(size=120))
     assert {member.train.epochs for member in model.fitted_.members} == {3}

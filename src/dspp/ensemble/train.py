@@ -26,12 +26,12 @@ from dspp.predictive import GroupedPredictive, Predictive
 from dspp.presets import Spec
 from dspp.registry import extension_modules
 from dspp.settings import Settings
-from dspp.size import Size, step_seconds
+from dspp.size import MOST_ROWS_WITH_PILOTS, Size, step_seconds
 from dspp.training.rows import Rows, Source
 from dspp.trees import CrossFitted, cross_fit
 
-PILOT_SHARES = 0.5, 0.25, 0.12, 0.06, 0.03  # of the epochs, tried on small tables
-PILOT_TOLERANCE = 0.03  # nats per row by which longer training may be worse: mixing gains more from it
+PILOT_SHARES = {True: (0.5, 0.25, 0.12, 0.06, 0.03), False: (0.3, 0.1, 0.03)}  # of the epochs, with folds or without
+PILOT_TOLERANCE = {True: 0.03, False: 0.01}  # nats per row by which longer training may be worse: mixing gains more
 GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
 
 
@@ -117,7 +117,8 @@ def train_ensemble(
         cross_fitted = helper.submit(_cross_fit, data, settings.random_state)
         helper.shutdown(wait=False)
 
-    pilots = _pilots(config) if settings.epochs is None and data.num_folds > 1 else []
+    may_overfit = isinstance(data.rows, Rows) and len(data.rows) <= MOST_ROWS_WITH_PILOTS
+    pilots = _pilots(config, data) if settings.epochs is None and may_overfit else []
     tried: list[Trained] = []
 
     def tasks() -> Iterator[Task | Any]:
@@ -165,9 +166,10 @@ def train_ensemble(
         return _assemble(data, spec, members, trees, template)
 
 
-def _pilots(config: TrainConfig) -> list[Task]:
+def _pilots(config: TrainConfig, data: EnsembleRows) -> list[Task]:
     """Return short members that hold out the first fold, the longest first."""
-    lengths = dict.fromkeys(max(1, round(share * config.epochs)) for share in PILOT_SHARES)
+    shares = PILOT_SHARES[data.num_folds > 1]
+    lengths = dict.fromkeys(max(1, round(share * config.epochs)) for share in shares)
     return [Task(0, 0, "plain", epochs=epochs, pilot=True) for epochs in lengths]
 
 
@@ -185,7 +187,8 @@ def _choose_epochs(pilots: Sequence[Trained], data: EnsembleRows, spec: Spec) ->
                 scores[one.config.epochs] = calibrated_nll(held_out, guard, spec.model.likelihood)
     if not scores:  # all diverged
         return None
-    longest = max(epochs for epochs, score in scores.items() if score <= min(scores.values()) + PILOT_TOLERANCE)
+    enough = min(scores.values()) + PILOT_TOLERANCE[data.num_folds > 1]
+    longest = max(epochs for epochs, score in scores.items() if score <= enough)
     return None if longest == max(scores) else longest
 
 
