@@ -116,19 +116,3 @@ def test_what_is_missing_falls_with_the_number_of_members(spread: float) -> None
         assert found == [spread] * 3
     else:
         assert [value - 1.0 for value in found] == pytest.approx([2.0, 1.0, 0.5])
-
-
-def test_the_noise_never_falls_below_its_floor() -> None:
-    """Where it is at the floor already, narrower intervals would gain density and are not tried."""
-    rng = np.random.default_rng(3)
-    y = 0.01 * rng.normal(size=(300, 1))  # ten times as certain as the members say
-    wide = NormalMixture(*(torch.tensor(v, dtype=torch.float64) for v in ([0.0], [[0.0]], [[0.0]], 0.01)))
-    predictions = {"plain": [wide.rows(torch.zeros(300, dtype=torch.long))]}
-    guard = Guard.fit(rng.normal(size=(300, 1)), 0.01)
-    spreads = [
-        stack([HeldOutRows(np.arange(300), y, predictions, narrowest=narrowest)], guard, "gaussian").spread
-        for narrowest in (0.0, 0.5, 1.0)
-    ]
-    assert spreads[0] == pytest.approx(0.25)
-    assert 0.5 <= spreads[1] < 0.55
-    assert spreads[2] == pytest.approx(1.0)

@@ -37,14 +37,12 @@ class HeldOutRows:
         y: The targets.
         predictions: By kind, the distributions of its members.
         fold: The fold.
-        narrowest: The smallest factor of the variances that leaves the noise of all members at its floor.
     """
 
     rows: np.ndarray
     y: Float[np.ndarray, "n T"]
     predictions: dict[str, list[Predictive]]
     fold: int = 0
-    narrowest: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,13 +70,14 @@ def stack(
     importance = importance * len(importance) / importance.sum()
     marginal = [_marginal(guard, likelihood, group) for group in groups]
     best: tuple[float, Mixing] | None = None
-    for spread in _spreads(groups):
-        each = [_densities(group, guarded, spread) for group, guarded in zip(groups, marginal, strict=True)]
+    first = next(iter(groups[0].predictions.values()))[0]
+    for spread in SPREADS if hasattr(first, "widen") else [1.0]:
+        each = [_densities(group, guarded, float(spread)) for group, guarded in zip(groups, marginal, strict=True)]
         densities = np.concatenate(each, axis=1)
         weights, value = _expectation_maximisation(densities, importance)
         value -= SPREAD_PRIOR * math.log(spread) ** 2
         if best is None or value > best[0] + 1e-9:
-            best = value, _to_mixing(kinds, weights, spread)
+            best = value, _to_mixing(kinds, weights, float(spread))
     assert best is not None
     return best[1]
 
@@ -89,16 +88,9 @@ def calibrated_nll(group: HeldOutRows, guard: Guard, likelihood: str) -> float:
     logs = np.log(
         np.append(np.full(len(group.predictions), (1.0 - guard.weight) / len(group.predictions)), guard.weight)
     )
-    each = (_densities(group, marginal, spread) + logs[:, None] for spread in _spreads([group]))
+    widths = SPREADS if hasattr(next(iter(group.predictions.values()))[0], "widen") else [1.0]
+    each = (_densities(group, marginal, float(spread)) + logs[:, None] for spread in widths)
     return min(-float(np.logaddexp.reduce(densities, axis=0).mean()) for densities in each)
-
-
-def _spreads(groups: Sequence[HeldOutRows]) -> list[float]:
-    """Return the factors of the variances to try: none that would take the noise below its floor."""
-    if not hasattr(next(iter(groups[0].predictions.values()))[0], "widen"):
-        return [1.0]
-    narrowest = max(group.narrowest for group in groups)
-    return [float(spread) for spread in SPREADS if spread >= narrowest - 1e-6]
 
 
 def shrink_spread(spread: float, judged: int, members: int) -> float:

@@ -301,7 +301,6 @@ def _to_numpy(tensor: Tensor) -> Float[np.ndarray, "..."]:
 def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRows]:
     """Return the held-out rows of each fold with the predictions of its members, without folds that lack a kind."""
     labels = list(dict.fromkeys(data.label(one.task) for one in trained))
-    narrowest = max((one.result.model.likelihood.narrowest for one in trained if one.result is not None), default=0.0)
     groups = []
     for fold in range(data.num_folds):
         found: dict[str, list[Predictive]] = {label: [] for label in labels}
@@ -312,7 +311,7 @@ def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRo
             rows = data.held_out if data.fold is None else None
             numbers = np.arange(len(rows)) if rows is not None else np.flatnonzero(data.fold == fold)
             y = rows.y.numpy() if rows is not None else data.rows.y.numpy()[numbers]  # type: ignore[union-attr]
-            groups.append(HeldOutRows(numbers, np.asarray(y, dtype=np.float64), found, fold, narrowest))
+            groups.append(HeldOutRows(numbers, np.asarray(y, dtype=np.float64), found, fold))
     return groups
 
 

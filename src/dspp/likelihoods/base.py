@@ -96,11 +96,6 @@ class Likelihood(nn.Module, ABC):
             f"the likelihood {type(self).__name__} does not define ∫ p^γ; use another objective than 'gamma-elbo'"
         )
 
-    @property
-    def narrowest(self) -> float:
-        """The smallest factor of the variances of a prediction that leaves the noise at its floor; 0 without one."""
-        return 0.0
-
     def prune(self, keep: Bool[Tensor, " S"]) -> "Likelihood":
         """Return the same likelihood for a latent mixture of only these components."""
         return self

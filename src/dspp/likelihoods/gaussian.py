@@ -42,11 +42,6 @@ class Gaussian(Likelihood):
         """σ_obs² of each output."""
         return self.noise_floor + softplus(self.raw_noise)
 
-    @property
-    def narrowest(self) -> float:
-        """The smallest factor of the variances that leaves the noise at its floor."""
-        return self.noise_floor / float(self.noise_var.detach().min())
-
     def forward(self, latent: LatentMixture) -> AnyNormal:
         """Return the predictive distribution, including observation noise."""
         if self.num_outputs > 1:

@@ -70,11 +70,6 @@ class StudentT(Likelihood):
         return (self.noise_floor + softplus(self.raw_noise)).sqrt().squeeze(0)
 
     @property
-    def narrowest(self) -> float:
-        """The smallest factor of the variances that leaves the noise at its floor."""
-        return self.noise_floor / float(self.scale.detach()) ** 2
-
-    @property
     def df(self) -> Float[Tensor, ""]:
         """Degrees of freedom ν > 2."""
         return 2.0 + softplus(self.raw_df).clamp_min(1e-3).squeeze(0)
