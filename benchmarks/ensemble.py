@@ -2,7 +2,7 @@
 
     python -m benchmarks.ensemble [--rows 20000] [--repeats 5]
 
-For tables of 1,000 and 20,000 training rows, fits `DSPPRegressor()` and `DSPPRegressor(members=1)` for one epoch each (the
+For tables of 1,000 and 20,000 training rows, fits `DSPPRegressor()` and `DSPPRegressor(members=1)` for one epoch (the
 speed of predictions does not depend on training), then predicts the mean and the standard deviation of other rows with
 both in turn. Prints one JSON line per table: rows per second of both, as medians, and their ratio.
 """

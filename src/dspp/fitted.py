@@ -218,7 +218,8 @@ class Fitted:
         exact = [part.to(torch.float64) for part in parts]  # members may differ in dtype
         mixed = type(exact[0]).mix(exact, weights)  # Σ_k w_k p_k(y)
         if self.spread != 1.0:
-            mixed = mixed.widen(self.spread)
+            floor = max(member.spec.model.noise_floor for member in self.members)
+            mixed = mixed.widen(self.spread, floor)
         if self.guard is None:
             return mixed
         marginal = self.guard.predictive(self.members[0].spec.model.likelihood, len(mixed))

@@ -116,3 +116,27 @@ def test_what_is_missing_falls_with_the_number_of_members(spread: float) -> None
         assert found == [spread] * 3
     else:
         assert [value - 1.0 for value in found] == pytest.approx([2.0, 1.0, 0.5])
+
+
+def test_no_spread_takes_the_noise_below_its_floor() -> None:
+    """Latent variance that is too large is narrowed, but members that are as certain as the floor allows are not."""
+    rng = np.random.default_rng(3)
+    y = 0.02 * rng.normal(size=(300, 1))
+    guard, zeros = Guard.fit(rng.normal(size=(300, 1)), 0.01), torch.zeros(1, 300, dtype=F64)
+
+    def learn(latent: float, noise: float, floor: float) -> float:
+        member = NormalMixture(torch.zeros(1, dtype=F64), zeros, zeros + latent, torch.tensor(noise, dtype=F64))
+        return stack([HeldOutRows(np.arange(300), y, {"plain": [member]}, floor=floor)], guard, "gaussian").spread
+
+    assert learn(0.0, 0.0016, 0.0) == pytest.approx(0.25, rel=0.2)
+    assert learn(0.0, 0.0016, 0.0016) == pytest.approx(1.0), "nothing can be gained"
+    assert learn(0.0012, 0.0002, 0.0002) < 0.3, "of the latent variance"
+
+
+def test_widening_keeps_the_floor_and_what_was_below_it() -> None:
+    noise = torch.tensor([1e-5, 1e-4, 4e-4], dtype=F64)
+    mixture = NormalMixture(torch.zeros(1, dtype=F64), torch.zeros(1, 3, dtype=F64), torch.ones(1, 3, dtype=F64), noise)
+    narrow, wide = mixture.widen(0.5, 1e-4), mixture.widen(2.0, 1e-4)
+    torch.testing.assert_close(narrow.noise_var, torch.tensor([1e-5, 1e-4, 2e-4], dtype=F64))
+    torch.testing.assert_close(wide.noise_var, 2.0 * noise)
+    assert (narrow.latent_var == 0.5).all()

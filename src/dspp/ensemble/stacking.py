@@ -37,12 +37,14 @@ class HeldOutRows:
         y: The targets.
         predictions: By kind, the distributions of its members.
         fold: The fold.
+        floor: A variance of the noise below which no spread may take it.
     """
 
     rows: np.ndarray
     y: Float[np.ndarray, "n T"]
     predictions: dict[str, list[Predictive]]
     fold: int = 0
+    floor: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def _densities(group: HeldOutRows, marginal: Float[np.ndarray, " n"], spread: fl
     kinds = []
     for parts in group.predictions.values():
         exact = [part.to(torch.float64) for part in parts]
-        each = torch.stack([(part if spread == 1.0 else part.widen(spread)).log_prob(y) for part in exact])
+        each = torch.stack([(part if spread == 1.0 else part.widen(spread, group.floor)).log_prob(y) for part in exact])
         kinds.append((torch.logsumexp(each, dim=0) - math.log(len(parts))).numpy())
     return np.stack([*kinds, marginal])
 

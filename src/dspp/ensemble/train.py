@@ -183,7 +183,7 @@ def _choose_epochs(pilots: Sequence[Trained], data: EnsembleRows, spec: Spec) ->
     scores: dict[int, float] = {}
     with one_thread():
         for one in pilots:
-            for held_out in _held_out_rows(data, [one]):
+            for held_out in _held_out_rows(data, [one], spec.model.noise_floor):
                 scores[one.config.epochs] = calibrated_nll(held_out, guard, spec.model.likelihood)
     if not scores:  # all diverged
         return None
@@ -215,7 +215,7 @@ def _assemble(
     ]
     start = data.rows.start[: len(data.rows.start) - data.validation]
     guard = Guard.fit(_to_numpy(start.y), GUARD_WEIGHT, None if start.weights is None else _to_numpy(start.weights))
-    groups = _held_out_rows(data, good)
+    groups = _held_out_rows(data, good, spec.model.noise_floor)
     likelihood = spec.model.likelihood
     if groups:
         mixing = stack(groups, guard, likelihood, data.weights)
@@ -298,7 +298,7 @@ def _to_numpy(tensor: Tensor) -> Float[np.ndarray, "..."]:
     return np.asarray(tensor.cpu().double().numpy())
 
 
-def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRows]:
+def _held_out_rows(data: EnsembleRows, trained: list[Trained], floor: float) -> list[HeldOutRows]:
     """Return the held-out rows of each fold with the predictions of its members, without folds that lack a kind."""
     labels = list(dict.fromkeys(data.label(one.task) for one in trained))
     groups = []
@@ -311,7 +311,7 @@ def _held_out_rows(data: EnsembleRows, trained: list[Trained]) -> list[HeldOutRo
             rows = data.held_out if data.fold is None else None
             numbers = np.arange(len(rows)) if rows is not None else np.flatnonzero(data.fold == fold)
             y = rows.y.numpy() if rows is not None else data.rows.y.numpy()[numbers]  # type: ignore[union-attr]
-            groups.append(HeldOutRows(numbers, np.asarray(y, dtype=np.float64), found, fold))
+            groups.append(HeldOutRows(numbers, np.asarray(y, dtype=np.float64), found, fold, floor))
     return groups
 
 

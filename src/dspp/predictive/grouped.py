@@ -108,9 +108,9 @@ class GroupedPredictive(OneOutput):
             return parts[0]
         return GroupedPredictive(parts, tuple(where for _, where in found))
 
-    def widen(self, factor: float) -> Self:
+    def widen(self, factor: float, floor: float = 0.0) -> Self:
         """Return the distributions with the variance of every component multiplied by `factor`."""
-        return type(self)(tuple(part.widen(factor) for part in self.parts), self.index)
+        return type(self)(tuple(part.widen(factor, floor) for part in self.parts), self.index)
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Self:
         """Return the same distributions in another dtype or on another device."""

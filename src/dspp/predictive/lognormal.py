@@ -88,9 +88,9 @@ class LogNormalMixture(OneOutput, WeightedComponents):
         """Return the mixture of some rows: a slice, a list or tensor of row numbers, or a mask."""
         return LogNormalMixture(self.log.rows(index))
 
-    def widen(self, factor: float) -> "LogNormalMixture":
+    def widen(self, factor: float, floor: float = 0.0) -> "LogNormalMixture":
         """Return the mixture with the variance of every component of log y multiplied by `factor`."""
-        return LogNormalMixture(self.log.widen(factor))
+        return LogNormalMixture(self.log.widen(factor, floor))
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> "LogNormalMixture":
         """Return the same mixture in another dtype or on another device."""

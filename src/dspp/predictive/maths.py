@@ -183,6 +183,12 @@ def expected_normal_log_prob(y: Tensor, mean: Tensor, latent_var: Tensor, noise_
     return normal_log_prob(y, mean, noise_var) - 0.5 * latent_var / noise_var
 
 
+def scale_noise(noise_var: Float[Tensor, "..."], factor: float, floor: float) -> Float[Tensor, "..."]:
+    """Multiply the variance of the noise by a factor; one below 1 does not take it below the floor."""
+    scaled = factor * noise_var
+    return scaled if factor >= 1.0 else torch.maximum(scaled, noise_var.clamp(max=floor))
+
+
 def over_row_chunks(function: Callable[..., Tensor], elements_per_row: int, *by_row: Tensor) -> Tensor:
     """Apply `function` to blocks of rows (the last axis of every tensor) and concatenate the results."""
     step = max(1, _CHUNK_ELEMENTS // max(1, elements_per_row))

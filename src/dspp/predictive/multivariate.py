@@ -91,9 +91,10 @@ class MultivariateNormalMixture(Mixture):
         mean, cov = self.component_mean[..., t], self.latent_cov[..., t[:, None], t]
         return MultivariateNormalMixture(self.log_weights, mean, cov, self.noise_var[..., t])
 
-    def widen(self, factor: float) -> "MultivariateNormalMixture":
-        """Return the mixture with the covariance of every component multiplied by `factor`."""
-        return replace(self, latent_cov=factor * self.latent_cov, noise_var=factor * self.noise_var)
+    def widen(self, factor: float, floor: float = 0.0) -> "MultivariateNormalMixture":
+        """Return the mixture with the covariance of every component multiplied by `factor`, the noise >= `floor`."""
+        noise_var = maths.scale_noise(self.noise_var, factor, floor)
+        return replace(self, latent_cov=factor * self.latent_cov, noise_var=noise_var)
 
     def to_torch(self) -> MixtureSameFamily:
         """Return the same distribution for `torch.distributions`: batch (N,), event (T,), gradients included.

@@ -85,9 +85,10 @@ class NormalMixture(OneOutput, Mixture):
         weights, mean, var = self._in_float64()
         return maths.over_row_chunks(partial(maths.mixture_crps, weights), len(weights), y.double(), mean, var)
 
-    def widen(self, factor: float) -> "NormalMixture":
-        """Return the mixture with the variance of every component multiplied by `factor`."""
-        return replace(self, latent_var=factor * self.latent_var, noise_var=factor * self.noise_var)
+    def widen(self, factor: float, floor: float = 0.0) -> "NormalMixture":
+        """Return the mixture with the variance of every component multiplied by `factor`, the noise >= `floor`."""
+        noise_var = maths.scale_noise(self.noise_var, factor, floor)
+        return replace(self, latent_var=factor * self.latent_var, noise_var=noise_var)
 
     def to_torch(self) -> MixtureSameFamily:
         """Return the same distribution for `torch.distributions`, of batch shape (N,), gradients included."""

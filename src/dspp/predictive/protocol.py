@@ -55,8 +55,11 @@ class Predictive(Protocol):
     def mix(cls, parts: Sequence[Self], weights: Sequence[float]) -> Self:
         """Mix distributions of the same rows, with weights that sum to one."""
 
-    def widen(self, factor: float) -> Self:
-        """Return the distribution with the variance of every component multiplied by `factor`."""
+    def widen(self, factor: float, floor: float = 0.0) -> Self:
+        """Return the distribution with the variance of every component multiplied by `factor`.
+
+        A factor below 1 does not take the variance of the noise, where it is known, below `floor`.
+        """
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Self:
         """Return the same distribution in another dtype or on another device."""

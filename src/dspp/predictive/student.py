@@ -98,9 +98,9 @@ class StudentTMixture(OneOutput, Mixture):
         chi2 = 2.0 * torch._standard_gamma(0.5 * df, generator=generator)
         return mean.gather(0, which) + scale * normal * (df / chi2).sqrt()
 
-    def widen(self, factor: float) -> "StudentTMixture":
-        """Return the mixture with the variance of every component multiplied by `factor`."""
-        return replace(self, scale=math.sqrt(factor) * self.scale)
+    def widen(self, factor: float, floor: float = 0.0) -> "StudentTMixture":
+        """Return the mixture with the variance of every component multiplied by `factor`, its scale² >= `floor`."""
+        return replace(self, scale=maths.scale_noise(self.scale.square(), factor, floor).sqrt())
 
     def to_torch(self) -> MixtureSameFamily:
         """Return the same distribution for `torch.distributions`, of batch shape (N,), gradients included."""
