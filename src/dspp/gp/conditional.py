@@ -28,6 +28,7 @@ from torch.nn.functional import pad
 from dspp.derivatives import first_only
 from dspp.gp.kernels import KernelKind, augment
 from dspp.gp.linalg import kernel_gradient
+from dspp.gp.native import Packed, pack
 from dspp.gp.workspace import Lease
 
 TILE = 16  # in whole registers, sums and powers round alike wherever a number is
@@ -80,18 +81,20 @@ class Frozen:
 
     With S − 1 = U E Uᵀ, L⁻¹ becomes Uᵀ L⁻¹ and m becomes Uᵀ m: a full S then costs one product per row instead of two.
     M is padded to whole registers with points of zero weight, so that a row's result does not depend on the rows
-    predicted together with it.
+    predicted together with it. If there is compiled code, `packed` is its copy.
     """
 
+    kind: type[KernelKind]
     z: Float[Tensor, "W M D"]  # scaled
     B: Float[Tensor, "W M M"]
     m: Float[Tensor, "W M"]
     excess: Float[Tensor, "W M"]  # E
     jitter: Float[Tensor, " W"]
     triangular: bool  # whether B still is: a diagonal S needs no change of basis
+    packed: Packed | None
 
     @classmethod
-    def make(cls, z: Tensor, B: Tensor, m: Tensor, C: Tensor, jitter: Tensor) -> "Frozen":
+    def make(cls, kind: type[KernelKind], z: Tensor, B: Tensor, m: Tensor, C: Tensor, jitter: Tensor) -> "Frozen":
         """Freeze the arguments of `conditional`."""
         E = covariance_excess(C)
         if C.dim() == 3:
@@ -100,13 +103,18 @@ class Frozen:
             B, m, E = turned[..., :-1], turned[..., -1], E.to(B.dtype)
         more = -z.shape[-2] % TILE
         z = torch.cat([z, z[:, :1].expand(-1, more, -1)], dim=-2)
-        return cls(z, pad(B, (0, more, 0, more)), pad(m, (0, more)), pad(E, (0, more)), jitter, C.dim() == 2)
+        B, m, E, triangular = pad(B, (0, more, 0, more)), pad(m, (0, more)), pad(E, (0, more)), C.dim() == 2
+        return cls(kind, z, B, m, E, jitter, triangular, pack(kind, z, B, m, E, triangular))
 
-    def moments(self, kind: type[KernelKind], x: Float[Tensor, "W R D"]) -> Moments:
+    def moments(self, x: Float[Tensor, "W R D"]) -> Moments:
         """Return mean and variance, as `conditional` does."""
+        compiled = self.packed.moments(x) if self.packed is not None else None
+        if compiled is not None:
+            mean, update = compiled
+            return mean, _variance(update, self.jitter)
         centre = self.z.mean(-2, keepdim=True)
         xa, za = augment(x - centre, self.z - centre)
-        mean, update, _ = _moments(kind, xa, za, self.B, self.m, self.excess, False, self.triangular)
+        mean, update, _ = _moments(self.kind, xa, za, self.B, self.m, self.excess, False, self.triangular)
         return mean, _variance(update, self.jitter)
 
 
