@@ -1,4 +1,4 @@
-"""Compiled predictions are torch's up to rounding, and torch's are used wherever there is no compiled code."""
+"""Compiled moments and gradients are torch's up to rounding, and torch's are used where there is no compiled code."""
 
 import dataclasses
 import pickle
@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from dspp.gp import conditional as hot_path
 from dspp.gp import native
-from dspp.gp.conditional import Frozen
+from dspp.gp.compiled import available
+from dspp.gp.conditional import Frozen, conditional
 from dspp.gp.kernels import KERNELS, RBF, Matern52
 from dspp.gp.linalg import factorise
 
@@ -70,6 +72,93 @@ def test_compiled_moments_are_as_exact_as_those_of_torch() -> None:
         assert (fast[i] - exact[i]).abs().max() < 2 * (slow[i] - exact[i]).abs().max() + 1e-6
 
 
+def gradients(
+    kind: str, R: int, M: int, D: int, full: bool, dtype: torch.dtype, **needs: bool
+) -> dict[str, torch.Tensor]:
+    """Moments of `conditional`, and gradients of a function of them that no sign or factor leaves as it is."""
+    g = torch.Generator().manual_seed(R + M)
+    values = {
+        "x": 2 * torch.randn(2, R, D, generator=g),
+        "z": torch.randn(2, M, D, generator=g),
+        "m": torch.randn(2, M, generator=g),
+        "C": 0.5 + torch.rand(2, M, generator=g),
+    }
+    if full:
+        values["C"] = torch.diag_embed(values["C"]) + 0.1 * torch.randn(2, M, M, generator=g).tril()
+    leaves = {name: value.to(dtype).requires_grad_(needs.get(name, True)) for name, value in values.items()}
+    z64 = leaves["z"].double()
+    K = KERNELS[kind].value((z64.unsqueeze(-2) - z64.unsqueeze(-3)).square().sum(-1))
+    solved = factorise(K, 1e-2, "here")
+    given = (solved.inverse_root.to(dtype), leaves["m"], leaves["C"], solved.jitter.to(dtype))
+    mean, var = conditional(KERNELS[kind], leaves["x"], leaves["z"], K, *given)
+    weights = torch.randn(2, 2, R, generator=g).to(dtype)
+    (weights[0] * mean.sin() + weights[1] * var).sum().backward()
+    found = {"mean": mean.detach(), "var": var.detach()}
+    return found | {f"d{name}": leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+
+
+@compiled
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(("R", "M", "D"), [(1, 1, 1), (13, 5, 2), (96, 32, 3), (97, 40, 9), (700, 300, 4)])
+@pytest.mark.parametrize("kind", KERNELS)
+def test_compiled_gradients_are_as_exact_as_those_of_torch(
+    kind: str, R: int, M: int, D: int, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = gradients(kind, R, M, D, full, torch.float32)
+    exact = gradients(kind, R, M, D, full, torch.float64)
+    monkeypatch.setattr(hot_path, "available", lambda *_: False)
+    slow = gradients(kind, R, M, D, full, torch.float32)
+    assert fast.keys() == exact.keys() == {"mean", "var", "dx", "dz", "dm", "dC"}
+    for name, want in exact.items():
+        allowed = 3 * (slow[name] - want).norm() + 1e-5 * want.norm()
+        assert (fast[name] - want).norm() <= allowed, name
+
+
+@compiled
+@pytest.mark.parametrize("full", [False, True])
+def test_gradients_have_the_same_bits_on_any_number_of_threads(full: bool) -> None:
+    case = ("matern52", 700, 100, 4, full, torch.float32)
+    expected = gradients(*case)
+    for threads in (2, 3):
+        torch.set_num_threads(threads)
+        try:
+            found = gradients(*case)
+        finally:
+            torch.set_num_threads(1)
+        for name in ("mean", "var", "dx", "dm"):  # others include products by torch
+            assert torch.equal(found[name], expected[name]), name
+
+
+@compiled
+def test_rows_that_need_no_gradient_get_none_and_change_no_other() -> None:
+    case = ("matern52", 50, 40, 3, False, torch.float32)
+    expected, found = gradients(*case), gradients(*case, x=False)
+    del expected["dx"]
+    assert found.keys() == expected.keys()
+    for name, want in expected.items():
+        assert torch.equal(found[name], want), name
+
+
+@compiled
+def test_a_graph_can_be_used_twice_and_others_may_wait_meanwhile() -> None:
+    def start(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        points = frozen()
+        x = (rows(30) + seed).requires_grad_()
+        eye = torch.eye(40).expand(2, 40, 40)
+        mean, var = conditional(
+            Matern52, x, points.z[:, :40], eye, eye, points.m[:, :40], points.m[:, :40], points.jitter
+        )
+        return x, mean.sum() + var.square().sum()
+
+    graphs = [start(seed) for seed in range(4)]
+    first = [torch.autograd.grad(value, x, retain_graph=True)[0] for x, value in graphs]
+    again = [torch.autograd.grad(value, x)[0] for x, value in reversed(graphs)]
+    for one, two in zip(first, reversed(again), strict=True):
+        assert torch.equal(one, two)
+    with torch.no_grad():
+        assert start(0)[1] == graphs[0][1]
+
+
 @compiled
 def test_far_away_rows_have_the_prior() -> None:
     mean, var = frozen().moments(rows(5) + 1e4)
@@ -101,7 +190,7 @@ def test_a_row_has_the_same_bits_wherever_it_is(full: bool) -> None:
 def test_points_packed_elsewhere_are_computed_by_torch() -> None:
     points, x = frozen(), rows(20)
     assert points.packed is not None
-    foreign = dataclasses.replace(points, packed=dataclasses.replace(points.packed, panel_rows=7))
+    foreign = dataclasses.replace(points, packed=dataclasses.replace(points.packed, width=7))
     for got, want in zip(foreign.moments(x), dataclasses.replace(points, packed=None).moments(x), strict=True):
         assert torch.equal(got, want)
     for got, want in zip(pickle.loads(pickle.dumps(points)).moments(x), points.moments(x), strict=True):
@@ -112,9 +201,10 @@ def test_other_kernels_and_dtypes_are_computed_by_torch() -> None:
     class Mine(RBF):
         """A kernel of one's own."""
 
-    z, B, v = torch.zeros(1, 16, 2), torch.eye(16).expand(1, 16, 16), torch.ones(1, 16)
-    assert native.pack(Mine, z, B, v, v, True) is None
-    assert native.pack(Matern52, z.double(), B.double(), v.double(), v.double(), True) is None
+    z = torch.zeros(1, 16, 2)
+    assert not available(Mine, z)
+    assert not available(Matern52, z.double())
+    assert available(Matern52, z) == (native.load() is not None)
 
 
 @pytest.mark.parametrize("case", ["switched off", "no compiler", "broken compiler", "open folder", "no folder"])

@@ -98,6 +98,17 @@ def kernel_gradient(B: Float[Tensor, "W M M"], dAAt: Float[Tensor, "W M M"]) -> 
     return -0.5 * (dK + dK.mT)
 
 
+def matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, C: Tensor, S1: Tensor, dm: Tensor) -> tuple[Tensor, Tensor]:
+    """Return dK_ZZ and dC from R, of which only the lower triangle is valid."""
+    rank_one = m.unsqueeze(-1) * dm.unsqueeze(-2)  # m (A gμ)ᵀ
+    if C.dim() == 2:
+        dC = C * RR.diagonal(dim1=-2, dim2=-1)
+        return kernel_gradient(B, rank_one + S1.unsqueeze(-1) * RR), dC
+    RR, C = RR.tril() + RR.tril(-1).mT, C.tril()
+    RC = RR @ C  # dC = 2 dS C = R C, and S R = C (R C)ᵀ since R is symmetric
+    return kernel_gradient(B, torch.baddbmm(rank_one - RR, C, RC.mT)), RC.tril()
+
+
 class _Whiten(torch.autograd.Function):
     """v = B w for vectors w, differentiable in w and in the K_ZZ behind B."""
 
