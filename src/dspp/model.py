@@ -139,8 +139,8 @@ class Predictor:
     """A frozen copy of a model that caches L⁻¹ and everything else that does not depend on x.
 
     Components lighter than `min_weight` are skipped; the default is tiny because far from all others even a light
-    component dominates. Predictions do not depend on how rows are batched, except for rounding. Each thread takes
-    whole parts of the rows through all layers.
+    component dominates. Predictions do not depend on how rows are batched, except for rounding. Without compiled
+    code, each thread takes whole parts of the rows through all layers.
     """
 
     BATCH_ROWS = 20_000  # rows times components per part
@@ -167,8 +167,9 @@ class Predictor:
         """
         rows = self._rows(X)
         padded = nn.functional.pad(rows, (0, 0, 0, -len(rows) % TILE))
-        parts = padded.split(self._part_rows(len(padded)))
-        first, *rest = run([partial(self._predict, part) for part in parts])
+        tasks = [partial(self._predict, part) for part in padded.split(self._part_rows(len(padded)))]
+        compiled = all(layer.compiled for layer in self.model.gp_layers)  # such code has threads of its own
+        first, *rest = [task() for task in tasks] if compiled else run(tasks)
         whole: Predictive = type(first).concat([first, *rest]) if rest else first
         return whole.rows(slice(len(rows))) if len(padded) > len(rows) else whole
 

@@ -116,6 +116,12 @@ class GPLayer(nn.Module):
                 s = self._solve(count=True)
                 self._cached = _pad_basis(s), Frozen.make(self.kernel.kind, s.z, s.B, s.m, s.C, s.jitter)
 
+    @property
+    def compiled(self) -> bool:
+        """Whether there is a cache that compiled code reads."""
+        packed = None if self._cached is None else self._cached[1].packed
+        return packed is not None and packed.usable
+
     def _solve(self, count: bool = False) -> _Solved:
         z = self.kernel.scale(self.inducing_points)
         K = self.kernel.exact_matrix(z)
