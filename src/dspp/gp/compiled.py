@@ -5,7 +5,6 @@ front so that the triangle of a lower triangular matrix stays one, with `lead` p
 """
 
 import ctypes
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,6 @@ from dspp.gp.native import load
 from dspp.gp.workspace import Lease
 
 KINDS: list[type[KernelKind]] = [RBF, Matern12, Matern32, Matern52]  # in the order of moments.cpp
-_process = os.getpid()
 _LONG, _POINTER = ctypes.c_long, ctypes.c_void_p
 
 
@@ -57,11 +55,6 @@ def _library() -> ctypes.CDLL:
     library = load()
     assert library is not None, "asked `available` first"
     return library
-
-
-def _threads() -> int:
-    """Return torch's number of threads; 1 in a forked process, which has none of its parent's and would wait for them."""
-    return torch.get_num_threads() if os.getpid() == _process else 1
 
 
 @dataclass(frozen=True)
@@ -121,7 +114,7 @@ class Packed:
         mean, update = x.new_empty(W, R), x.new_empty(W, R)
         leases = [Lease((W, R, M), like=x) for _ in range(1 + self.full)] if keep else []
         kept = [_address(lease.tensor) for lease in leases] + [None] * (2 - len(leases))
-        points, threads = self.points(), _threads()
+        points, threads = self.points(), torch.get_num_threads()
         _library().forward(ctypes.byref(points), R, threads, _address(x), *kept, _address(mean), _address(update))
         return mean, update, leases
 
@@ -186,7 +179,7 @@ def _products(
     inputs = (x.contiguous(), A, H, panels, Bt_m, g_mean.contiguous(), g_var.contiguous())
     points = packed.points()
     gradients = _Gradients(R, panels.shape[-1], *map(_address, (*inputs, from_x, from_z, RR, dm)))
-    _library().backward(ctypes.byref(points), ctypes.byref(gradients), _threads())
+    _library().backward(ctypes.byref(points), ctypes.byref(gradients), torch.get_num_threads())
     return RR[:, lead:, lead:], dm[:, lead:], from_x, from_z.sum(1)[..., lead:].mT
 
 
