@@ -53,7 +53,7 @@ ORDER = [
     "report",
     "cli",
 ]
-GP_ORDER = ["linalg", "kernels", "means", "inducing", "conditional", "layer"]
+GP_ORDER = ["native", "linalg", "kernels", "compiled", "means", "inducing", "conditional", "layer"]
 
 
 def modules() -> dict[str, ast.Module]:

@@ -7,8 +7,10 @@ users get.
 
 import copy
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -22,6 +24,7 @@ from dspp.gp.inducing import kmeans_points, start_rows
 from dspp.gp.kernels import ARDKernel
 from dspp.gp.layer import GPLayer
 from dspp.gp.means import MEANS
+from dspp.gp.threads import run
 from dspp.likelihoods import LIKELIHOODS, Likelihood
 from dspp.predictive import LatentMixture, Predictive
 from dspp.quadrature import RULES, Noise, Rule
@@ -136,10 +139,11 @@ class Predictor:
     """A frozen copy of a model that caches L⁻¹ and everything else that does not depend on x.
 
     Components lighter than `min_weight` are skipped; the default is tiny because far from all others even a light
-    component dominates. Predictions do not depend on how rows are batched, except for rounding.
+    component dominates. Predictions do not depend on how rows are batched, except for rounding. Without compiled
+    code, each thread takes whole parts of the rows through all layers.
     """
 
-    BATCH_ROWS = 20_000  # rows times components per batch
+    BATCH_ROWS = 20_000  # rows times components per part
 
     def __init__(self, model: Model, min_weight: float = MIN_WEIGHT) -> None:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
@@ -162,11 +166,23 @@ class Predictor:
             InputError: X is not a table of finite numbers with the columns that the model was trained on.
         """
         rows = self._rows(X)
-        step = max(1, self.BATCH_ROWS // self.num_components // TILE) * TILE
         padded = nn.functional.pad(rows, (0, 0, 0, -len(rows) % TILE))
-        first, *rest = (self.model.likelihood(self.model(part)) for part in padded.split(step))
+        tasks = [partial(self._predict, part) for part in padded.split(self._part_rows(len(padded)))]
+        compiled = all(layer.compiled for layer in self.model.gp_layers)  # such code has threads of its own
+        first, *rest = [task() for task in tasks] if compiled else run(tasks)
         whole: Predictive = type(first).concat([first, *rest]) if rest else first
         return whole.rows(slice(len(rows))) if len(padded) > len(rows) else whole
+
+    def _predict(self, rows: Float[Tensor, "N D"]) -> Predictive:
+        predictive: Predictive = self.model.likelihood(self.model(rows))
+        return predictive
+
+    def _part_rows(self, count: int) -> int:
+        """Return the rows per part: whole tiles, and as many parts for each thread."""
+        largest = max(1, self.BATCH_ROWS // self.num_components // TILE) * TILE
+        workers = torch.get_num_threads()
+        parts = math.ceil(count / (largest * workers)) * workers
+        return math.ceil(count / (parts * TILE)) * TILE
 
     def _rows(self, X: Array) -> Float[Tensor, "N D"]:
         checked = check_X(X)

@@ -26,8 +26,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dspp.derivatives import first_only
+from dspp.gp.compiled import Packed, available, compiled_conditional
 from dspp.gp.kernels import KernelKind, augment
-from dspp.gp.linalg import kernel_gradient
+from dspp.gp.linalg import matrix_gradients
 from dspp.gp.workspace import Lease
 
 TILE = 16  # in whole registers, sums and powers round alike wherever a number is
@@ -70,7 +71,8 @@ def conditional(
     """
     S1 = covariance_excess(C)
     centre = z.detach().mean(-2, keepdim=True)  # does not change distances, but saves digits in float32
-    mean, update = _Conditional.apply(x - centre, z - centre, K, B, m, C, S1, kind)  # type: ignore[no-untyped-call]
+    function = compiled_conditional if available(kind, z) else _Conditional.apply
+    mean, update = function(x - centre, z - centre, K, B, m, C, S1, kind)
     return mean, _variance(update, jitter)
 
 
@@ -80,18 +82,20 @@ class Frozen:
 
     With S − 1 = U E Uᵀ, L⁻¹ becomes Uᵀ L⁻¹ and m becomes Uᵀ m: a full S then costs one product per row instead of two.
     M is padded to whole registers with points of zero weight, so that a row's result does not depend on the rows
-    predicted together with it.
+    predicted together with it. If there is compiled code, `packed` is its copy.
     """
 
+    kind: type[KernelKind]
     z: Float[Tensor, "W M D"]  # scaled
     B: Float[Tensor, "W M M"]
     m: Float[Tensor, "W M"]
     excess: Float[Tensor, "W M"]  # E
     jitter: Float[Tensor, " W"]
     triangular: bool  # whether B still is: a diagonal S needs no change of basis
+    packed: Packed | None
 
     @classmethod
-    def make(cls, z: Tensor, B: Tensor, m: Tensor, C: Tensor, jitter: Tensor) -> "Frozen":
+    def make(cls, kind: type[KernelKind], z: Tensor, B: Tensor, m: Tensor, C: Tensor, jitter: Tensor) -> "Frozen":
         """Freeze the arguments of `conditional`."""
         E = covariance_excess(C)
         if C.dim() == 3:
@@ -100,13 +104,18 @@ class Frozen:
             B, m, E = turned[..., :-1], turned[..., -1], E.to(B.dtype)
         more = -z.shape[-2] % TILE
         z = torch.cat([z, z[:, :1].expand(-1, more, -1)], dim=-2)
-        return cls(z, pad(B, (0, more, 0, more)), pad(m, (0, more)), pad(E, (0, more)), jitter, C.dim() == 2)
+        B, m, E, triangular = pad(B, (0, more, 0, more)), pad(m, (0, more)), pad(E, (0, more)), C.dim() == 2
+        packed = Packed.make(kind, z, B, m, E, triangular) if available(kind, z) else None
+        return cls(kind, z, B, m, E, jitter, triangular, packed)
 
-    def moments(self, kind: type[KernelKind], x: Float[Tensor, "W R D"]) -> Moments:
+    def moments(self, x: Float[Tensor, "W R D"]) -> Moments:
         """Return mean and variance, as `conditional` does."""
+        if self.packed is not None and self.packed.usable:
+            mean, update, _ = self.packed.moments(x)
+            return mean, _variance(update, self.jitter)
         centre = self.z.mean(-2, keepdim=True)
         xa, za = augment(x - centre, self.z - centre)
-        mean, update, _ = _moments(kind, xa, za, self.B, self.m, self.excess, False, self.triangular)
+        mean, update, _ = _moments(self.kind, xa, za, self.B, self.m, self.excess, False, self.triangular)
         return mean, _variance(update, self.jitter)
 
 
@@ -160,7 +169,7 @@ class _Conditional(torch.autograd.Function):
             torch.mm(d, za[w].mT, out=from_x[w, rows])
             from_z[w].addmm_(xa[w, rows].mT, d)
         dm = (g_mean.unsqueeze(-2) @ A).squeeze(-2)
-        dK, dC = _matrix_gradients(RR, B, m, C, S1, dm)
+        dK, dC = matrix_gradients(RR, B, m, C, S1, dm)
         dx, dz = _point_gradients(xa, za, from_x, from_z.mT, ctx.slope_factor)
         return dx, dz, dK, None, dm, dC, None, None
 
@@ -198,17 +207,6 @@ def _moments(
         else:
             torch.mv(torch.mul(a, a, out=k[:n]), S1[w], out=update[w, rows])
     return mean, update, leases if keep else []
-
-
-def _matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, C: Tensor, S1: Tensor, dm: Tensor) -> tuple[Tensor, Tensor]:
-    """Return dK_ZZ and dC from R, of which only the lower triangle is valid."""
-    rank_one = m.unsqueeze(-1) * dm.unsqueeze(-2)  # m (A gμ)ᵀ
-    if C.dim() == 2:
-        dC = C * RR.diagonal(dim1=-2, dim2=-1)
-        return kernel_gradient(B, rank_one + S1.unsqueeze(-1) * RR), dC
-    RR, C = RR.tril() + RR.tril(-1).mT, C.tril()
-    RC = RR @ C  # dC = 2 dS C = R C, and S R = C (R C)ᵀ since R is symmetric
-    return kernel_gradient(B, torch.baddbmm(rank_one - RR, C, RC.mT)), RC.tril()
 
 
 def _point_gradients(

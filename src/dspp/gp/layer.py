@@ -79,7 +79,7 @@ class GPLayer(nn.Module):
         rows, kind = self.kernel.scale(x.reshape(1, S * N, D)), self.kernel.kind
         if self._cached is not None:
             s, frozen = self._cached
-            mean, var = frozen.moments(kind, rows)
+            mean, var = frozen.moments(rows)
         else:
             s = self._solve(count=True)
             mean, var = conditional(kind, rows, s.z, s.K, s.B, s.m, s.C, s.jitter)
@@ -114,7 +114,13 @@ class GPLayer(nn.Module):
         if keep:
             with torch.no_grad():
                 s = self._solve(count=True)
-                self._cached = _pad_basis(s), Frozen.make(s.z, s.B, s.m, s.C, s.jitter)
+                self._cached = _pad_basis(s), Frozen.make(self.kernel.kind, s.z, s.B, s.m, s.C, s.jitter)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether there is a cache that compiled code reads."""
+        packed = None if self._cached is None else self._cached[1].packed
+        return packed is not None and packed.usable
 
     def _solve(self, count: bool = False) -> _Solved:
         z = self.kernel.scale(self.inducing_points)

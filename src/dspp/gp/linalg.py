@@ -93,9 +93,20 @@ def kernel_gradient(B: Float[Tensor, "W M M"], dAAt: Float[Tensor, "W M M"]) -> 
     right = P[:, h:, h:] @ B[:, h:, h:]
     dK[:, :, h:] = B[:, h:].mT @ right
     top, bottom = P[:, :h, :h] @ B[:, :h, :h], P[:, h:] @ B[:, :, :h]
-    dK[:, :h, :h] = B[:, :h, :h].mT @ top + B[:, h:, :h].mT @ bottom
+    dK[:, :h, :h] = (B[:, :h, :h].mT @ top).add_(B[:, h:, :h].mT @ bottom)
     dK[:, h:, :h] = B[:, h:, h:].mT @ bottom
-    return -0.5 * (dK + dK.mT)
+    return (dK + dK.mT).mul_(-0.5)
+
+
+def matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, C: Tensor, S1: Tensor, dm: Tensor) -> tuple[Tensor, Tensor]:
+    """Return dK_ZZ and dC from R, of which only the lower triangle is valid."""
+    rank_one = m.unsqueeze(-1) * dm.unsqueeze(-2)  # m (A gμ)ᵀ
+    if C.dim() == 2:
+        dC = C * RR.diagonal(dim1=-2, dim2=-1)
+        return kernel_gradient(B, rank_one.add_(S1.unsqueeze(-1) * RR)), dC
+    RR, C = RR.tril() + RR.tril(-1).mT, C.tril()
+    RC = RR @ C  # dC = 2 dS C = R C, and S R = C (R C)ᵀ since R is symmetric
+    return kernel_gradient(B, torch.baddbmm(rank_one - RR, C, RC.mT)), RC.tril()
 
 
 class _Whiten(torch.autograd.Function):

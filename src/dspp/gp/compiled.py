@@ -1,0 +1,190 @@
+"""The hot path by compiled code (`moments.cpp`): what `conditional.py` computes, for float32 on the CPU.
+
+The code reads matrices in panels of columns, and needs M to be a multiple of their width. M is therefore padded, in
+front so that the triangle of a lower triangular matrix stays one, with `lead` points of zero weight.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dspp.derivatives import first_only
+from dspp.gp.kernels import RBF, KernelKind, Matern12, Matern32, Matern52
+from dspp.gp.linalg import matrix_gradients
+from dspp.gp.native import load
+from dspp.gp.workspace import Lease
+
+KINDS: list[type[KernelKind]] = [RBF, Matern12, Matern32, Matern52]  # in the order of moments.cpp
+_LONG, _POINTER = ctypes.c_long, ctypes.c_void_p
+
+
+class _Points(ctypes.Structure):
+    """The struct of this name in moments.cpp."""
+
+    _fields_ = [
+        *((name, _LONG) for name in ("W", "D", "M", "lead", "B_size")),
+        *((name, _POINTER) for name in ("zt", "B", "S1", "m")),
+        ("kind", ctypes.c_int),
+        ("horizon", ctypes.c_float),
+        ("full", ctypes.c_int),
+        ("triangular", ctypes.c_int),
+    ]
+
+
+class _Gradients(ctypes.Structure):
+    """The struct of this name in moments.cpp."""
+
+    _fields_ = [
+        *((name, _LONG) for name in ("R", "root_size")),
+        *((name, _POINTER) for name in ("x", "A", "H", "root", "Bt_m", "g_mean", "g_var")),
+        *((name, _POINTER) for name in ("from_x", "from_z", "RR", "dm")),
+    ]
+
+
+def available(kind: type[KernelKind], z: Tensor) -> bool:
+    """Return whether there is compiled code for this kernel, dtype and device."""
+    return kind in KINDS and z.dtype == torch.float32 and z.device.type == "cpu" and load() is not None
+
+
+def _library() -> ctypes.CDLL:
+    library = load()
+    assert library is not None, "asked `available` first"
+    return library
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Inducing points and what is known of them, in the order in which the compiled code reads them.
+
+    Attributes:
+        kind: the kernel's shape.
+        zt: scaled points; here and below, M counts the padding.
+        B: panels of Bᵀ.
+        m: whitened mean.
+        S1: diagonal of S − 1, or its panels.
+        lead: points of padding.
+        full: whether S1 is panels.
+        triangular: whether B is lower triangular.
+        width: columns of a panel, which depends on the processor.
+    """
+
+    kind: type[KernelKind]
+    zt: Float[Tensor, "W D M"]
+    B: Float[Tensor, "W P"]
+    m: Float[Tensor, "W M"]
+    S1: Float[Tensor, "W Q"]
+    lead: int
+    full: bool
+    triangular: bool
+    width: int
+
+    @classmethod
+    def make(
+        cls, kind: type[KernelKind], z: Tensor, B: Tensor, m: Tensor, S1: Tensor, triangular: bool = True
+    ) -> "Packed":
+        """Pack the arguments of `conditional`, S1 as `covariance_excess` returns it."""
+        width = _library().panel_columns()
+        lead, full = -z.shape[-2] % width, S1.dim() == 3
+        zt = torch.cat([z[:, :1].expand(-1, lead, -1), z], dim=-2).mT.contiguous()
+        Bt = _pad(B, lead, 2).mT
+        ends = range(width, Bt.shape[-1] + 1, width)
+        panels = [Bt[:, lead : end if triangular else None, end - width : end] for end in ends]
+        S1 = _pad(S1, lead, S1.dim() - 1)
+        if full:
+            S1 = _join([S1[:, lead:, end - width : end] for end in ends])
+        return cls(kind, zt, _join(panels), _pad(m, lead, 1), S1, lead, full, triangular, width)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it was packed on this kind of machine."""
+        library = load()
+        return library is not None and library.panel_columns() == self.width
+
+    def moments(
+        self, x: Float[Tensor, "W R D"], keep: bool = False
+    ) -> tuple[Float[Tensor, "W R"], Float[Tensor, "W R"], list[Lease]]:
+        """Return Aᵀ m, Aᵀ (S − 1) A and, if `keep`, A and (for a full S) H."""
+        x = x.contiguous()
+        (W, R, _), M = x.shape, self.m.shape[-1]
+        mean, update = x.new_empty(W, R), x.new_empty(W, R)
+        leases = [Lease((W, R, M), like=x) for _ in range(1 + self.full)] if keep else []
+        kept = [_address(lease.tensor) for lease in leases] + [None] * (2 - len(leases))
+        points, threads = self.points(), torch.get_num_threads()
+        _library().forward(ctypes.byref(points), R, threads, _address(x), *kept, _address(mean), _address(update))
+        return mean, update, leases
+
+    def points(self) -> _Points:
+        """Return the addresses of all this."""
+        (W, D, M), tensors = self.zt.shape, (self.zt, self.B, self.S1, self.m)
+        sizes = (W, D, M, self.lead, self.B.shape[-1])
+        return _Points(
+            *sizes, *map(_address, tensors), KINDS.index(self.kind), self.kind.horizon, self.full, self.triangular
+        )
+
+
+def _pad(matrix: Tensor, lead: int, dims: int) -> Tensor:
+    """Return a contiguous tensor with `lead` zeros in front of each of the last dimensions."""
+    return pad(matrix, (lead, 0) * dims).contiguous()
+
+
+def _join(panels: list[Tensor]) -> Float[Tensor, "W P"]:
+    return torch.cat([panel.flatten(1) for panel in panels], dim=1)
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+class _CompiledConditional(torch.autograd.Function):
+    """As `conditional._Conditional`."""
+
+    @staticmethod
+    def forward(ctx, x, z, K, B, m, C, S1, kind):  # type: ignore[no-untyped-def]
+        packed = Packed.make(kind, z, B, m, S1)
+        mean, update, ctx.leases = packed.moments(x, keep=any(ctx.needs_input_grad) or packed.full)
+        ctx.save_for_backward(x, z, B, m, C, S1)
+        ctx.packed = packed
+        return mean, update
+
+    @staticmethod
+    @first_only
+    def backward(ctx, g_mean, g_var):  # type: ignore[no-untyped-def]
+        x, z, B, m, C, S1 = ctx.saved_tensors
+        (RR, dm, from_x, from_z), factor = _products(ctx, x, B, m, S1, g_mean, g_var), 2 * ctx.packed.kind.slope_factor
+        dK, dC = matrix_gradients(RR, B, m, C, S1, dm)
+        dz = factor * (z * from_z[..., -1:] - from_z[..., :-1])  # d|x − z|²/dz = 2 (z − x)
+        dx = None if from_x is None else factor * (x * from_x[..., -1:] - from_x[..., :-1])
+        return dx, dz, dK, None, dm, dC, None, None
+
+
+def _products(
+    ctx: Any, x: Tensor, B: Tensor, m: Tensor, S1: Tensor, g_mean: Tensor, g_var: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Return R, A gμ, and dLoss/dt² times [z, 1] (if x needs a gradient) and times [x, 1]."""
+    packed: Packed = ctx.packed
+    A, *maybe_H = (lease.tensor for lease in ctx.leases)
+    H, lead, width = maybe_H[0] if maybe_H else None, packed.lead, packed.width
+    (W, R, D), M = x.shape, A.shape[-1]
+    root = _pad(B if H is not None else S1.unsqueeze(-1) * B, lead, 2)  # dk = (2 gv A) (S − 1) B + gμ mᵀ B, by rows
+    panels = _join([root[:, max(i, lead) :, i : i + width] for i in range(0, M, width)])
+    Bt_m = _pad((B.mT @ m.unsqueeze(-1)).squeeze(-1), lead, 1)
+    from_x = x.new_empty(W, R, D + 1) if ctx.needs_input_grad[0] else None
+    from_z = x.new_zeros(W, _library().backward_tasks(M, R), D + 1, M)
+    RR, dm = x.new_empty(W, M, M), x.new_empty(W, M)
+    inputs = (x.contiguous(), A, H, panels, Bt_m, g_mean.contiguous(), g_var.contiguous())
+    points = packed.points()
+    gradients = _Gradients(R, panels.shape[-1], *map(_address, (*inputs, from_x, from_z, RR, dm)))
+    _library().backward(ctypes.byref(points), ctypes.byref(gradients), torch.get_num_threads())
+    return RR[:, lead:, lead:], dm[:, lead:], from_x, from_z.sum(1)[..., lead:].mT
+
+
+def compiled_conditional(
+    x: Tensor, z: Tensor, K: Tensor, B: Tensor, m: Tensor, C: Tensor, S1: Tensor, kind: type[KernelKind]
+) -> tuple[Float[Tensor, "W R"], Float[Tensor, "W R"]]:
+    """Return Aᵀ m and Aᵀ (S − 1) A, differentiable in x, z, K, m and C; arguments as in `conditional`."""
+    return _CompiledConditional.apply(x, z, K, B, m, C, S1, kind)  # type: ignore[no-any-return, no-untyped-call]
