@@ -20,15 +20,16 @@ import dspp
 
 DATA = Path(__file__).parents[1] / "data"
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
+SOLVED = 3e-11  # quantiles were recorded by a solver that stopped at |F(x) − p| ≤ 1e-11; today's is exact to 1e-15
 
 
-def assert_same(got, expected, dtype="float64"):
+def assert_same(got, expected, dtype="float64", least=0.0):
     """max |got − expected| ≤ tolerance · max |expected|."""
     got, expected = (torch.as_tensor(np.asarray(v)).double() for v in (got, expected))
     assert got.shape == expected.shape
     assert bool(torch.isfinite(got).all())
     gap, scale = (got - expected).abs().max().item(), expected.abs().max().item()
-    assert gap <= TOLERANCE[dtype] * max(scale, 1e-300), f"differs by {gap:.3g} of {scale:.3g}"
+    assert gap <= max(TOLERANCE[dtype], least) * max(scale, 1e-300), f"differs by {gap:.3g} of {scale:.3g}"
 
 
 def under(tensors, prefix):
@@ -103,7 +104,7 @@ def test_predictions_of_stored_parameters(parameters, predictions, name, outputs
     frozen = under(predictions, f"{name}/{outputs}/{dtype}/")
     assert found.keys() == frozen.keys()
     for key, value in found.items():
-        assert_same(value, frozen[key], dtype)
+        assert_same(value, frozen[key], dtype, least=SOLVED if key == "quantile" else 0.0)
 
 
 @pytest.mark.parametrize("name", ["one", "three"])
