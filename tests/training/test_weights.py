@@ -22,7 +22,7 @@ from dspp.cli.app import app
 from dspp.encoding.scaling import Standardizer
 from dspp.ensemble.stacking import HeldOutRows, stack
 from dspp.errors import CheckpointError, InputError
-from dspp.guard import Guard
+from dspp.guard import WIDE, Guard
 from dspp.likelihoods import LIKELIHOODS
 from dspp.metrics import METRICS, Comparison
 from dspp.model import build
@@ -227,7 +227,7 @@ def test_bins_of_the_guard_have_the_weight_of_their_rows() -> None:
         torch.testing.assert_close(getattr(flat, name), getattr(equal, name), rtol=1e-12, atol=1e-12)
     assert heavy.log_weights.exp().sum() == pytest.approx(1.0)
     torch.testing.assert_close(
-        heavy.log_weights.exp()[:8], 0.9 * torch.tensor([1.0] * 4 + [3.0] * 4, dtype=torch.float64) / 16
+        heavy.log_weights.exp()[:8], (1.0 - WIDE) * torch.tensor([1.0] * 4 + [3.0] * 4, dtype=torch.float64) / 16
     )
     Guard.fit(y, 0.01, np.where(y[:, 0] > 0, 1.0, 1e-300))  # finite
 
