@@ -15,7 +15,7 @@ LONGEST = 1_200.0  # seconds, however many rows
 GROWTH = 0.62  # of the time with the number of rows
 CORES = 2  # for which times hold
 OVERHEAD = 0.2  # share of the time for everything but steps: trees, encoding, scores,
-STARTING = 2.0  # and seconds to start processes, at most half of the rest
+STARTING, ALL_STARTING = 2.0, 4.5  # and seconds to start processes or, in a budget, the command too; at most half of it
 
 FOLDS = 5  # small tables: every row is held out by the members of its fold
 MOST_ROWS_IN_FOLDS = 4_000  # larger tables hold out one part of the rows, the same for all members
@@ -75,12 +75,13 @@ def choose_size(
         most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
     """
     usual = min(SHORTEST * max(1.0, num_rows / 1_000) ** GROWTH, LONGEST)
-    seconds = (1.0 - OVERHEAD) * (usual if time_budget is None else min(time_budget, usual))
-    seconds = CORES * max(seconds - STARTING, 0.5 * seconds)
+    seconds = _training_seconds(usual, STARTING)
+    if time_budget is not None:
+        seconds = min(seconds, _training_seconds(time_budget, ALL_STARTING))
     small = num_rows <= MOST_ROWS_IN_FOLDS and not one_part
     batch_size = 250 if num_rows <= 10_000 else 500 if num_rows <= 100_000 else 1_000
     wanted = 64 if num_rows <= 2_000 else 96 if num_rows <= 8_000 else 128 if num_rows <= 50_000 else 160
-    numbers = [members] if members else [FOLDS * len(kinds)] if small else [2 * len(kinds), len(kinds)]
+    numbers = [members] if members else [FOLDS * len(kinds), FOLDS] if small else [2 * len(kinds), len(kinds)]
     for number, inducing in itertools.product(numbers, (m for m in reversed(INDUCING) if m <= wanted)):
         pilots = PILOTS[small] if num_rows <= MOST_ROWS_WITH_PILOTS else 0.0
         steps = int(seconds / ((number + pilots) * step_seconds(min(batch_size, num_rows), inducing)))
@@ -90,6 +91,12 @@ def choose_size(
     folds = 1 + max(fold for _, fold in slots)
     rate = 0.1 if small else 0.05
     return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS), rate)
+
+
+def _training_seconds(seconds: float, starting: float) -> float:
+    """Return what is left of a time for the steps of all members, in seconds of one core."""
+    left = (1.0 - OVERHEAD) * seconds
+    return CORES * max(left - starting, 0.5 * left)
 
 
 def _slots(
