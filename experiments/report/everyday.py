@@ -137,8 +137,8 @@ def _by_part(suite: Suite, score: str) -> Table:
     firsts = "; ".join(f"{part}, {good} of {plural(total, 'set')}" for part, (good, total) in level.items() if total)
     caption = (
         f"The best peer is the one that is furthest ahead on the folds shared with `{OURS}`; negative differences, in "
-        f"bold, are in favour of `{OURS}`. First: {firsts}. Defaults were chosen on folds 0–2 of some of the sets "
-        "(docs/decisions.md, Ensembles)."
+        f"bold, are in favour of `{OURS}`. First: {firsts}. Most defaults were chosen on folds 0–2 of some of the "
+        "sets, the number of trees on all folds of small ones (docs/measured.md, Everyday tables)."
     )
     return Table(f"{title} on folds 0–2 and on folds 3–5", tuple(header), tuple(rows), caption)
 
