@@ -128,6 +128,7 @@ def _details(result: FitResult) -> dict[str, Any]:
         "train_nll": result.history[-1].train_nll,
         "epochs": len(result.history),
         "best_epoch": result.best_epoch,
+        "curve": [None if epoch.val_nll is None else round(epoch.val_nll, 4) for epoch in result.history],
         "weights": _weights(result.model),
         "noise_var": cast(Gaussian, result.model.likelihood).noise_var.detach().flatten().tolist(),
         "jitter_climbs": result.jitter_climbs,
