@@ -433,8 +433,8 @@ def _shared(fitted: Fitted) -> dict[str, object]:
         "set of feature names": fitted.feature_names,
         "set of target names": fitted.target_names,
         "codec": type(fitted.codec),
-        "scale of the inputs": (scale_X.mean.tolist(), scale_X.scale.tolist()),
-        "scale of the targets": (scale_y.mean.tolist(), scale_y.scale.tolist()),
+        "scale of the inputs": scale_X.to_json(),
+        "scale of the targets": scale_y.to_json(),
         "correction (spread, guard or trees)": (fitted.spread, id(fitted.guard), id(fitted.trees)),
     }
 

@@ -93,6 +93,7 @@ class Model(nn.Module):
             raise InputError(
                 f"expected a rule for 2 or more layers and none for 1, got {len(layers)} layers and rule {rule}"
             )
+        self.skip = layers[-1].mean.reads_inputs
         self.layers, self.rule, self.likelihood = nn.ModuleList(layers), rule, likelihood
         self.features, self.topology, self.notes, self.num_inputs = features, topology, tuple(notes), num_inputs
 
@@ -110,7 +111,7 @@ class Model(nn.Module):
         inputs = (x if self.features is None else self.features(x)).unsqueeze(0)  # (1, N, D)
         h = inputs
         for i, layer in enumerate(self.layers):
-            mean, var = layer(*layer_inputs(self.topology, i, len(self.layers), h, inputs))  # (S, N, W)
+            mean, var = layer(*layer_inputs(self.topology, i, len(self.layers), h, inputs, self.skip))  # (S, N, W)
             if self.rule is not None and i < len(self.layers) - 1:
                 h = self.rule.expand(i, mean, var.sqrt(), noise)  # g = μ + ξ σ
         log_weights = mean.new_zeros(1) if self.rule is None else self.rule.log_weights(noise is not None)
@@ -218,7 +219,9 @@ def build(
     layers: list[GPLayer] = []
     notes: list[str] = []
     for i, width in enumerate(layer_widths(config, num_outputs)):
-        kernel_rows, mean_rows = layer_inputs(TOPOLOGIES[config.topology], i, config.layers, h, inputs)
+        kernel_rows, mean_rows = layer_inputs(
+            TOPOLOGIES[config.topology], i, config.layers, h, inputs, MEANS[config.top_mean].reads_inputs
+        )
         layers.append(_start_layer(config, i, width, kernel_rows[0], mean_rows[0], generator, notes).to(dtype))
         h = _propagate(layers[-1], kernel_rows, mean_rows, generator)
     model = compose(config, layers, num_outputs, x.shape[1], generator, features, notes)
@@ -232,10 +235,16 @@ def layer_widths(config: ModelConfig, num_outputs: int) -> list[int]:
     return [config.width] * (config.layers - 1) + [LIKELIHOODS[config.likelihood].num_latents(num_outputs)]
 
 
-def layer_inputs(topology: Topology, index: int, num_layers: int, h: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the inputs of the kernels and the means of layer `index`, given `h` from the layer below."""
-    read = FEEDFORWARD if index in (0, num_layers - 1) else topology
-    return read.kernel(h, inputs), read.mean(h, inputs)
+def layer_inputs(
+    topology: Topology, index: int, num_layers: int, h: Tensor, inputs: Tensor, skip: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the inputs of the kernels and the means of layer `index`, given `h` from the layer below.
+
+    With `skip` the mean of the top layer reads the inputs of the model.
+    """
+    top = index == num_layers - 1
+    read = FEEDFORWARD if index == 0 or top else topology
+    return read.kernel(h, inputs), inputs if top and skip else read.mean(h, inputs)
 
 
 def _start_inputs(rows: Float[Tensor, "N D"], features: nn.Module | None) -> Float[Tensor, "1 N D"]:

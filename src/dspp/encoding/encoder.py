@@ -158,17 +158,26 @@ class TableEncoder:
             scale: Of the encoded columns.
             place: The place of the rows, for errors.
         """
+        codes = [
+            find_levels(table.column(column.name), column.levels, place.of(column.name))
+            for column in self._used
+            if isinstance(column, MeanCategory)
+        ]
+        if not codes:
+            return None
+        features = self.mean_features
+        return CrossFittedMeans(np.array(features), tuple(codes), y, inner, scale.select(features))
+
+    @property
+    def mean_features(self) -> list[int]:
+        """The numbers of the encoded columns that hold mean targets of levels."""
         features: list[int] = []
-        codes, done = [], 0
+        done = 0
         for column in self._used:
             if isinstance(column, MeanCategory):
                 features += range(done, done + column.num_outputs)
-                codes.append(find_levels(table.column(column.name), column.levels, place.of(column.name)))
             done += len(column.features)
-        if not codes:
-            return None
-        own = Standardizer(scale.mean[features], scale.scale[features])
-        return CrossFittedMeans(np.array(features), tuple(codes), y, inner, own)
+        return features
 
     def with_means(self, means: Sequence[Float[np.ndarray, "L T"]]) -> Self:
         """Return the encoder with other means of the levels of its columns with means, such as those of some rows."""

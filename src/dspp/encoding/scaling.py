@@ -1,13 +1,14 @@
-"""Standardisation of columns to zero mean and unit variance."""
+"""Standardisation of columns to zero mean and unit variance, with a warp of skewed inputs."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 from jaxtyping import Float
 
+from dspp.encoding.warping import Warp
 from dspp.table.messages import Place
 
 # A column whose spread is below this share of its magnitude varies by rounding only.
@@ -16,17 +17,19 @@ ROUNDING = 16 * np.finfo(np.float64).eps
 
 @dataclass(frozen=True, eq=False)
 class Standardizer:
-    """The map x ↦ (x - mean) / scale.
+    """The map x ↦ (x - mean) / scale, followed by a warp if there is one.
 
     The scale of a constant column is 1, so that it becomes a column of zeros.
 
     Attributes:
         mean: The mean of each column, or of a 1-D array.
         scale: The standard deviation (divisor N) of the same.
+        warp: Of skewed inputs.
     """
 
     mean: Float[np.ndarray, "*D"]
     scale: Float[np.ndarray, "*D"]
+    warp: Warp | None = None
 
     @classmethod
     def fit(cls, array: Float[np.ndarray, " N *D"], weights: Float[np.ndarray, " N"] | None = None) -> Self:
@@ -52,7 +55,23 @@ class Standardizer:
 
     def transform(self, array: Float[np.ndarray, " N *D"]) -> Float[np.ndarray, " N *D"]:
         """Return the array in standardised units."""
-        return np.asarray((array - self.mean) / self.scale)
+        scaled = np.asarray((array - self.mean) / self.scale)
+        return scaled if self.warp is None else self.warp.transform(scaled)
+
+    def select(self, columns: Sequence[int]) -> Self:
+        """Return the standardizer of some columns, which are not warped."""
+        return replace(self, mean=self.mean[columns], scale=self.scale[columns], warp=None)
+
+    def to_json(self) -> list[list[float]]:
+        """Return all numbers: mean, scale and, with a warp, its fields."""
+        warp = {} if self.warp is None else vars(self.warp)
+        return [part.tolist() for part in (self.mean, self.scale, *warp.values())]
+
+    @classmethod
+    def from_json(cls, values: list[list[float]]) -> Self:
+        """Return the standardizer that `to_json` described."""
+        mean, scale, *warp = (np.asarray(part, dtype=np.float64) for part in values)
+        return cls(mean, scale, Warp(*warp) if warp else None)
 
 
 def standardise(
@@ -81,9 +100,10 @@ def standardise(
     if len(far):
         at = tuple(far[0].tolist())
         d = at[1] if len(at) > 1 else 0
+        warped = "" if scale.warp is None else " on the model's own scale"
         raise place.of(str(d) if names is None else names[d]).error(
             f"expected a value within {farthest:.2g} standard deviations of the training mean, got {rows[at]:g}, which "
-            f"is {abs(scaled[at]):.2g} away; if it stands for a missing value, clear it",
+            f"is {abs(scaled[at]):.2g} away{warped}; if it stands for a missing value, clear it",
             at[0],
         )
     return scaled

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import nn
 
 from dspp import training
-from dspp.config import TrainConfig
+from dspp.config import ModelConfig, TrainConfig
 from dspp.encoding.means import CrossFittedMeans
 from dspp.engines import WAIT, cores, is_orphan, run_all
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
@@ -97,6 +97,12 @@ class Trained:
     problem: str = ""
 
 
+def spec_of(spec: Spec, kind: str) -> Spec:
+    """Return the model of a kind: one that reads the prediction of trees describes what they get wrong."""
+    around = kind == "trees" and spec.model.top_mean == ModelConfig.top_mean
+    return replace(spec, model=spec.model.change(top_mean="last-input")) if around else spec
+
+
 def member_seed(seed: int, number: int) -> int:
     """Return the seed of a member; the first has that of the ensemble."""
     return (seed + 1_000_003 * number) % 2**31
@@ -124,7 +130,7 @@ def train_member(
     checkpoint = job.desk / f"member-{task.number + 1:02d}.checkpoint" if job.keep and not task.pilot else None
     try:
         result = training.fit(
-            job.spec,
+            spec_of(job.spec, task.kind),
             **to_arguments(source),
             config=config,
             features=job.features,

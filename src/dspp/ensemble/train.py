@@ -16,7 +16,7 @@ from torch import Tensor
 from dspp.config import TrainConfig
 from dspp.encoding.means import CrossFittedMeans
 from dspp.engines import WAIT
-from dspp.ensemble.members import Job, Task, Trained, one_thread, open_desk, train_members
+from dspp.ensemble.members import Job, Task, Trained, one_thread, open_desk, spec_of, train_members
 from dspp.ensemble.stacking import HeldOutRows, Mixing, calibrated_nll, shrink_spread, stack
 from dspp.fitted import Fitted, Member
 from dspp.guard import Guard
@@ -283,7 +283,7 @@ def _member(one: Trained, spec: Spec) -> Member:
     result = one.result
     assert result is not None
     return Member(
-        spec,
+        spec_of(spec, one.task.kind),
         one.config,
         result.model,
         result.history,

@@ -12,7 +12,13 @@ MEANS: Registry[type["Mean"]] = Registry("mean")
 
 
 class Mean(nn.Module, ABC):
-    """W mean functions of D inputs."""
+    """W mean functions of D inputs.
+
+    Attributes:
+        reads_inputs: whether a top layer with this mean gives it the inputs of the model, not those of the layer.
+    """
+
+    reads_inputs = False
 
     def __init__(self, num_inputs: int, width: int) -> None:
         super().__init__()
@@ -71,3 +77,22 @@ class LinearMean(Mean):
         directions = torch.randn(self.weight.shape, generator=generator, dtype=torch.float64)
         spread = (x.to("cpu", torch.float64) @ directions).std(0, correction=0)
         self.weight.copy_(directions / torch.where(spread > 1e-6, spread, float(self.num_inputs) ** 0.5))
+
+
+@MEANS.register("last-input")
+class LastInputMean(Mean):
+    """A constant for each GP and, for the first, the last input of the model, which is itself a prediction of y.
+
+    The first GP thus describes what that prediction gets wrong: its mean is b + a x_D, where a starts at 1.
+    """
+
+    reads_inputs = True
+
+    def __init__(self, num_inputs: int, width: int) -> None:
+        super().__init__(num_inputs, width)
+        self.constant = nn.Parameter(torch.zeros(width, dtype=torch.float32))
+        self.slope = nn.Parameter(torch.ones((), dtype=torch.float32))
+
+    def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
+        """Return b + a x_D for the first GP, b for the others."""
+        return self.constant + nn.functional.pad(self.slope * x[..., -1:], (0, self.width - 1))

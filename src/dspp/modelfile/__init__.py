@@ -1,7 +1,8 @@
 """Model files: one safe file per fitted model, with only numbers and text, so that reading it executes no code.
 
 Tensors: `members.<k>.model.<name>` of the state dict of each member, `scale_X.mean` and the like in float64,
-`conformal`, and of an ensemble `conformal_folds`, `guard.<name>` and `trees.<name>`. The JSON header holds the rest:
+`conformal`, and of an ensemble `conformal_folds`, `guard.<name>`, `trees.<name>` and `warp.<name>`. The JSON header
+holds the rest:
 the list `members`, their `weights`, and what they share. A later dspp may add fields that do not change predictions, so
 unknown fields are ignored; a change of predictions needs a new VERSION, which an older dspp refuses. Missing settings
 of a config get their defaults and unknown ones are refused; any other missing field is an error.

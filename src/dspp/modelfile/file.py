@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from dspp.modelfile.weights import (
     read_scale,
     read_scores,
     read_trees,
+    read_warp,
     split_members,
     write_tensors,
 )
@@ -188,7 +190,7 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
     fitted = Fitted(
         members=members,
         weights=tuple(map(float, get(header, "weights", list[float]))),
-        scale_X=scale_X,
+        scale_X=replace(scale_X, warp=read_warp(tensors, D)),
         codec=LIKELIHOODS[members[0].spec.model.likelihood].codec(scale_y),
         encoder=read_encoder(get(header, "encoder", dict[str, Any] | None), D),
         feature_names=read_names(header, "feature_names", D),

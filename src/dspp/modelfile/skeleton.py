@@ -13,6 +13,7 @@ from dspp.config import ModelConfig
 from dspp.errors import InputError
 from dspp.features import feature_network
 from dspp.gp.layer import GPLayer
+from dspp.gp.means import MEANS
 from dspp.model import TOPOLOGIES, Model, compose, layer_inputs, layer_widths, plain_layer
 
 
@@ -61,7 +62,9 @@ def _bare_layers(
     h = inputs = torch.empty(1, 1, front)
     layers: list[GPLayer] = []
     for i, width in enumerate(layer_widths(config, num_outputs)):
-        kernel_row, mean_row = layer_inputs(TOPOLOGIES[config.topology], i, config.layers, h, inputs)
+        kernel_row, mean_row = layer_inputs(
+            TOPOLOGIES[config.topology], i, config.layers, h, inputs, MEANS[config.top_mean].reads_inputs
+        )
         D = kernel_row.shape[-1]
         mean_points = torch.empty(mean_inducing[i], D) if mean_inducing else None
         layers.append(plain_layer(config, i, width, mean_row.shape[-1], torch.empty(inducing[i], D), mean_points))

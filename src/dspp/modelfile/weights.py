@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from dspp.calibration import Conformal, CrossConformal
 from dspp.config import ModelConfig
 from dspp.encoding.scaling import Standardizer
+from dspp.encoding.warping import POWERS, Warp
 from dspp.errors import InputError
 from dspp.features import feature_network
 from dspp.fitted import Fitted, Member
@@ -27,7 +28,8 @@ MAX_FACTORISED = 600_000  # Σ W M² up to which kernel matrices are factorised 
 MAX_COPIED = 2_000_000  # number of weights, likewise
 SIZES = ("width", "inducing", "mean_inducing", "sites", "test_sites")
 GUARD = ("log_weights", "mean", "var")
-SHARED = ("guard.", "trees.")  # prefixes of tensors that belong to no member
+WARP = ("centre", "unit", "power", "mean", "scale")
+SHARED = ("guard.", "trees.", "warp.")  # prefixes of tensors that belong to no member
 OTHERS = ("scale_X.mean", "scale_X.scale", "scale_y.mean", "scale_y.scale", "conformal", "conformal_folds")
 
 Tensors = dict[str, Tensor]
@@ -42,6 +44,8 @@ def write_tensors(fitted: Fitted) -> Tensors:
     }
     for name, scale in (("scale_X", fitted.scale_X), ("scale_y", fitted.codec.scale)):
         tensors |= {f"{name}.mean": torch.tensor(scale.mean), f"{name}.scale": torch.tensor(scale.scale)}
+    if fitted.scale_X.warp is not None:
+        tensors |= {f"warp.{name}": torch.tensor(getattr(fitted.scale_X.warp, name)) for name in WARP}
     if fitted.guard is not None:
         tensors |= {f"guard.{name}": getattr(fitted.guard, name) for name in GUARD}
     if fitted.trees is not None:
@@ -166,6 +170,21 @@ def read_scale(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Standardi
     if not bool((scale > 0.0).all()):
         raise InputError(f"{name}.scale: expected positive numbers, got {float(scale.min())}")
     return Standardizer(mean.numpy(), scale.numpy())
+
+
+def read_warp(tensors: Tensors, num_inputs: int) -> Warp | None:
+    """Return the warp of the inputs, if there is one."""
+    found = _shared_tensors(tensors, "warp.", True)
+    if not found:
+        return None
+    parts = [found.get(name, torch.empty(0)) for name in WARP]
+    fit = all(part.dtype == torch.float64 and part.shape == (num_inputs,) for part in parts)
+    if found.keys() != set(WARP) or not fit:
+        raise InputError(f"warp: expected {', '.join(WARP)} of shape ({num_inputs},) in float64")
+    warp, (low, high) = Warp(*(part.numpy() for part in parts)), POWERS
+    if not ((warp.power >= low) & (warp.power <= high) & (warp.unit > 0.0) & (warp.scale > 0.0)).all():
+        raise InputError(f"warp: expected powers from {low:g} to {high:g}, and units and scales above 0")
+    return warp
 
 
 def read_guard(tensors: Tensors, weight: float | None, num_outputs: int) -> Guard | None:

@@ -10,7 +10,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from jaxtyping import Float, Float32, Int
 from dspp.batches import derive_seed
 from dspp.encoding.encoder import TableEncoder, TableLearner, encode
 from dspp.encoding.scaling import RunningScale, Standardizer
+from dspp.encoding.warping import Warp, spaced
 from dspp.errors import InputError, TrainingInterrupted
 from dspp.likelihoods import LIKELIHOODS
 from dspp.notes import Note, note_missing_targets
@@ -36,7 +37,7 @@ from dspp.training.processes import ProcessGroup
 
 MOST_HELD_OUT = 20_000  # validation rows, and as many calibration rows, which are kept in memory
 PIECE_CELLS = 1 << 19  # cells encoded at once
-CONTENT = 2  # version of the content of a cache, so that older ones are not used
+CONTENT = 3  # version of the content of a cache, so that older ones are not used
 TRAIN, VALIDATION, CALIBRATION, NO_TARGET = range(4)  # roles of a row
 
 
@@ -101,6 +102,7 @@ class _Passes:
         self.chosen = draw_held_out_rows(
             table.num_rows, settings.shares(table.num_rows, validation is not None), self.seed
         )
+        self.warps = settings.is_ensemble(table.num_rows)
         self.batch_rows = max(1024, min(BATCH_ROWS, PIECE_CELLS // len(inputs)))
 
     def run(self, folder: Path, keep: bool, checkpoint: Path | None) -> Prepared:
@@ -127,7 +129,7 @@ class _Passes:
                 if before != now:
                     cache.path.unlink(missing_ok=True)
                     raise InputError(f"{now[0]}: the file changed while it was read; start again when it is complete")
-            scale_X, scale_y = (_scale_from_json(cache.about[name]) for name in ("scale_X", "scale_y"))
+            scale_X, scale_y = (Standardizer.from_json(cache.about[name]) for name in ("scale_X", "scale_y"))
             codec, dtype = self.codec(scale_y), self.model.dtype
             check_scale(codec, self.targets, self.table.where)
             notes = note_missing_targets(left_out)
@@ -157,7 +159,7 @@ class _Passes:
     def _about(self, stamps: list[list[Any]], encoder: TableEncoder) -> dict[str, Any]:
         """Return the key that identifies a cache of these rows, and its sources."""
         rows = {"held_out": [len(part) for part in self.chosen], "seed": self.seed, "targets": self.targets}
-        rows["codec"] = self.codec.__name__
+        rows |= {"codec": self.codec.__name__, "warps": self.warps}
         known = json.dumps([CONTENT, stamps, rows, encoder.to_json()])
         return {"key": hashlib.sha256(known.encode()).hexdigest(), "source": stamps}
 
@@ -208,11 +210,18 @@ class _Passes:
         """Learn the scales, then write the standardised rows."""
         num_inputs, num_outputs = len(encoder.feature_names), len(self.targets)
         scales = RunningScale(num_inputs), RunningScale(num_outputs)
+        sample, wanted, seen = [], spaced(num_rows), 0
         for parts in self._encode_batches("learning the scales", encoder):
             for scale, part in zip(scales, parts, strict=True):
                 scale.add(part)
+            first, last = np.searchsorted(wanted, (seen, seen + len(parts[0])))
+            sample.append(parts[0][wanted[first:last] - seen])
+            seen += len(parts[0])
         scale_X, scale_y = (scale.result() for scale in scales)
-        about |= {"scale_X": _scale_to_json(scale_X), "scale_y": _scale_to_json(scale_y)}
+        if self.warps:
+            rows = scale_X.transform(np.concatenate(sample))
+            scale_X = replace(scale_X, warp=Warp.fit(rows, leave=encoder.mean_features))
+        about |= {"scale_X": scale_X.to_json(), "scale_y": scale_y.to_json()}
         blocks = (
             _block(scale_X.transform(x), scale_y.transform(y)) for x, y in self._encode_batches("writing", encoder)
         )
@@ -275,11 +284,3 @@ def _check_names(table: JoinedTable, targets: list[str], drop: Sequence[str]) ->
 def _block(x: Float[np.ndarray, "n D"], y: Float[np.ndarray, "n T"]) -> Float32[np.ndarray, "n W"]:
     """Return rows in the format of the cache: computed in float64, rounded once."""
     return np.concatenate([x, y], axis=1, dtype=np.float32, casting="same_kind")
-
-
-def _scale_to_json(scale: Standardizer) -> list[Any]:
-    return [scale.mean.tolist(), scale.scale.tolist()]
-
-
-def _scale_from_json(values: list[Any]) -> Standardizer:
-    return Standardizer(*(np.asarray(part, dtype=np.float64) for part in values))

@@ -1,6 +1,6 @@
 """Preparation of tables in memory: a split, at random or by groups or time, in which every output has training rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -10,6 +10,7 @@ from dspp.encoding.columns import Dropped
 from dspp.encoding.encoder import TableEncoder, encode, learn, learn_column
 from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import Standardizer
+from dspp.encoding.warping import Warp
 from dspp.errors import InputError
 from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
 from dspp.likelihoods import LIKELIHOODS, Codec
@@ -52,7 +53,7 @@ def prepare_in_memory(
     fold = _assign_folds(table, validation, settings) if ensemble else None
     inner = _assign_inner_folds(train, fold, settings.random_state)
     own_inner = _inner_folds_of_means(train, fold, inner, settings.random_state)
-    learned = _learn(kind, train, own_inner, validation, calibration)
+    learned = _learn(kind, train, own_inner, ensemble, validation, calibration)
     likelihood: str | None = None
     chosen: list[Note] = []
     positive = not (validation.targets <= 0.0).any()  # a log-normal must be able to score them
@@ -61,7 +62,7 @@ def prepare_in_memory(
             learned.X, train.targets[:, 0], settings.random_state, train.weights, train.groups
         )
         if LIKELIHOODS[likelihood].codec is not kind:
-            learned = _learn(LIKELIHOODS[likelihood].codec, train, own_inner, validation, calibration)
+            learned = _learn(LIKELIHOODS[likelihood].codec, train, own_inner, ensemble, validation, calibration)
     encoder, scale_X, codec = learned.encoder, learned.scale_X, learned.codec
     return Prepared(
         train=to_rows(learned.X, learned.y, train.weights),
@@ -100,7 +101,7 @@ class _Learned:
     y: Float[np.ndarray, "N T"]
 
 
-def _learn(kind: type[Codec], train: MemoryTable, inner: Index, *held_out: MemoryTable) -> _Learned:
+def _learn(kind: type[Codec], train: MemoryTable, inner: Index, warp: bool, *held_out: MemoryTable) -> _Learned:
     """Learn encoding and scales; `inner` are the inner folds of the mean targets of levels."""
     y = kind.real(train.targets, train.target_names, target_place(train))
     codec = kind.fit(y, train.weights)
@@ -109,6 +110,9 @@ def _learn(kind: type[Codec], train: MemoryTable, inner: Index, *held_out: Memor
     encoder, means = learn(train, *held_out, y=y), None
     X = encode(train, encoder)
     scale_X = Standardizer.fit(X, train.weights)
+    if warp:
+        leave = () if encoder is None else encoder.mean_features
+        scale_X = replace(scale_X, warp=Warp.fit(scale_X.transform(X), train.weights, leave))
     X = scale_X.transform(X)
     if encoder is not None and train.arrow is not None:
         means = encoder.cross_fit_means(train.arrow, y, inner, scale_X, train.place)

@@ -1,0 +1,113 @@
+"""Warping of skewed inputs, so that equal distances mean as much at either end of a column.
+
+The kernels of a GP have one length scale per input: a function that changes fast where a column is crowded and slowly
+along its tail (ages, prices, counts) needs inputs on another scale, such as the logarithmic one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import minimize_scalar
+
+SKEWED = 1.0  # smallest absolute skewness of a column that is warped
+FEWEST_VALUES = 10  # distinct ones of such a column
+POWERS = -2.0, 4.0  # smallest and largest power; 1 changes nothing, 0 is a logarithm on the right
+MOST_ROWS = 10_000  # that the powers are learned from
+UNCHANGED = 0.0, 1.0, 1.0, 0.0, 1.0  # centre, unit, power, mean and scale of a column that is not warped
+
+
+@dataclass(frozen=True, eq=False)
+class Warp:
+    """The map z ↦ (ψ((z − centre) / unit, λ) − mean) / scale of standardised columns.
+
+    ψ is the power transformation of Yeo & Johnson (2000), which increases with z whatever λ:
+
+        ψ(z, λ) = ((1 + z)^λ − 1) / λ for z ≥ 0,   ψ(z, λ) = −ψ(−z, 2 − λ) for z < 0
+
+    It bends where z is about 1, so the unit must not depend on the tail. Columns with λ = 1 are left as they are.
+
+    Attributes:
+        centre: The median of each column.
+        unit: The distance between its quartiles.
+        power: λ of each column.
+        mean: The mean of each column after its power.
+        scale: The standard deviation of the same.
+    """
+
+    centre: Float[np.ndarray, " D"]
+    unit: Float[np.ndarray, " D"]
+    power: Float[np.ndarray, " D"]
+    mean: Float[np.ndarray, " D"]
+    scale: Float[np.ndarray, " D"]
+
+    @classmethod
+    def fit(
+        cls,
+        Z: Float[np.ndarray, "N D"],
+        weights: Float[np.ndarray, " N"] | None = None,
+        leave: Sequence[int] = (),
+    ) -> Self | None:
+        """Learn the powers of skewed columns, those that make them most like a Normal; None if there are none.
+
+        Args:
+            Z: Standardised training rows, of which at most `MOST_ROWS` are used, evenly spaced.
+            weights: Their weights.
+            leave: The numbers of columns to leave as they are.
+        """
+        rows = spaced(len(Z))
+        w = np.full(len(rows), 1.0) if weights is None else weights[rows]
+        columns = [_fit_column(Z[rows, d], w) if d not in leave else UNCHANGED for d in range(Z.shape[1])]
+        return None if all(column is UNCHANGED for column in columns) else cls(*np.array(columns).T.copy())
+
+    def transform(self, Z: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
+        """Return standardised rows with their skewed columns warped."""
+        out = np.array(Z, dtype=np.float64)
+        for d in np.flatnonzero(self.power != 1.0):
+            z = (out[:, d] - self.centre[d]) / self.unit[d]
+            out[:, d] = (yeo_johnson(z, self.power[d]) - self.mean[d]) / self.scale[d]
+        return out
+
+
+def yeo_johnson(z: Float[np.ndarray, " N"], power: float) -> Float[np.ndarray, " N"]:
+    """Return ψ(z, λ); see `Warp`."""
+    log, p = np.log1p(np.abs(z)), np.where(z >= 0.0, power, 2.0 - power)
+    zero = np.abs(p) < 1e-12  # where the quotient has no digits
+    size = np.where(zero, log, np.expm1(p * log) / np.where(zero, 1.0, p))
+    return np.asarray(np.copysign(size, z))
+
+
+def spaced(num_rows: int) -> np.ndarray:
+    """Return the numbers of at most `MOST_ROWS` rows, evenly spaced."""
+    return np.unique(np.linspace(0, max(num_rows - 1, 0), min(num_rows, MOST_ROWS)).round().astype(np.int64))
+
+
+def _fit_column(z: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]) -> tuple[float, ...]:
+    """Return centre, unit, power, mean and scale of one column."""
+    if not _is_skewed(z, weights):
+        return UNCHANGED
+    low, centre, high = np.quantile(z, (0.25, 0.5, 0.75), weights=weights, method="inverted_cdf")
+    if low == z.min() or high == z.max():
+        return UNCHANGED  # a quarter of the rows or more have the same value at an end, and no power changes that
+    z = (z - centre) / (high - low)
+    power = minimize_scalar(_surprise, bounds=POWERS, args=(z, weights), method="bounded").x
+    warped = yeo_johnson(z, power)
+    mean = np.average(warped, weights=weights)
+    return centre, high - low, power, mean, np.sqrt(np.average(np.square(warped - mean), weights=weights))
+
+
+def _is_skewed(z: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]) -> bool:
+    if len(np.unique(z)) < FEWEST_VALUES:
+        return False
+    deviation = z - np.average(z, weights=weights)
+    second, third = (np.average(deviation**k, weights=weights) for k in (2, 3))
+    return bool(abs(third) >= SKEWED * second**1.5)
+
+
+def _surprise(power: float, z: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]) -> float:
+    """Return the NLL per row of a Normal fitted to ψ(z, λ), up to a constant: ½ log var − E log dψ/dz."""
+    warped = yeo_johnson(z, power)
+    variance = np.average(np.square(warped - np.average(warped, weights=weights)), weights=weights)
+    return float(0.5 * np.log(variance) - (power - 1.0) * np.average(np.sign(z) * np.log1p(np.abs(z)), weights=weights))
