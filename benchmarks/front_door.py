@@ -55,7 +55,7 @@ def seconds(function: Callable[[], object]) -> float:
 def fit_overhead(repeats: int = 3) -> float:
     """Return the relative overhead of `fit` over the training loop inside it, as the median of repeats."""
     frame, y = table(5000, seed=0)
-    estimator = DSPPRegressor(epochs=10, inducing=100, restarts=1)
+    estimator = DSPPRegressor(members=1, epochs=10, inducing=100, restarts=1)
     return (
         statistics.median(seconds(lambda: estimator.fit(frame, y)) / estimator.fitted_.seconds for _ in range(repeats))
         - 1
@@ -65,7 +65,7 @@ def fit_overhead(repeats: int = 3) -> float:
 def predictions(rows: int, folder: Path) -> dict[str, float]:
     """Compare the command line with the bare model on the same rows, one after the other."""
     frame, y = table(20_000, seed=0)
-    DSPPRegressor(epochs=1, restarts=1).fit(frame, y).save(folder / "model.dspp")
+    DSPPRegressor(members=1, epochs=1, restarts=1).fit(frame, y).save(folder / "model.dspp")
     new, _ = table(rows, seed=1)
     pq.write_table(new, folder / "new.parquet", row_group_size=100_000)
     fitted = load(folder / "model.dspp").fitted_

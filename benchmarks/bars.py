@@ -1,0 +1,159 @@
+"""Every speed that the project aims at, with its bar: one JSON line each, and whether the bar is met.
+
+    python -m benchmarks.bars [--runs 5] [--only step,prediction] [--data ../shared/data]
+
+A figure is the median over the runs; `runs` has them all. Ratios are ours over GPyTorch's of the same turn (see
+`benchmarks.timing.alternate`), on two threads. `quality` takes an hour and needs the data folder, so it is measured
+only if `--only` names it.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks import front_door, parallel
+from benchmarks.cases import CASES, Case, our_prediction, our_step, peer_prediction, peer_step
+from benchmarks.timing import alternate
+from dspp import DSPPRegressor
+
+STEPS = (4.5, 4.5, 4.5, 5.5, 2.2, 2.5, 3.5)  # in the order of CASES
+PREDICTIONS = (9.0, 9.0, 9.0, 12.0, 7.0, 6.0, 12.0)
+PREDICTED_ROWS = 4_000
+TURNS = 5  # of a run, each with one call of ours and one of GPyTorch's
+QUALITY = ("bike", "protein", "kin40k")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A figure to reach: at least `at_least`, or at most `at_most`."""
+
+    group: str
+    name: str
+    measure: Callable[[], float]
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def met(self, found: float) -> bool:
+        """Return whether a figure reaches the bar."""
+        return found >= self.at_least if self.at_least is not None else found <= (self.at_most or 0.0)
+
+    def line(self, runs: list[float]) -> dict[str, object]:
+        """Return the line of these runs."""
+        found = statistics.median(runs)
+        bar = {"at_least": self.at_least} if self.at_least is not None else {"at_most": self.at_most}
+        shown = [round(value, 3) for value in runs]
+        what, met = f"{self.group}: {self.name}", self.met(found)
+        return {"what": what, "found": round(found, 3), **bar, "met": met, "runs": shown}
+
+
+def bars(data: Path) -> Iterator[Bar]:
+    """Yield all bars, the quick ones first."""
+    for case, step in zip(CASES, STEPS, strict=True):
+        yield Bar("step", _name(case), lambda case=case: _ratio(our_step(case), peer_step(case)), step)
+    for case, bar in zip(CASES, PREDICTIONS, strict=True):
+        many = replace(case, N=PREDICTED_ROWS)
+        yield Bar("prediction", _name(case), lambda c=many: _ratio(our_prediction(c), peer_prediction(c)), bar)
+    yield Bar("quantiles", "three, share of the model's own time", quantile_share, at_most=0.15)
+    yield Bar("fit", "1,000 rows, one member of the ensemble, seconds", member_seconds, at_most=4.0)
+    yield Bar("fit", "1,000 rows, members=1, seconds", single_seconds, at_most=4.0)
+    yield Bar("start", "first use of an estimator after import dspp, seconds", first_use, at_most=0.8)
+    yield Bar("command", "dspp predict, share of the bare model's rows/s", command_share, 0.9)
+    yield Bar("processes", "two for one fit, batch 4,000", processes_ratio, 1.7)
+    for name in QUALITY:
+        yield Bar(
+            "quality", f"time to the paper's NLL + 0.1, {name}", lambda name=name: quality_ratio(name, data), 10.0
+        )
+
+
+def quantile_share() -> float:
+    """Return the time of three quantiles per row, relative to that of the prediction they come from."""
+    case = replace(CASES[0], N=PREDICTED_ROWS)
+    predict, x = case.ours().predictor(), case.rows()[0][: case.N]
+    mixture, levels = predict(x), torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
+    _, _, ratio = alternate(lambda: predict(x), lambda: mixture.quantile(levels), TURNS)
+    return ratio
+
+
+def _thousand_rows() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1_000, 8))
+    return X, np.sin(X[:, 0]) + 0.5 * X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=1_000)
+
+
+def member_seconds() -> float:
+    """Return the mean training time of the members of the default ensemble, which train side by side."""
+    model = DSPPRegressor(progress=False).fit(*_thousand_rows())
+    return statistics.mean(member.seconds for member in model.fitted_.members)
+
+
+def single_seconds() -> float:
+    """Return the time of the fit of a single model with the library's defaults."""
+    begin = time.perf_counter()
+    DSPPRegressor(members=1, progress=False).fit(*_thousand_rows())
+    return time.perf_counter() - begin
+
+
+def first_use() -> float:
+    """Return the time that creating an estimator adds to `import torch, dspp` in a fresh interpreter."""
+    before = "import torch, dspp"
+    return front_door.start_up(f"{before}\ndspp.DSPPRegressor()", 3) - front_door.start_up(before, 3)
+
+
+def command_share() -> float:
+    """Return rows/s of `dspp predict` relative to the bare model's, both for a million rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        return front_door.predictions(1_000_000, Path(folder))["predict_ratio"]
+
+
+def processes_ratio() -> float:
+    """Return the time of a step in one process relative to that in two."""
+    return parallel.milliseconds(4_000) / parallel.milliseconds(4_000, 2)
+
+
+def quality_ratio(name: str, data: Path) -> float:
+    """Return GPyTorch's time to a given quality relative to ours; 12 means that or more, 0 that ours did not reach it."""
+    from benchmarks.time_to_nll import measure  # needs SciPy's k-means and the protocols
+
+    return float(measure(name, data, limit=1_200.0, times=12.0)["ratio"] or 0.0)
+
+
+def _ratio(ours: Callable[[], object], theirs: Callable[[], object]) -> float:
+    return alternate(ours, theirs, TURNS)[2]
+
+
+def _name(case: Case) -> str:
+    return f"{case.model}, {case.depth} layer{'s' if case.depth > 1 else ''}, D = {case.D}, W = {case.W}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--only", type=lambda text: text.split(","), help="groups: step, prediction, quantiles, ...")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    options = parser.parse_args()
+    known = list(bars(options.data))
+    groups = list(dict.fromkeys(bar.group for bar in known))
+    if unknown := set(options.only or ()) - set(groups):
+        parser.error(f"no group {', '.join(sorted(unknown))}; choose from: {', '.join(groups)}")
+    torch.set_num_threads(2)
+    met = asked = 0
+    for bar in known:
+        if bar.group in (options.only or [group for group in groups if group != "quality"]):
+            line = bar.line([bar.measure() for _ in range(options.runs)])
+            met, asked = met + bool(line["met"]), asked + 1
+            print(json.dumps(line), flush=True)
+    print(json.dumps({"bars": asked, "met": met}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
