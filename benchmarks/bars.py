@@ -120,7 +120,7 @@ def processes_ratio() -> float:
 
 
 def quality_ratio(name: str, data: Path) -> float:
-    """Return GPyTorch's time to a given quality relative to ours; 12 means that or more, 0 that ours did not reach it."""
+    """Return GPyTorch's time to a given quality relative to ours: 12 is that or more, 0 if ours does not get there."""
     from benchmarks.time_to_nll import measure  # needs SciPy's k-means and the protocols
 
     return float(measure(name, data, limit=1_200.0, times=12.0)["ratio"] or 0.0)

@@ -10,7 +10,6 @@ from typing import Self
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import minimize_scalar
 
 SKEWED = 1.0  # smallest absolute skewness of a column that is warped
 FEWEST_VALUES = 10  # distinct ones of such a column
@@ -86,6 +85,8 @@ def spaced(num_rows: int) -> np.ndarray:
 
 def _fit_column(z: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]) -> tuple[float, ...]:
     """Return centre, unit, power, mean and scale of one column."""
+    from scipy.optimize import minimize_scalar  # imported here, as prediction does not need it
+
     if not _is_skewed(z, weights):
         return UNCHANGED
     low, centre, high = np.quantile(z, (0.25, 0.5, 0.75), weights=weights, method="inverted_cdf")
