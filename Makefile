@@ -71,9 +71,9 @@ mutants: $(VENV)/.dev ## check that the tests notice faults in the numerical cor
 
 experiments: $(VENV)/.experiments ## install what the paper's experiments need: boosted trees to compare with
 
-# `quick` leaves out data sets of more than 100,000 rows. results/ is not touched.
+# results/ is not touched.
 reproduce: $(VENV)/.experiments ## run every experiment of the paper into runs/: PROTOCOL=quick (hours) or paper (months)
-	$(PY) -m experiments run all --protocol $(PROTOCOL) --results $(RESULTS) $(if $(filter quick,$(PROTOCOL)),--max-rows 1e5); \
+	$(PY) -m experiments run all --protocol $(PROTOCOL) --results $(RESULTS); \
 		status=$$?; $(PY) -m experiments report --results $(RESULTS) && exit $$status # report even if some fits failed
 
 clean: ## remove the environment and caches

@@ -1,7 +1,7 @@
 """The figures of every comparison: dot plots with error bars, and critical-difference diagrams."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from experiments.report.drawing import heading, panels, picture
 from experiments.report.layout import HEADLINE, Layout
 from experiments.report.paper import Paper
 from experiments.report.ranks import Ranking, cliques
-from experiments.report.records import Grid
+from experiments.report.records import Grid, Record, is_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,6 +124,48 @@ def _legend(ax: "Axes", kinds: set[str], layout: Layout) -> None:
         handletextpad=0.1,
         columnspacing=1.4,
     )
+
+
+LARGE_ROWS = 100_000  # sets from this size on have a learning curve
+
+
+def learning_curves(records: Sequence[Record], layout: Layout, protocol: str) -> Picture | None:
+    """Return the validation NLL of large sets against the rows seen in training; None if no run stored its curve."""
+    curves: dict[str, dict[str, tuple[int, list[float]]]] = {}
+    for record in records:
+        curve, rows = record.details.get("curve"), record.details.get("rows")
+        if isinstance(curve, list) and isinstance(rows, int) and rows >= LARGE_ROWS and all(map(is_number, curve)):
+            curves.setdefault(record.dataset, {})[record.method] = rows, [float(value) for value in curve]
+    if not curves:
+        return None
+    caption = f"Protocol {protocol}. The NLL of the validation rows at the end of each epoch; lower is better."
+    name = f"{layout.name}-{protocol}-curves"
+    return picture(name, f"{layout.title}: NLL against rows seen", caption, partial(_draw_curves, curves))
+
+
+def _draw_curves(curves: Mapping[str, Mapping[str, tuple[int, list[float]]]]) -> "Axes":
+    figure, axes = panels(1, len(curves), 1.2 + 3.6 * len(curves), 2.9)
+    for ax, (dataset, found) in zip(axes, curves.items(), strict=True):
+        heading(ax, dataset)
+        for i, (method, (rows, values)) in enumerate(found.items()):
+            colour = MAIN if method == HEADLINE else (INK, CONTRAST, MUTED)[i % 3]
+            seen = [rows * (k + 1) / 1e6 for k in range(len(values))]
+            ax.plot(seen, values, color=colour, marker="o", markersize=4, linewidth=1.4)
+            ax.annotate(
+                method,
+                (seen[-1], values[-1]),
+                (6, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=FONT_SIZE,
+                color=colour,
+                annotation_clip=False,
+                parse_math=False,
+            )
+        ax.set_xlim(0, max(rows * len(values) for rows, values in found.values()) * 1.3e-6)
+    axes[0].set_ylabel("validation NLL, nats", fontsize=FONT_SIZE, color=INK)
+    figure.supxlabel("million rows seen", fontsize=FONT_SIZE, color=INK)
+    return axes[0]
 
 
 def critical_differences(found: Sequence[tuple[Grid, Ranking]], layout: Layout) -> Picture | None:

@@ -9,10 +9,12 @@ from experiments.report import figures, tables, verdicts
 from experiments.report.blocks import DASH, Block, Entry, Part, Section, Table, with_error
 from experiments.report.complexity import complexity_section
 from experiments.report.layout import (
+    CRPS,
     EXPERIMENTS,
     HEADLINE,
     METRICS,
     NLL,
+    PROTOCOLS,
     Layout,
     Metric,
     layout_of,
@@ -47,9 +49,9 @@ def _section(records: Sequence[Record], layout: Layout, paper: Paper) -> Section
         if grids:
             parts.append(_part(records, grids, paper, layout))
             rows += [row for grid in grids for row in tables.csv_rows(grid, paper, layout)]
-    remarks = (layout.without_paper,) if layout.without_paper else ()
+    remarks = layout.remarks
     if layout.paper_cells and not paper.cells:
-        remarks = ("The paper's figures were not available, so dashes are shown instead.",)
+        remarks = ("The paper's figures were not available, so dashes are shown instead.", *remarks)
     return Section(layout.name, layout.title, layout.question, remarks, tuple(parts), tuple(rows)) if parts else None
 
 
@@ -75,6 +77,9 @@ def _part(records: Sequence[Record], grids: Sequence[Grid], paper: Paper, layout
     diagram = figures.critical_differences(list(zip(grids, rankings, strict=True)), layout)
     if diagram is not None:
         blocks.insert(1, Block("Average ranks", pictures=(diagram,)))
+    curves = figures.learning_curves(latest(records, layout.name, protocol), layout, protocol)
+    if curves is not None:
+        blocks.append(Block("NLL against rows seen", pictures=(curves,)))
     nll = next((grid for grid in grids if _is_nll(grid)), None)
     verdict: list[str] = []
     if nll is not None:
@@ -115,29 +120,35 @@ def _block(grid: Grid, own: Ranking, paper: Paper, layout: Layout, seen: Sequenc
 
 
 def headline(records: Sequence[Record], paper: Paper) -> Table:
-    """Return the README's table: test NLL of the headline method on each data set, the paper's and the best peer's.
+    """Return the README's table: NLL and CRPS of the headline method on each data set, the paper's and the best peer's.
 
     Each protocol has its own column; the peers are from `quick` if it has any.
     """
     layout = layout_of("univariate")
     grids = {
-        protocol: grid_of(latest(records, layout.name, protocol), layout, protocol, NLL)
-        for protocol in ("paper", "quick")
+        (protocol, metric.key): grid_of(latest(records, layout.name, protocol), layout, protocol, metric)
+        for metric in (NLL, CRPS)
+        for protocol in PROTOCOLS
     }
-    with_peers = [protocol for protocol in ("quick", "paper") if (g := grids[protocol]) and g.present(PEERS)]
+    nlls = [grids[protocol, NLL.key] for protocol in PROTOCOLS]
+    with_peers = [p for p in reversed(PROTOCOLS) if (g := grids[p, NLL.key]) and g.present(PEERS)]
     peers = with_peers[0] if with_peers else "quick"
-    found = {dataset for grid in grids.values() if grid for dataset in grid.datasets}
+    found = {dataset for grid in nlls if grid for dataset in grid.datasets}
     rows = []
     for dataset in order_names(layout.datasets, found):
-        theirs = paper.cell(layout, NLL, dataset, HEADLINE)
-        ours = [grid.cell(dataset, HEADLINE) if grid else None for grid in grids.values()]
-        texts = (with_error(theirs.mean, theirs.error) if theirs else DASH, *map(_format_cell, ours))
-        rows.append((Entry(dataset), *map(Entry, texts), Entry(_best_peer(grids[peers], dataset))))
-    header = ("data set", "paper", "ours, `paper` protocol", "ours, `quick`", f"best peer, `{peers}`")
-    sources = [str(grid.source) for grid in grids.values() if grid] or ["no runs yet"]
+        texts = [dataset]
+        for metric in (NLL, CRPS):
+            theirs = paper.cell(layout, metric, dataset, HEADLINE)
+            ours = [grid.cell(dataset, HEADLINE) if (grid := grids[p, metric.key]) else None for p in PROTOCOLS]
+            texts += [with_error(theirs.mean, theirs.error) if theirs else DASH, *map(_format_cell, ours)]
+            texts.append(_best_peer(grids[peers, metric.key], dataset))
+        rows.append(tuple(map(Entry, texts)))
+    names = ("paper", "ours, `paper` protocol", "ours, `quick`", f"best peer, `{peers}`")
+    header = ("data set", *names, *(f"{CRPS.name}: {name}" for name in names))
+    sources = [str(grid.source) for grid in nlls if grid] or ["no runs yet"]
     how = "Mean ± standard error over splits; a single split has no ±; a dash marks a run not done."
-    title = f"Test NLL of {HEADLINE} ({NLL.unit}; lower is better)"
-    return Table(title, header, tuple(rows), f"{how} Univariate experiment: {'; '.join(sources)}.", frozenset({4}))
+    title = f"Test NLL of {HEADLINE} ({NLL.unit}; lower is better), and its CRPS"
+    return Table(title, header, tuple(rows), f"{how} Univariate experiment: {'; '.join(sources)}.", frozenset({4, 8}))
 
 
 def _format_cell(cell: Cell | None) -> str:

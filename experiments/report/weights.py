@@ -67,8 +67,9 @@ def _part(fits: Sequence[Fit], protocol: str, layout: Layout) -> Part:
     where = "results/weights.jsonl" if records[0].experiment == "weights" else "all experiments"
     caption = f"{source_of(protocol, records)}. {plural(len(fits), 'fit')} from {where}, selected or not, each once."
     shown = picture(f"{layout.name}-{protocol}", "Leading quadrature weights", caption, partial(_draw, _leading(fits)))
-    block = Block("", tables=(_table(fits, caption, layout),), pictures=(shown,))
-    return Part(protocol, tuple(_verdict(fits)), (block,))
+    by_beta = _beta_table(fits, caption, layout)
+    found = (_table(fits, caption, layout), *((by_beta,) if by_beta else ()))
+    return Part(protocol, tuple(_verdict(fits)), (Block("", tables=found, pictures=(shown,)),))
 
 
 def _verdict(fits: Sequence[Fit]) -> list[str]:
@@ -97,6 +98,25 @@ def _table(fits: Sequence[Fit], caption: str, layout: Layout) -> Table:
         rows.append(tuple(Entry(text) for text in (name, str(len(mine)), *texts)))
     header = ("data set", "fits", *(f"{name} weight" for name in LEADING))
     return Table("Mean leading weights", header, tuple(rows), f"{caption} Mean ± standard error over fits.")
+
+
+def _beta_table(fits: Sequence[Fit], caption: str, layout: Layout) -> Table | None:
+    """Return the NLL at each weight of the KL term, over splits that have all of them; None if there is only one."""
+    betas = sorted({record.setting["beta"] for record, _ in fits if "beta" in record.setting})
+    if len(betas) < 2:
+        return None
+    rows = []
+    for name, mine in _by_dataset(fits, layout).items():
+        found = {(record.split, record.setting.get("beta")): record.metric("nll") for record, _ in mine}
+        splits = [s for s in sorted({s for s, _ in found}) if all(found.get((s, b)) is not None for b in betas)]
+        if not splits:
+            continue
+        means = [sum(found[s, b] or 0.0 for s in splits) / len(splits) for b in betas]
+        cells = [Entry(fixed(mean), bold=mean == min(means)) for mean in means]
+        rows.append((Entry(name), Entry(str(len(splits))), *cells))
+    header = ("data set", "splits", *(f"β = {beta:g}" for beta in betas))
+    how = "Means over splits with all values of β; the lowest is bold."
+    return Table("Test NLL by the weight of the KL term", header, tuple(rows), f"{caption} {how}") if rows else None
 
 
 def _csv(fits: Sequence[Fit], protocol: str, layout: Layout) -> list[tuple[str, ...]]:
