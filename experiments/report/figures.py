@@ -144,7 +144,7 @@ def learning_curves(records: Sequence[Record], layout: Layout, protocol: str) ->
 
 
 def _draw_curves(curves: Mapping[str, Mapping[str, tuple[int, list[float]]]]) -> "Axes":
-    figure, axes = panels(1, len(curves), 1.2 + 3.6 * len(curves), 2.9)
+    _, axes = panels(1, len(curves), 1.2 + 3.6 * len(curves), 2.9)
     for ax, (dataset, found) in zip(axes, curves.items(), strict=True):
         heading(ax, dataset)
         for i, (method, (rows, values)) in enumerate(found.items()):
@@ -163,8 +163,8 @@ def _draw_curves(curves: Mapping[str, Mapping[str, tuple[int, list[float]]]]) ->
                 parse_math=False,
             )
         ax.set_xlim(0, max(rows * len(values) for rows, values in found.values()) * 1.3e-6)
+        ax.set_xlabel("million rows seen", fontsize=FONT_SIZE, color=INK)
     axes[0].set_ylabel("validation NLL, nats", fontsize=FONT_SIZE, color=INK)
-    figure.supxlabel("million rows seen", fontsize=FONT_SIZE, color=INK)
     return axes[0]
 
 

@@ -81,7 +81,7 @@ EXPERIMENTS = (
             "Some of these sets reward spikes, so look at CRPS beside NLL. The target of pol has 11 distinct values, "
             "that of elevators 61, that of bike 869. Two inputs of bike are the counts whose sum, as a logarithm, is "
             "the target. The target of protein is a logarithm too: of the raw values the NLL is 1.634 nats higher. "
-            "Three quarters of the test inputs of the KEGG sets occur in training; NLL of new inputs leaves those rows out. "
+            "Three quarters of the test inputs of the KEGG sets occur in training; NLL of new inputs leaves them out. "
             "The rows of houseelectric are minutes of one household, split at random, so neighbours in time fall into "
             "different parts.",
         ),
