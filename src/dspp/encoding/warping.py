@@ -89,7 +89,9 @@ def _fit_column(z: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]) ->
 
     if not _is_skewed(z, weights):
         return UNCHANGED
-    low, centre, high = np.quantile(z, (0.25, 0.5, 0.75), weights=weights, method="inverted_cdf")
+    order = np.argsort(z)
+    below = np.cumsum(weights[order])
+    low, centre, high = z[order][np.searchsorted(below, np.array([0.25, 0.5, 0.75]) * below[-1])]
     if low == z.min() or high == z.max():
         return UNCHANGED  # a quarter of the rows or more have the same value at an end, and no power changes that
     z = (z - centre) / (high - low)
