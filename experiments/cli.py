@@ -16,6 +16,7 @@ from dspp.errors import DsppError, InputError
 from experiments import data as datasets
 from experiments.catalogue import EXPERIMENTS, ROWS, Experiment, experiment
 from experiments.complexity import SIZES
+from experiments.data.__main__ import table as datasets_table
 from experiments.protocol import SETTINGS, Protocol, Rule, read_protocol
 from experiments.results import REPOSITORY, add, read
 from experiments.run import Outcome, Plan, plan, run
@@ -120,12 +121,14 @@ def merge_command(
 
 
 @app.command("list")
-def list_command() -> None:
-    """List every experiment with its methods and data sets."""
+def list_command(data: DataFolder = None) -> None:
+    """List every experiment with its methods and data sets, and where these are or how to get them."""
     table = Table("name", "title", "methods", "data sets")
     for e in EXPERIMENTS.values():
         table.add_row(e.name, f"{e.title} (paper: {e.section})", ", ".join(e.methods), ", ".join(e.datasets))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    console.print(datasets_table(data))
 
 
 def _split_names(text: str | None) -> list[str] | None:

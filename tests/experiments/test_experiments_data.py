@@ -738,3 +738,20 @@ def test_a_copy_of_a_shared_file_needs_no_sums(tmp_path: Path) -> None:
         pytest.skip("there is no ../shared/data beside the repository")
     shutil.copy(SHARED / "sarcos_testset.npz", tmp_path)
     assert load("sarcos_testset", tmp_path).origin == SOURCES["sarcos_testset"].origin
+
+
+def test_the_list_of_experiments_says_which_data_sets_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from experiments.cli import list_command
+
+    monkeypatch.setattr(data, "__file__", str(tmp_path / "repo" / "experiments" / "data" / "__init__.py"))
+    monkeypatch.setenv("DSPP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    save(tmp_path / "pol.npz", X=X, y=Y)
+    list_command(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    (pol,) = (line for line in lines if line.startswith("│ pol "))
+    (song,) = (line for line in lines if line.startswith("│ song "))
+    assert "--data" in pol
+    assert "--download song" in song
