@@ -25,7 +25,7 @@ from dspp.likelihoods import Codec
 from dspp.metrics import Comparison
 from dspp.model import Model, Predictor
 from dspp.notes import Note
-from dspp.predictive import Predictive, RealPredictive
+from dspp.predictive import Predictive, RealPredictive, pull_together
 from dspp.presets import Spec
 from dspp.table.checks import Array, check_width, check_X
 from dspp.table.messages import Place
@@ -64,8 +64,8 @@ class Fitted:
     """The result of fitting, which `modelfile.save` stores and all predictions come from.
 
     Members may differ in their settings, but not in the likelihood. All other fields are shared by the members. The
-    prediction is p(y) = (1 − g) Σ_k w_k p_k(y) + g p_guard(y), where the variances of the components of p_k are
-    multiplied by `spread`.
+    prediction is p(y) = (1 − g) Σ_k w_k p_k(y) + g p_guard(y), where each p_k is moved towards the common mean by the
+    share `pull` of the way, and the variances of its components are multiplied by `spread`.
 
     `metrics` are the scores of `dspp evaluate` by name, such as "nll", "crps" and "coverage90", on the rows that
     `scored` describes: for an ensemble, rows predicted only by members that did not see them (out of fold), with
@@ -95,6 +95,7 @@ class Fitted:
     scored: str = ""  # the rows that `metrics` are of
     conformal_folds: Int[Tensor, " n"] | None = None  # of calibration scores by folds: see calibration.CrossConformal
     held_out_spread: float = 1.0  # `spread` of a mixture of only the members that held out the same fold
+    pull: float = 0.0  # how far members are moved towards their common mean; learned like `spread`
 
     def __post_init__(self) -> None:
         weights = self.weights
@@ -109,6 +110,8 @@ class Fitted:
         for name in ("spread", "held_out_spread"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0.0):
                 raise InputError(f"{name}: expected a positive number, got {getattr(self, name)}")
+        if not 0.0 <= self.pull <= 1.0:
+            raise InputError(f"pull: expected a number from 0 to 1, got {self.pull}")
         if self.trees is None and any(member.kind == "trees" for member in self.members):
             raise InputError("expected the trees that some members read, got none")
         likelihoods = sorted({member.spec.model.likelihood for member in self.members})
@@ -216,6 +219,8 @@ class Fitted:
         if len(parts) == 1 and self.spread == 1.0 and self.guard is None:
             return parts[0]
         exact = [part.to(torch.float64) for part in parts]  # members may differ in dtype
+        if self.pull and len(exact) > 1:
+            exact = pull_together(exact, weights, self.pull)
         mixed = type(exact[0]).mix(exact, weights)  # Σ_k w_k p_k(y)
         if self.spread != 1.0:
             floor = max(member.spec.model.noise_floor for member in self.members)
@@ -435,7 +440,7 @@ def _shared(fitted: Fitted) -> dict[str, object]:
         "codec": type(fitted.codec),
         "scale of the inputs": scale_X.to_json(),
         "scale of the targets": scale_y.to_json(),
-        "correction (spread, guard or trees)": (fitted.spread, id(fitted.guard), id(fitted.trees)),
+        "correction (spread, pull, guard or trees)": (fitted.spread, fitted.pull, id(fitted.guard), id(fitted.trees)),
     }
 
 

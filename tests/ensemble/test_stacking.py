@@ -1,12 +1,16 @@
 """What held-out rows teach: the weights solve their convex problem, and the spread is the one that was missing."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import optimize
 
+import dspp
+from dspp import DSPPRegressor
 from dspp.ensemble.stacking import (
     GUARD,
     GUARD_ROWS,
@@ -18,7 +22,7 @@ from dspp.ensemble.stacking import (
     stack,
 )
 from dspp.guard import Guard
-from dspp.predictive import NormalMixture
+from dspp.predictive import NormalMixture, pull_together
 
 F64 = torch.float64
 
@@ -140,3 +144,63 @@ def test_widening_keeps_the_floor_and_what_was_below_it() -> None:
     torch.testing.assert_close(narrow.noise_var, torch.tensor([1e-5, 1e-4, 2e-4], dtype=F64))
     torch.testing.assert_close(wide.noise_var, 2.0 * noise)
     assert (narrow.latent_var == 0.5).all()
+
+
+# ---------------------------------------------------------------- the pull
+
+
+def two_members(error: float, rows: int = 4_000) -> tuple[HeldOutRows, Guard]:
+    """Return rows with noise 0.1 and two members that know the noise and err independently of each other."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=rows)
+    y = truth + 0.1 * rng.normal(size=rows)
+    parts = [normal(truth + error * rng.normal(size=rows), 0.01 + error**2) for _ in range(2)]
+    return HeldOutRows(np.arange(rows), y[:, None], {"plain": parts}), Guard.fit(y[:, None], 0.01)
+
+
+def test_members_that_err_independently_are_pulled_together() -> None:
+    """Their mean has half of the squared error of each, so the best Normal around it is narrower than their mixture."""
+    group, guard = two_members(0.2)
+    found = stack([group], guard, "gaussian")
+    assert found.pull >= 0.4
+    variance = found.spread * 0.05 + (1 - found.pull) ** 2 * 0.02  # within members and between them
+    assert variance == pytest.approx(0.03, rel=0.1)  # 0.1² + 0.2² / 2: the squared error of their mean
+
+
+def test_members_of_several_folds_are_not_pulled() -> None:
+    """A row is judged by few of them, whose common mean is not that of all."""
+    group, guard = two_members(0.2)
+    assert stack([group, replace(group, fold=1)], guard, "gaussian").pull == 0.0
+
+
+def test_members_that_agree_are_left_where_they_are() -> None:
+    group, guard = two_members(0.0)
+    assert stack([group], guard, "gaussian").pull == 0.0
+
+
+def test_a_pull_keeps_the_common_mean_and_closes_the_distance() -> None:
+    rng = np.random.default_rng(0)
+    parts, weights = [normal(rng.normal(size=5), 0.1) for _ in range(3)], [0.2, 0.3, 0.5]
+    before = NormalMixture.mix(parts, weights)
+    for share in (0.0, 0.4, 1.0):
+        pulled = pull_together(parts, weights, share)
+        after = NormalMixture.mix(pulled, weights)
+        torch.testing.assert_close(after.mean, before.mean)
+        between = before.var - 0.1
+        torch.testing.assert_close(after.var, 0.1 + (1 - share) ** 2 * between)
+
+
+def test_a_file_keeps_the_pull(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    y = np.sin(2 * X[:, 0]) + 0.05 * rng.normal(size=200)
+    model = DSPPRegressor(members=4, epochs=3, inducing=8, jobs=1, progress=False).fit(X, y)
+    model.fitted_ = replace(model.fitted_, pull=0.6)
+    model.save(tmp_path / "m.dspp")
+    again = dspp.load(tmp_path / "m.dspp")
+    assert again.fitted_.pull == 0.6
+    np.testing.assert_array_equal(again.predict_dist(X).var, model.predict_dist(X).var)
+    wide = replace(model.fitted_, pull=0.0)
+    assert (wide.distribution(X).var > model.fitted_.distribution(X).var).all()
+    with pytest.raises(dspp.InputError, match="pull: expected a number from 0 to 1"):
+        replace(model.fitted_, pull=1.5)

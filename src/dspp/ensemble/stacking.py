@@ -1,4 +1,4 @@
-"""How to mix members, learned from the rows they held out: weights, the spread, the weight of the guard.
+"""How to mix members, learned from the rows they held out: weights, the spread, a pull, the weight of the guard.
 
 If all members hold out the same rows, each has a weight of its own. Members of different folds cannot be compared row
 by row, so members of a kind then share one; below, a kind is whatever has a weight.
@@ -6,21 +6,28 @@ by row, so members of a kind then share one; below, a kind is whatever has a wei
 Stacking of predictive densities (Yao et al. 2018) maximises Σ_n log Σ_c w_c p_c(y_n) over the weights, where p_c(y_n)
 is the density by the members of kind c that did not see row n. The problem is convex and solved by expectation
 maximisation.
+
+A mixture of members that err independently is wider than it needs to be: its mean is better than theirs, but the spread
+between them is part of its variance. So members are also moved towards their common mean, by a share of the way that is
+learned as the spread is; but only if all members hold out the same rows, so that the mixture judged is the one in use.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from dspp.guard import Guard
-from dspp.predictive import Predictive
+from dspp.predictive import Predictive, pull_together
 
 SPREADS = np.exp(np.linspace(math.log(0.25), math.log(16.0), 49))  # factors of the variances tried; 1 is among them
 SPREAD_PRIOR = 8.0  # rows' worth of evidence, per squared log factor, that the spread is right as it is
+PULLS = 0.0, 0.2, 0.4, 0.6, 0.8, 1.0  # shares of the way to the common mean of the members
+NEAR = 0.7  # largest logarithm of the factor by which a pull may change the spread
+PULL_PRIOR = 8.0  # rows' worth of evidence, per squared share, that members need no pull
 PSEUDO_ROWS = 20.0  # of each kind: shrinks weights towards equal when rows are few
 GUARD = 0.005, 0.05  # smallest and largest weight of the guard
 GUARD_ROWS = 200.0, 0.01  # as if the guard had this share of so many further rows
@@ -46,14 +53,26 @@ class HeldOutRows:
     fold: int = 0
     floor: float = 0.0
 
+    def mix(self, weights: Mapping[str, float], pull: float) -> "HeldOutRows":
+        """Return the same rows with one prediction: the mixture of the members, moved towards their common mean."""
+        members = [
+            (part.to(torch.float64), w / len(self.predictions[k]))
+            for k, w in weights.items()
+            for part in self.predictions[k]
+        ]
+        parts, shares = [part for part, _ in members], [share for _, share in members]
+        mixed = type(parts[0]).mix(pull_together(parts, shares, pull), shares)
+        return replace(self, predictions={"all": [mixed]})
+
 
 @dataclass(frozen=True)
 class Mixing:
-    """How to mix: weights of the kinds (sum one), the factor of the variances, the weight of the guard."""
+    """How to mix: weights of the kinds (sum one), the factor of the variances, the weight of the guard, the pull."""
 
     weights: dict[str, float]
     spread: float
     guard_weight: float
+    pull: float = 0.0
 
 
 def stack(
@@ -67,13 +86,38 @@ def stack(
         likelihood: Of the members.
         row_weights: One weight per row of the table; None: equal.
     """
-    kinds = list(groups[0].predictions)
     importance = np.concatenate([np.ones(len(g.rows)) if row_weights is None else row_weights[g.rows] for g in groups])
     importance = importance * len(importance) / importance.sum()
     marginal = [_marginal(guard, likelihood, group) for group in groups]
-    best: tuple[float, Mixing] | None = None
     first = next(iter(groups[0].predictions.values()))[0]
-    for spread in SPREADS if hasattr(first, "widen") else [1.0]:
+    _, mixing = _best(groups, marginal, importance, SPREADS if hasattr(first, "widen") else [1.0])
+    if len(groups) > 1 or not hasattr(first, "shift"):
+        return mixing
+    near = SPREADS[np.abs(np.log(SPREADS / mixing.spread)) < NEAR][::2]
+    best = -math.inf
+    learned = mixing
+    for pull in PULLS:
+        mixtures = [group.mix(mixing.weights, pull) for group in groups]
+        value, found = _best(mixtures, marginal, importance, near)
+        value -= PULL_PRIOR * pull**2
+        if value > best + 1e-9:
+            best = value
+            learned = (
+                replace(mixing, spread=found.spread, guard_weight=found.guard_weight, pull=pull) if pull else mixing
+            )
+    return learned
+
+
+def _best(
+    groups: Sequence[HeldOutRows],
+    marginal: Sequence[Float[np.ndarray, " n"]],
+    importance: Float[np.ndarray, " n"],
+    spreads: Sequence[float] | Float[np.ndarray, " s"],
+) -> tuple[float, Mixing]:
+    """Return the spread with the largest posterior density, with its weights, and the logarithm of that density."""
+    kinds = list(groups[0].predictions)
+    best: tuple[float, Mixing] | None = None
+    for spread in spreads:
         each = [_densities(group, guarded, float(spread)) for group, guarded in zip(groups, marginal, strict=True)]
         densities = np.concatenate(each, axis=1)
         weights, value = _expectation_maximisation(densities, importance)
@@ -81,7 +125,7 @@ def stack(
         if best is None or value > best[0] + 1e-9:
             best = value, _to_mixing(kinds, weights, float(spread))
     assert best is not None
-    return best[1]
+    return best
 
 
 def calibrated_nll(group: HeldOutRows, guard: Guard, likelihood: str) -> float:

@@ -232,6 +232,7 @@ def _assemble(
         weights=tuple(mixing.weights[data.label(one.task)] / sizes[data.label(one.task)] for one in kept),
         spread=shrink_spread(mixing.spread, judged, len(kept)),
         held_out_spread=mixing.spread,
+        pull=mixing.pull,
         guard=guard,
         trees=trees.all_rows if trees is not None and any(one.task.kind == "trees" for one in kept) else None,
         notes=(*notes, *_training_notes(kept)),

@@ -42,5 +42,5 @@ def from_version_2(header: dict[str, Any]) -> dict[str, Any]:
     """Return the header of a file of version 2 with the fields that version 3 added, at values that change nothing."""
     plain = {"kind": "plain", "fold": None}
     members = [plain | member for member in get(header, "members", list[dict[str, Any]])]
-    added = {"spread": 1.0, "held_out_spread": 1.0, "guard": None, "trees": False, "scored": ""}
+    added = {"spread": 1.0, "held_out_spread": 1.0, "pull": 0.0, "guard": None, "trees": False, "scored": ""}
     return added | header | {"members": members}

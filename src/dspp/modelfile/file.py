@@ -207,6 +207,7 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         scored=get(header, "scored", str),
         conformal_folds=conformal_folds,
         held_out_spread=float(get(header, "held_out_spread", float)),
+        pull=float(get(header, "pull", float)),
     )
     if cheap_to_factorise([member.model for member in members]):
         for member in members:

@@ -30,6 +30,7 @@ def write_header(fitted: Fitted, own_features: Sequence[bool]) -> dict[str, Any]
         "weights": fitted.weights,
         "spread": fitted.spread,
         "held_out_spread": fitted.held_out_spread,
+        "pull": fitted.pull,
         "guard": None if fitted.guard is None else fitted.guard.weight,
         "trees": fitted.trees is not None,
         "scored": fitted.scored,
