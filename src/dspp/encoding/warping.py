@@ -92,13 +92,16 @@ def _fit_column(z: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]) ->
     order = np.argsort(z)
     below = np.cumsum(weights[order])
     low, centre, high = z[order][np.searchsorted(below, np.array([0.25, 0.5, 0.75]) * below[-1])]
-    if low == z.min() or high == z.max():
-        return UNCHANGED  # a quarter of the rows or more have the same value at an end, and no power changes that
-    z = (z - centre) / (high - low)
-    power = minimize_scalar(_surprise, bounds=POWERS, args=(z, weights), method="bounded").x
-    warped = yeo_johnson(z, power)
+    if low == high or low == z.min() or high == z.max():
+        return UNCHANGED  # many rows have the same value, and no power changes that
+    scaled = (z - centre) / (high - low)
+    power = minimize_scalar(_surprise, bounds=POWERS, args=(scaled, weights), method="bounded").x
+    warped = yeo_johnson(scaled, power)
     mean = np.average(warped, weights=weights)
-    return centre, high - low, power, mean, np.sqrt(np.average(np.square(warped - mean), weights=weights))
+    scale = np.sqrt(np.average(np.square(warped - mean), weights=weights))
+    if np.abs(warped - mean).max() > scale * np.abs(z).max():
+        return UNCHANGED  # what draws in one tail would throw the ends of the other farther out
+    return centre, high - low, power, mean, scale
 
 
 def _is_skewed(z: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]) -> bool:
