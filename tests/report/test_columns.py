@@ -227,6 +227,12 @@ def test_the_ensemble_is_described_in_plain_sentences(held_out: Evaluation, new_
     assert "whole ensemble" in describe_scored(new_rows)
 
 
+def test_a_pull_is_mentioned_where_there_is_one(new_rows: Evaluation) -> None:
+    assert "of the way" not in " ".join(describe_ensemble(new_rows).sentences)
+    pulled = replace(new_rows, fitted=replace(new_rows.fitted, pull=0.4))
+    assert "moved 40\N{NO-BREAK SPACE}% of the way to that mean" in " ".join(describe_ensemble(pulled).sentences)
+
+
 def test_the_page_shows_all_of_it(held_out: Evaluation) -> None:
     data = evaluation_data(held_out, rows="held out of table.csv")
     page = Outline(render(data))

@@ -74,10 +74,8 @@ def describe_ensemble(evaluation: Evaluation) -> EnsembleData | None:
     counts = {kind: sum(member.kind == kind for member in fitted.members) for kind in ranked}
     kinds = [KindData(kind_name(kind), counts[kind], shares[kind], _scores(probe, kind)) for kind in ranked]
     whole = KindData("all members", len(fitted.members), 1.0, _scores(probe, None))
-    learned = (
-        "Weights, spread and guard were learned from the same out-of-fold predictions." if evaluation.parts else ""
-    )
-    said = [_winner(kinds), _spread(fitted.spread), _guard(fitted), learned]
+    learned = "Weights and corrections were learned from the same out-of-fold predictions." if evaluation.parts else ""
+    said = [_winner(kinds), _spread(fitted.spread), _pull(fitted.pull), _guard(fitted), learned]
     return EnsembleData([*kinds, whole] if len(kinds) > 1 else [whole], [one for one in said if one], len(rows))
 
 
@@ -117,6 +115,12 @@ def _spread(spread: float) -> str:
         f"On held-out rows the spread of the members was {what}, so the variance of every component is multiplied by "
         f"{number(spread, 3)}: predictions are about {percent(abs(wider), 0)} {how}."
     )
+
+
+def _pull(pull: float) -> str:
+    if pull == 0.0:
+        return ""
+    return f"Members differ more than their mean errs, so each is moved {percent(pull, 0)} of the way to that mean."
 
 
 def _guard(fitted: Fitted) -> str:
