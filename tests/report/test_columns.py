@@ -248,7 +248,7 @@ def test_the_page_shows_all_of_it(held_out: Evaluation) -> None:
         "one Normal for all rows",
         "boosted trees alone",
         "columns and boosted trees",
-        "Settings of all members",
+        "Settings of members 1, 2, 3, 4, 5",
         "Swipe the table for more columns",
     ):
         assert part in text, part
