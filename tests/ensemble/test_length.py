@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from dspp import DSPPRegressor
+from dspp.ensemble import members
+from dspp.ensemble.members import Task
 from dspp.ensemble.stacking import HeldOutRows, calibrated_nll
 from dspp.guard import Guard
 from dspp.predictive import NormalMixture
@@ -48,3 +50,15 @@ def test_the_score_of_a_pilot_does_not_depend_on_its_spread() -> None:
 
     assert score(0.25) == pytest.approx(score(1.0), abs=2e-3)
     assert score(1.0) < 1.5
+
+
+def test_members_are_trained_even_if_the_workers_start_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten members in two processes with 10 s have 2 s each, and 0.6 s if all of the time has passed."""
+    clock = [0.0]
+    monkeypatch.setattr(members.time, "monotonic", lambda: clock[0])
+    tasks = members._with_budgets((Task(k, 0, "plain") for k in range(10)), 10, 2, deadline=10.0)
+    assert next(tasks).time_budget == pytest.approx(2.0)
+    clock[0] = 9.0
+    assert next(tasks).time_budget == pytest.approx(0.6)
+    clock[0] = 30.0
+    assert [task.time_budget for task in tasks] == pytest.approx([0.6] * 8)

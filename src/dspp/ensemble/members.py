@@ -33,6 +33,7 @@ from dspp.training.rows import Rows, Source, to_arguments
 
 STOP = "stop"  # a file that tells workers to stop
 ON_DESK = re.compile(rf"\.?member-\d+\.checkpoint.*|{STOP}|\d+\.share")  # the files on a desk
+LEAST_SHARE = 0.3  # of a member's time, however long it took to start
 WORTH_PROCESSES = 10.0  # seconds of training below which other processes are not worth starting
 
 
@@ -269,13 +270,23 @@ def _rows_of(task: Task, job: Job) -> tuple[Rows | Source, Rows]:
 def _with_budgets(
     tasks: Iterator[Task | Any], count: int, processes: int, deadline: float | None
 ) -> Iterator[Task | Any]:
-    """Give each member its share of the time that is left when its training begins."""
-    for task in tasks:
-        if deadline is None or task is WAIT or task.pilot:
-            yield task
-            continue
-        rounds = math.ceil((count - task.number) / processes)
-        yield replace(task, time_budget=max((deadline - time.monotonic()) / rounds, 1e-3))
+    """Give each member its share of the time that is left when its training begins, or a part of that at the start.
+
+    On an overloaded machine all of it may have passed before the first worker is ready, and a member that is hardly
+    trained is worth nothing.
+    """
+    share = (deadline - time.monotonic()) / math.ceil(count / processes) if deadline is not None else 0.0
+
+    def budgeted() -> Iterator[Task | Any]:
+        for task in tasks:
+            if deadline is None or task is WAIT or task.pilot:
+                yield task
+                continue
+            rounds = math.ceil((count - task.number) / processes)
+            left = (deadline - time.monotonic()) / rounds
+            yield replace(task, time_budget=max(left, LEAST_SHARE * share, 1e-3))
+
+    return budgeted()
 
 
 def _train_here(
