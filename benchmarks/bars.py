@@ -2,7 +2,7 @@
 
     python -m benchmarks.bars [--runs 5] [--only step,prediction] [--data ../shared/data]
 
-A figure is the median over the runs; `runs` has them all. Ratios are ours over GPyTorch's of the same turn (see
+A figure is the median over the runs; `runs` has them all. A ratio is GPyTorch's time over ours in the same turn (see
 `benchmarks.timing.alternate`), on two threads. `quality` takes an hour and needs the data folder, so it is measured
 only if `--only` names it.
 """

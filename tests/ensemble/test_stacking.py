@@ -11,6 +11,8 @@ from scipy import optimize
 
 import dspp
 from dspp import DSPPRegressor
+from dspp.ensemble import train
+from dspp.ensemble.members import spec_of
 from dspp.ensemble.stacking import (
     GUARD,
     GUARD_ROWS,
@@ -23,6 +25,7 @@ from dspp.ensemble.stacking import (
 )
 from dspp.guard import Guard
 from dspp.predictive import NormalMixture, pull_together
+from dspp.presets import preset
 
 F64 = torch.float64
 
@@ -188,6 +191,21 @@ def test_a_pull_keeps_the_common_mean_and_closes_the_distance() -> None:
         torch.testing.assert_close(after.mean, before.mean)
         between = before.var - 0.1
         torch.testing.assert_close(after.var, 0.1 + (1 - share) ** 2 * between)
+
+
+def test_the_pull_that_was_learned_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned = stack
+    monkeypatch.setattr(train, "stack", lambda *arguments: replace(learned(*arguments), pull=0.6))
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    model = DSPPRegressor(members=2, epochs=1, inducing=4, jobs=1, progress=False).fit(X, X[:, 0])
+    assert model.fitted_.pull == 0.6
+
+
+def test_members_that_read_trees_describe_what_these_get_wrong() -> None:
+    plain, own = preset("dspp"), preset("dspp", top_mean="linear")
+    assert spec_of(plain, "trees").model.top_mean == "last-input"
+    assert spec_of(plain, "plain") == plain
+    assert spec_of(own, "trees") == own  # a mean that the user chose
 
 
 def test_a_file_keeps_the_pull(tmp_path: Path) -> None:

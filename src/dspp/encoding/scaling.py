@@ -100,7 +100,7 @@ def standardise(
     if len(far):
         at = tuple(far[0].tolist())
         d = at[1] if len(at) > 1 else 0
-        warped = "" if scale.warp is None else " on the model's own scale"
+        warped = "" if scale.warp is None or scale.warp.power[d] == 1.0 else " on the model's own scale"
         raise place.of(str(d) if names is None else names[d]).error(
             f"expected a value within {farthest:.2g} standard deviations of the training mean, got {rows[at]:g}, which "
             f"is {abs(scaled[at]):.2g} away{warped}; if it stands for a missing value, clear it",

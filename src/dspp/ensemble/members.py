@@ -270,10 +270,10 @@ def _rows_of(task: Task, job: Job) -> tuple[Rows | Source, Rows]:
 def _with_budgets(
     tasks: Iterator[Task | Any], count: int, processes: int, deadline: float | None
 ) -> Iterator[Task | Any]:
-    """Give each member its share of the time that is left when its training begins, or a part of that at the start.
+    """Give each member its share of the time that is left when its training begins.
 
-    On an overloaded machine all of it may have passed before the first worker is ready, and a member that is hardly
-    trained is worth nothing.
+    On an overloaded machine all of the time may have passed before the first worker is ready. A member then has the
+    part `LEAST_SHARE` of what it would have had, since one that is hardly trained is worth nothing.
     """
     share = (deadline - time.monotonic()) / math.ceil(count / processes) if deadline is not None else 0.0
 

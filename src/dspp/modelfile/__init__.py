@@ -2,10 +2,9 @@
 
 Tensors: `members.<k>.model.<name>` of the state dict of each member, `scale_X.mean` and the like in float64,
 `conformal`, and of an ensemble `conformal_folds`, `guard.<name>`, `trees.<name>` and `warp.<name>`. The JSON header
-holds the rest:
-the list `members`, their `weights`, and what they share. A later dspp may add fields that do not change predictions, so
-unknown fields are ignored; a change of predictions needs a new VERSION, which an older dspp refuses. Missing settings
-of a config get their defaults and unknown ones are refused; any other missing field is an error.
+holds the rest: the list `members`, their `weights`, and what they share. A later dspp may add fields that do not change
+predictions, so unknown fields are ignored; a change of predictions needs a new VERSION, which an older dspp refuses.
+Missing settings of a config get their defaults and unknown ones are refused; any other missing field is an error.
 
 Whatever the bytes, `load` raises only ModelFileError and takes at most twice the size of the file plus 100 MB. Sizes
 and numbers of members in the header are therefore not trusted: they are compared with the actual tensors, on a model
