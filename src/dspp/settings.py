@@ -18,7 +18,7 @@ from dspp.size import Size, choose_size
 if TYPE_CHECKING:  # imported where it is needed, as the command line checks its options before it imports torch
     from torch import nn
 
-MEMBER_KINDS = ("plain", "trees")  # members read the encoded columns; "trees" also the prediction of boosted trees
+MEMBER_KINDS: tuple[str, ...] = ("plain", "trees", "gp")  # DSPPs, such that also read boosted trees, and single GPs
 MEMBER_BETA = 1.0  # of members, if beta is None: they are small and trained to the end, without validation rows
 MOST_MEMBERS = 100
 MISSING = ("refuse", "impute")  # what predictions do with missing values where the training rows had none
@@ -201,6 +201,8 @@ class Settings(Parameters):
             most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
         """
         kinds = MEMBER_KINDS if trees and num_outputs == 1 and self.module is None else MEMBER_KINDS[:1]
+        if self.likelihood == "student-t" or self.spec().model.features:
+            kinds = tuple(kind for kind in kinds if kind != "gp")  # needs Gaussian noise, and learns no network
         members = None if self.members == "auto" else int(self.members)
         return choose_size(
             num_rows,

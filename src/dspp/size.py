@@ -23,6 +23,8 @@ MOST_ROWS_IN_FOLDS = 4_000  # larger tables hold out one part of the rows, the s
 MOST_ROWS_WITH_PILOTS = 10_000  # larger tables are passed over too few times to learn their noise; see `ensemble.train`
 PILOTS = {True: 1.0, False: 0.5}  # the cost of pilots, in members, with folds or without
 
+MOST_ROWS_WITH_GP = 10_000  # up to which a GP in closed form, which takes seconds, is a further member of each fold
+
 FEWEST_STEPS, MOST_STEPS = 150, 20_000
 FEWEST_EPOCHS = 12  # before the number of inducing points is reduced
 INDUCING = 32, 64, 96, 128, 160, 192, 256
@@ -74,6 +76,7 @@ def choose_size(
         one_part: Whether all members hold out the same rows whatever the size of the table.
         most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
     """
+    kinds, gp = [kind for kind in kinds if kind != "gp"], "gp" in kinds
     usual = min(SHORTEST * max(1.0, num_rows / 1_000) ** GROWTH, LONGEST)
     seconds = _training_seconds(usual, STARTING)
     if time_budget is not None:
@@ -89,6 +92,8 @@ def choose_size(
             break
     slots = _slots(kinds, number, small, most_folds)
     folds = 1 + max(fold for _, fold in slots)
+    if gp and not members and (number, inducing) == (numbers[0], wanted) and num_rows <= MOST_ROWS_WITH_GP:
+        slots = (*slots, *(("gp", fold) for fold in range(folds)))
     rate = 0.1 if small else 0.05
     return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS), rate)
 

@@ -70,8 +70,8 @@ def test_no_member_depends_on_the_targets_that_it_held_out(looked_at: tuple[DSPP
 
 def test_members_differ_and_each_is_seeded_by_its_number(model: DSPPRegressor) -> None:
     members = model.fitted_.members
-    assert [member.kind for member in members] == ["plain", "plain", "trees", "trees"]
-    assert [member.train.seed for member in members] == [member_seed(0, number) for number in range(4)]
+    assert [member.kind for member in members] == ["plain", "plain", "trees", "trees", "gp", "gp"]
+    assert [member.train.seed for member in members] == [member_seed(0, number) for number in range(6)]
     assert len(set(weights_of(model))) > len(members)
     again = DSPPRegressor(**TINY).fit(X, Y)
     assert weights_of(again) == weights_of(model)
@@ -140,10 +140,10 @@ def test_all_rows_are_judged_by_members_that_did_not_see_them(looked_at: tuple[D
     np.testing.assert_array_equal(evaluation.y, Y)
     assert isinstance(evaluation.distribution, GroupedPredictive)
     fold, found = assign_folds(N, 2, seed=0), log_density(evaluation.distribution, Y)
-    shares = {"plain": sum(fitted.weights[:2]), "trees": sum(fitted.weights[2:])}
+    shares = {"plain": sum(fitted.weights[:2]), "trees": sum(fitted.weights[2:4]), "gp": sum(fitted.weights[4:])}
     for k in range(2):
         mine = [one for one in trained if one.task.fold == k]
-        assert [one.task.kind for one in mine] == ["plain", "trees"]
+        assert [one.task.kind for one in mine] == ["plain", "trees", "gp"]
         judge = replace(fitted, spread=1.0 + (fitted.spread - 1.0) * 2 if fitted.spread > 1 else fitted.spread)
         mixed = judge.mix([one.held_out for one in mine], [shares[one.task.kind] for one in mine])
         expected = log_density(fitted.codec.decode(mixed), Y[fold == k])
@@ -268,7 +268,7 @@ def test_numbers_of_members_that_are_none(members: Any) -> None:
 
 def test_small_tables_get_one_model_unless_several_are_asked_for() -> None:
     assert len(DSPPRegressor(**TINY).fit(X[:19], Y[:19]).fitted_.members) == 1
-    assert len(DSPPRegressor(**TINY).fit(X[:20], Y[:20]).fitted_.members) == 4
+    assert len(DSPPRegressor(**TINY).fit(X[:20], Y[:20]).fitted_.members) == 6
     with pytest.raises(InputError, match="at least 20 rows for 2 members, got 19; use members=1"):
         DSPPRegressor(**TINY, members=2).fit(X[:19], Y[:19])
 

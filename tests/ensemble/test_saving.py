@@ -81,7 +81,7 @@ HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {
         f"kind {value!r}": lambda h, value=value: h["members"][0].update(kind=value)
         for value in ("", "tree", None, 3, ["plain"], "trees")
     },
-    "trees member is plain": lambda h: h["members"][-1].update(kind="plain"),
+    "trees member is plain": lambda h: h["members"][2].update(kind="plain"),
     "guard missing but its tensors": lambda h: h.update(guard=None),
     "scored": lambda h: h.update(scored=3),
     **{f"no {name}": lambda h, name=name: h.pop(name) for name in ("spread", "guard", "trees", "scored", "weights")},
@@ -187,7 +187,11 @@ def test_an_earlier_file_without_members(members: Any, saved: bytes, tmp_path: P
 
 def test_an_earlier_file_has_no_corrections(saved: bytes, tmp_path: Path) -> None:
     """A file of version 2 of the plain members alone: predictions are their mixture."""
-    names = [name for name in apart(saved)[0] if name.startswith(("guard.", "trees.", "members.2.", "members.3."))]
+    names = [
+        name
+        for name in apart(saved)[0]
+        if name.startswith(("guard.", "trees.", *(f"members.{k}." for k in range(2, 6))))
+    ]
 
     def change(header: dict[str, Any]) -> None:
         header.update(version=2, members=header["members"][:2], weights=[0.25, 0.75])

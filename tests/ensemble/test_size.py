@@ -1,6 +1,7 @@
 """How large an ensemble is, and which rows its members hold out: functions of the table and the budget alone."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from dspp.size import (
     FOLDS,
     INDUCING,
     MOST_ROWS_IN_FOLDS,
+    MOST_ROWS_WITH_GP,
     MOST_STEPS,
     OVERHEAD,
     Size,
@@ -26,7 +28,8 @@ BUDGETS = (0.5, 3.0, 10.0, 60.0, 600.0, 1e6)
 
 def seconds(size: Size, rows: int) -> float:
     """The time that the rule expects of all steps, in one thread."""
-    return len(size.slots) * size.steps * step_seconds(min(size.batch_size, rows), size.inducing)
+    by_steps = sum(kind != "gp" for kind, _ in size.slots)
+    return by_steps * size.steps * step_seconds(min(size.batch_size, rows), size.inducing)
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -67,6 +70,8 @@ def test_only_rows_and_budget_matter() -> None:
     assert Settings(members=3).size(200).slots == (("plain", 0), ("plain", 1), ("plain", 2))
     assert {kind for kind, _ in Settings().size(200).slots} == set(MEMBER_KINDS)
     assert {kind for kind, _ in Settings().size(200, num_outputs=2).slots} == {"plain"}
+    assert "gp" not in {kind for kind, _ in Settings(likelihood="student-t").size(200).slots}
+    assert "gp" not in {kind for kind, _ in Settings(preset="nn+dspp").size(200).slots}
     assert {kind for kind, _ in Settings().size(200, trees=False).slots} == {"plain"}
 
 
@@ -88,3 +93,23 @@ def test_a_single_part_is_a_tenth_of_the_rows(rows: int) -> None:
     fold = assign_folds(rows, 1, seed=3)
     assert set(fold.tolist()) == {0, NEVER}
     assert np.count_nonzero(fold == 0) == min(round(HELD_OUT_SHARE * rows), MOST_HELD_OUT)
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "expected"),
+    [
+        (300, {}, 5),
+        (4_001, {}, 1),
+        (MOST_ROWS_WITH_GP, {}, 1),
+        (MOST_ROWS_WITH_GP + 1, {}, 0),
+        (300, {"members": 15}, 0),  # a number fixes them
+        (300, {"time_budget": 2.0}, 0),  # a short time is for the members that need it
+    ],
+)
+def test_a_gp_joins_every_fold_where_it_costs_little(rows: int, settings: dict[str, Any], expected: int) -> None:
+    size = choose_size(rows, MEMBER_KINDS, **settings)
+    folds = [fold for kind, fold in size.slots if kind == "gp"]
+    assert folds == list(range(expected))
+    others = choose_size(rows, MEMBER_KINDS[:2], **settings)
+    assert [slot for slot in size.slots if slot[0] != "gp"] == list(others.slots)
+    assert (size.steps, size.inducing) == (others.steps, others.inducing)

@@ -203,9 +203,9 @@ def test_the_pull_that_was_learned_is_that_of_the_model(monkeypatch: pytest.Monk
 
 def test_members_that_read_trees_describe_what_these_get_wrong() -> None:
     plain, own = preset("dspp"), preset("dspp", top_mean="linear")
-    assert spec_of(plain, "trees").model.top_mean == "last-input"
-    assert spec_of(plain, "plain") == plain
-    assert spec_of(own, "trees") == own  # a mean that the user chose
+    assert spec_of(plain, "trees", 5).model.top_mean == "last-input"
+    assert spec_of(plain, "plain", 5) == plain
+    assert spec_of(own, "trees", 5) == own  # a mean that the user chose
 
 
 def test_a_file_keeps_the_pull(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_members_and_trees_hold_out_groups(seen: Seen, case: str, monkeypatch: p
 def test_members_hold_out_the_latest_rows(seen: Seen) -> None:
     model = dspp.DSPPRegressor(**TINY).fit(X, Y, time=TIMES)
     latest = np.flatnonzero(TIMES >= 36)
-    assert len(seen.members) == 4
+    assert len(seen.members) == 5
     for training, held_out in seen.members:
         np.testing.assert_array_equal(np.sort(held_out), latest)
         assert TIMES[training].max() < TIMES[held_out].min()
@@ -289,7 +289,7 @@ def test_two_groups_leave_no_rows_for_trees() -> None:
 
 
 def test_folds_without_groups_are_what_they_were() -> None:
-    made, usual = prepared({}), choose_size(N, ("plain", "trees"))
+    made, usual = prepared({}), choose_size(N, ("plain", "trees", "gp"))
     assert made.inner is None
     assert made.fold is not None
     np.testing.assert_array_equal(made.fold, assign_folds(N, 5, 0))

@@ -53,7 +53,7 @@ def training_lines(fitted: Any) -> str:
     kinds: dict[str, float] = {}
     for member, weight in zip(fitted.members, fitted.weights, strict=True):
         kinds[member.kind] = kinds.get(member.kind, 0.0) + weight
-    names = {"plain": "columns alone", "trees": "columns and boosted trees"}
+    names = {"plain": "columns alone", "trees": "columns and boosted trees", "gp": "a single GP"}
     shares = ", ".join(f"{names.get(kind, kind)} {100 * share:.0f} %" for kind, share in kinds.items())
     return f"Trained {len(fitted.members)} members in {seconds(fitted.seconds)} of one core; weights: {shares}."
 

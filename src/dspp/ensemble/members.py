@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import nn
 
 from dspp import training
-from dspp.config import ModelConfig, TrainConfig
+from dspp.config import ModelConfig, ObjectiveConfig, TrainConfig
 from dspp.encoding.means import CrossFittedMeans
 from dspp.engines import WAIT, cores, is_orphan, run_all
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
@@ -27,6 +27,7 @@ from dspp.history import Epoch
 from dspp.predictive import Predictive
 from dspp.presets import Spec
 from dspp.progress import ProgressBar
+from dspp.training.closed_form import fit_gp
 from dspp.training.processes import ProcessGroup
 from dspp.training.result import FitResult
 from dspp.training.rows import Rows, Source, to_arguments
@@ -34,6 +35,7 @@ from dspp.training.rows import Rows, Source, to_arguments
 STOP = "stop"  # a file that tells workers to stop
 ON_DESK = re.compile(rf"\.?member-\d+\.checkpoint.*|{STOP}|\d+\.share")  # the files on a desk
 LEAST_SHARE = 0.3  # of a member's time, however long it took to start
+GP_POINTS = 1_024  # inducing points of a GP in closed form; half as many in each of several folds
 WORTH_PROCESSES = 10.0  # seconds of training below which other processes are not worth starting
 
 
@@ -86,6 +88,11 @@ class Job:
     options: dict[str, Any]
     modules: tuple[str, ...]
 
+    @property
+    def num_folds(self) -> int:
+        """J, the number of folds."""
+        return 1 if self.fold is None else int(self.fold.max()) + 1
+
 
 @dataclass(frozen=True, eq=False)
 class Trained:
@@ -98,8 +105,12 @@ class Trained:
     problem: str = ""
 
 
-def spec_of(spec: Spec, kind: str) -> Spec:
+def spec_of(spec: Spec, kind: str, folds: int) -> Spec:
     """Return the model of a kind: one that reads the prediction of trees describes what they get wrong."""
+    if kind == "gp":
+        points = GP_POINTS if folds == 1 else GP_POINTS // 2
+        model = spec.model.change(layers=1, covariance="full", inducing=points, top_mean=ModelConfig.top_mean)
+        return Spec("svgp", model, ObjectiveConfig("elbo", beta=1.0))
     around = kind == "trees" and spec.model.top_mean == ModelConfig.top_mean
     return replace(spec, model=spec.model.change(top_mean="last-input")) if around else spec
 
@@ -130,19 +141,24 @@ def train_member(
 
     checkpoint = job.desk / f"member-{task.number + 1:02d}.checkpoint" if job.keep and not task.pilot else None
     try:
-        result = training.fit(
-            spec_of(job.spec, task.kind),
-            **to_arguments(source),
-            config=config,
-            features=job.features,
-            progress=False,
-            checkpoint=checkpoint,
-            resume=checkpoint is not None,
-            time_budget=task.time_budget,
-            on_epoch=on_epoch,
-            should_stop=stopped,
-            **job.options,
-        )
+        spec = spec_of(job.spec, task.kind, job.num_folds)
+        if task.kind == "gp":
+            assert isinstance(source, Rows)
+            result = fit_gp(spec.model, source, config.seed, stopped)
+        else:
+            result = training.fit(
+                spec,
+                **to_arguments(source),
+                config=config,
+                features=job.features,
+                progress=False,
+                checkpoint=checkpoint,
+                resume=checkpoint is not None,
+                time_budget=task.time_budget,
+                on_epoch=on_epoch,
+                should_stop=stopped,
+                **job.options,
+            )
         predicted = result.model.predictor()(held_out.x) if len(held_out) else None
     except (NumericalError, TrainingDiverged) as problem:
         return Trained(task, config, None, None, str(problem))
@@ -154,6 +170,7 @@ def train_members(
     tasks: Iterator[Task | Any],
     count: int,
     *,
+    by_steps: int,
     on_pilot: Callable[[Trained], None],
     estimate: float,
     jobs: int | None,
@@ -171,6 +188,7 @@ def train_members(
         job: What they share.
         tasks: The members, and pilots before them; drawn when there is a process for them. See `engines.WAIT`.
         count: How many members they are.
+        by_steps: How many of them are trained by steps, which takes nearly all of the time; the first ones by number.
         on_pilot: Called with each pilot once it is trained.
         estimate: Expected seconds of training in one thread.
         jobs: Number of processes; None: one per core.
@@ -199,7 +217,7 @@ def train_members(
             member = f"training member {min(len(trained) + 1, count)} of {count}"
             bar.update(done, member if done else "preparing the training of members")
 
-        timed = _with_budgets(tasks, count, 1 if alone else processes, deadline)
+        timed = _with_budgets(tasks, by_steps, 1 if alone else processes, deadline)
         if alone:
             results = _train_here(job, timed, should_stop, show)
         else:
@@ -270,7 +288,7 @@ def _rows_of(task: Task, job: Job) -> tuple[Rows | Source, Rows]:
 def _with_budgets(
     tasks: Iterator[Task | Any], count: int, processes: int, deadline: float | None
 ) -> Iterator[Task | Any]:
-    """Give each member its share of the time that is left when its training begins.
+    """Give each member that is trained by steps its share of the time that is left when its training begins.
 
     On an overloaded machine all of the time may have passed before the first worker is ready. A member then has the
     part `LEAST_SHARE` of what it would have had, since one that is hardly trained is worth nothing.
@@ -279,7 +297,7 @@ def _with_budgets(
 
     def budgeted() -> Iterator[Task | Any]:
         for task in tasks:
-            if deadline is None or task is WAIT or task.pilot:
+            if deadline is None or task is WAIT or task.pilot or task.kind == "gp":
                 yield task
                 continue
             rounds = math.ceil((count - task.number) / processes)

@@ -122,18 +122,23 @@ def train_ensemble(
     tried: list[Trained] = []
 
     def tasks() -> Iterator[Task | Any]:
+        slots = list(enumerate(size.slots))
+        yield from (Task(number, fold, kind) for number, (kind, fold) in slots if kind == "gp")  # while trees grow
         yield from pilots
         while len(tried) < len(pilots):
             yield WAIT
         epochs = _choose_epochs(tried, data, spec) if pilots else None
-        for number, (kind, fold) in enumerate(size.slots):
+        for number, (kind, fold) in slots:
             column = None
+            if kind == "gp":
+                continue
             if kind == "trees":
                 assert cross_fitted is not None
                 column = cross_fitted.result().for_member(fold)
             yield Task(number, fold, kind, column, epochs)
 
     count = len(size.slots)
+    by_steps = sum(kind != "gp" for kind, _ in size.slots)
     steps = config.epochs * math.ceil(len(data.rows) / config.batch_size)
     with open_desk(settings.checkpoint, resume) as desk:
         job = Job(
@@ -153,8 +158,9 @@ def train_ensemble(
             job,
             tasks(),
             count,
+            by_steps=by_steps,
             on_pilot=tried.append,
-            estimate=count * steps * step_seconds(min(config.batch_size, len(data.rows)), spec.model.inducing),
+            estimate=by_steps * steps * step_seconds(min(config.batch_size, len(data.rows)), spec.model.inducing),
             jobs=settings.jobs,
             progress=settings.progress,
             deadline=deadline,
@@ -226,7 +232,7 @@ def _assemble(
     kept = [one for one in good if data.label(one.task) in mixing.weights]
     sizes = Counter(data.label(one.task) for one in kept)
     judged = min((sum(len(g.predictions[label]) for label in mixing.weights) for g in groups), default=len(kept))
-    members = [_member(one, spec) for one in kept]
+    members = [_member(one, spec, data.num_folds) for one in kept]
     fitted = template(
         members=tuple(members),
         weights=tuple(mixing.weights[data.label(one.task)] / sizes[data.label(one.task)] for one in kept),
@@ -280,11 +286,11 @@ def _training_notes(trained: list[Trained]) -> list[Note]:
     return [Note("", text) for text in dict.fromkeys(texts)]
 
 
-def _member(one: Trained, spec: Spec) -> Member:
+def _member(one: Trained, spec: Spec, folds: int) -> Member:
     result = one.result
     assert result is not None
     return Member(
-        spec_of(spec, one.task.kind),
+        spec_of(spec, one.task.kind, folds),
         one.config,
         result.model,
         result.history,

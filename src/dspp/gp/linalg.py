@@ -47,6 +47,25 @@ def factorise(K: Float[Tensor, "W M M"], jitter: float, where: str) -> Whitening
     return Whitening(_triangular_inverse(L), used, climbs)
 
 
+def negative_log_normal(K: Float[Tensor, "n n"], y: Float[Tensor, " n"]) -> tuple[float, Float[Tensor, "n n"]] | None:
+    """Return −log N(y | 0, K), without its constant, and its gradient ½ (K⁻¹ − α αᵀ) with α = K⁻¹ y.
+
+    None if K is not positive definite.
+    """
+    L, failed = torch.linalg.cholesky_ex(K)
+    if bool(failed) or not bool(torch.isfinite(L).all()):
+        return None
+    alpha = torch.cholesky_solve(y.unsqueeze(-1), L)
+    value = 0.5 * float(y @ alpha[:, 0]) + float(L.diagonal().log().sum())
+    return value, 0.5 * (torch.cholesky_inverse(L) - alpha @ alpha.mT)
+
+
+def lower_root(S: Float[Tensor, "M M"]) -> Float[Tensor, "M M"]:
+    """Return the lower triangular root of a covariance, raised by 1e-12 against rounding."""
+    root: Tensor = torch.linalg.cholesky(_with_diagonal(S[None], S.new_full((1,), 1e-12)))[0]
+    return root
+
+
 def _with_diagonal(K: Tensor, jitter: Tensor) -> Tensor:
     K = K.clone()
     K.diagonal(dim1=-2, dim2=-1).add_(jitter[:, None])

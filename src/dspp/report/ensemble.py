@@ -13,7 +13,11 @@ from dspp.predictive import GroupedPredictive
 from dspp.report.numbers import number, percent
 from dspp.report.probe import Probe
 
-KINDS = {"plain": "columns alone", "trees": "columns and boosted trees"}
+KINDS = {
+    "plain": "columns alone",
+    "trees": "columns and boosted trees",
+    "gp": "columns alone, through a single GP",
+}
 MOST_ROWS = 1_000  # on which kinds are scored
 WON = 0.55  # share of the weight with which a kind of two has won
 
