@@ -43,6 +43,8 @@ def settings_line(spec: Any, epochs: int | None = None) -> str:
 def training_line(member: Any) -> str:
     """Return epochs, time and best epoch of the training of a member."""
     best = "" if member.best_epoch is None else f"; epoch {member.best_epoch} was the best and is kept"
+    if not member.history:
+        return f"in closed form in {seconds(member.seconds)}"
     return f"{len(member.history)} epochs in {seconds(member.seconds)}{best}"
 
 
