@@ -66,7 +66,8 @@ def train(
         time_left = max(settings.time_budget - spent, LEAST_SHARE * settings.time_budget)
     if settings.is_ensemble(prepared.num_rows):
         return _train_ensemble(prepared, settings, time_left, on_epoch, should_stop, resume, reading or {}, more)
-    spec, config = settings.spec(len(prepared.target_names)), settings.train_config(prepared.num_rows)
+    single = settings.of_single_model(prepared.num_rows)
+    spec, config = single.spec(len(prepared.target_names)), single.train_config(prepared.num_rows)
     if len(prepared.validation):
         held_out = prepared.validation
         more |= {"X_val": held_out.x, "y_val": held_out.y, "weights_val": held_out.weights}

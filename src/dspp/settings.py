@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 import numpy as np
 
 from dspp.config import ModelConfig, TrainConfig
 from dspp.errors import InputError
 from dspp.presets import Spec, preset
-from dspp.size import Size, choose_size
+from dspp.size import Size, choose_size, usual_inducing
 
 if TYPE_CHECKING:  # imported where it is needed, as the command line checks its options before it imports torch
     from torch import nn
@@ -24,6 +24,8 @@ MOST_MEMBERS = 100
 MISSING = ("refuse", "impute")  # what predictions do with missing values where the training rows had none
 BATCH_SIZE, RESTARTS, LEARNING_RATE = 500, 3, 0.05  # of a single model, if they are None
 FEWEST_STEPS = 1000  # of Adam, if `epochs` is None
+SMALL_TABLE = 10_000  # rows, up to which a single DSPP has fewer inducing points than in the paper, and
+PATIENCE = 60  # epochs without a better validation NLL end its training
 SHARED_WIDTH = 20  # of hidden layers shared by several outputs, if `width` is None
 FEWEST_ROWS_TO_HOLD_OUT = 20  # smaller tables hold out no rows
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
@@ -44,7 +46,8 @@ class Parameters:
             fewer than 20 rows.
         layers: GP layers, including the top one.
         width: GPs per hidden layer; None: 5, or 20 for several outputs, which share them.
-        inducing: Inducing points per GP; more are slower and finer.
+        inducing: Inducing points per GP; more are slower and finer. None: 64 to 160 for members of an ensemble, by the
+            number of rows, and for a single DSPP on tables of up to 10,000 rows; otherwise the paper's 300.
         kernel: matern52, matern32, matern12 or rbf.
         rule: Quadrature rule of the hidden layers: qr3, qr1, qr2, gauss-hermite, monte-carlo.
         sites: Sites of the quadrature rule.
@@ -62,7 +65,8 @@ class Parameters:
             table, which make few steps.
         restarts: Short runs from different starts, of which the best continues; None: 3, or 1 for each member of an
             ensemble.
-        patience: For a single model: stop after this many epochs without a better validation NLL; None: never.
+        patience: For a single model: stop after this many epochs without a better validation NLL; None: 60 for a DSPP
+            on tables of up to 10,000 rows if `epochs` is None too, and otherwise never.
         validation_fraction: For a single model: fraction of the rows held out for choosing the best epoch, if `fit`
             gets no validation rows; 0: none. Tables of fewer than 20 rows hold out no rows.
         conformal: Whether to recalibrate intervals, with a finite-sample guarantee: by the rows that members of an
@@ -212,6 +216,18 @@ class Settings(Parameters):
             one_part=one_part,
             most_folds=most_folds,
         )
+
+    def of_single_model(self, num_rows: int) -> Self:
+        """Return the settings of a single model for a table of this many rows: a DSPP is smaller on small tables."""
+        spec = self.spec()
+        if num_rows > SMALL_TABLE or spec.model.layers == 1 or spec.objective.name != "predictive":
+            return self
+        given: dict[str, Any] = {}
+        if self.inducing is None and "inducing" not in (self.model_settings or {}):
+            given["inducing"] = usual_inducing(num_rows)
+        if self.patience is None and self.epochs is None:
+            given["patience"] = PATIENCE
+        return replace(self, **given)
 
     def member_spec(self, size: Size, num_outputs: int = 1) -> Spec:
         """Return the model and the objective of the members of an ensemble."""

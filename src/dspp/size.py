@@ -83,7 +83,7 @@ def choose_size(
         seconds = min(seconds, _training_seconds(time_budget, ALL_STARTING))
     small = num_rows <= MOST_ROWS_IN_FOLDS and not one_part
     batch_size = 250 if num_rows <= 10_000 else 500 if num_rows <= 100_000 else 1_000
-    wanted = 64 if num_rows <= 2_000 else 96 if num_rows <= 4_000 else 128 if num_rows <= 10_000 else 160
+    wanted = usual_inducing(num_rows)
     numbers = [members] if members else [FOLDS * len(kinds), FOLDS] if small else [2 * len(kinds), len(kinds)]
     for number, inducing in itertools.product(numbers, (m for m in reversed(INDUCING) if m <= wanted)):
         pilots = PILOTS[small] if num_rows <= MOST_ROWS_WITH_PILOTS else 0.0
@@ -96,6 +96,11 @@ def choose_size(
         slots = (*slots, *(("gp", fold) for fold in range(folds)))
     rate = 0.1 if small else 0.05
     return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS), rate)
+
+
+def usual_inducing(num_rows: int) -> int:
+    """Return the number of inducing points of a member: on small tables, fewer are faster and better."""
+    return 64 if num_rows <= 2_000 else 96 if num_rows <= 4_000 else 128 if num_rows <= 10_000 else 160
 
 
 def _training_seconds(seconds: float, starting: float) -> float:

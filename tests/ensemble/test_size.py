@@ -113,3 +113,19 @@ def test_a_gp_joins_every_fold_where_it_costs_little(rows: int, settings: dict[s
     others = choose_size(rows, MEMBER_KINDS[:2], **settings)
     assert [slot for slot in size.slots if slot[0] != "gp"] == list(others.slots)
     assert (size.steps, size.inducing) == (others.steps, others.inducing)
+
+
+def test_a_single_dspp_is_small_and_stops_early_on_small_tables() -> None:
+    def seen(rows: int, **given: Any) -> tuple[int, int | None]:
+        settings = Settings(members=1, **given).of_single_model(rows)
+        return settings.spec().model.inducing, settings.train_config(rows).patience
+
+    assert seen(1_000) == (64, 60)
+    assert seen(3_000) == (96, 60)
+    assert seen(10_000) == (128, 60)
+    assert seen(10_001) == (300, None), "the paper's model"
+    assert seen(1_000, inducing=200, patience=5) == (200, 5)
+    assert seen(1_000, model_settings={"inducing": 30}) == (30, 60)
+    assert seen(1_000, epochs=10) == (64, None), "as many epochs as were asked for"
+    for preset in ("svgp", "ppgpr", "dgp"):  # made for many points, or not prone to overfit
+        assert seen(1_000, preset=preset) == (300, None)

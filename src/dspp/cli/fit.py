@@ -127,8 +127,8 @@ def _describe_start(
 def _describe_model(prepared: "Prepared", settings: "Settings") -> str:
     outputs = len(prepared.target_names)
     if not settings.is_ensemble(prepared.num_rows):
-        epochs = settings.train_config(prepared.num_rows).epochs
-        return show.settings_line(settings.spec(outputs), epochs)
+        single = settings.of_single_model(prepared.num_rows)
+        return show.settings_line(single.spec(outputs), single.train_config(prepared.num_rows).epochs)
     size, settings = prepared.size(settings), prepared.settings_of_members(settings)
     epochs = settings.member_config(size, prepared.num_rows).epochs
     return f"{len(size.slots)} members; each {show.settings_line(settings.member_spec(size, outputs), epochs)}"

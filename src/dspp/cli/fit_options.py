@@ -128,7 +128,9 @@ class FitOptions:
         int | None, option("Short runs from different starts; the best one continues.", "N", TRAINING), at_least(1)
     ] = None
     patience: Annotated[
-        int | None, option("Stop after N epochs without a better validation NLL.", "N", TRAINING), at_least(1)
+        int | None,
+        option("Of a single model: stop after N epochs without a better validation NLL.", "N", TRAINING),
+        at_least(1),
     ] = None
     time_budget: Annotated[
         str | None, option("Time limit such as 90s, 5m or 2h; fewer epochs if needed.", "TIME", TRAINING)
