@@ -18,7 +18,7 @@ $(VENV)/.made:
 
 $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 	$(PIP) torch==2.13.0
-	$(PIP) -e .
+	$(PIP) -e '.[report,tune]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.run
