@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-long lint types format bench mutants experiments reproduce chromium clean
+.PHONY: help demo test test-browser test-long dist lint types format bench mutants experiments reproduce chromium clean
 PROTOCOL ?= quick
 RESULTS ?= runs/$(PROTOCOL)
 
@@ -23,6 +23,10 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.run
 	$(PIP) -e '.[dev]'
+	touch $@
+
+$(VENV)/.release: $(VENV)/.made constraints.txt
+	$(PIP) build twine
 	touch $@
 
 $(VENV)/.ray: $(VENV)/.dev
@@ -44,6 +48,12 @@ test-browser: $(VENV)/.dev chromium ## test the HTML report in a headless Chromi
 
 test-long: $(VENV)/.ray ## run the tests that take minutes each
 	$(PY) -m pytest -m long
+
+dist: $(VENV)/.release ## build sdist and wheel into dist/, check them, and try the wheel in a clean environment (minutes)
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(PY) -m build --outdir dist
+	$(VENV)/bin/twine check --strict dist/*
+	$(PY) -m release.check dist
 
 chromium: ## install Chromium from Debian's packages if it is missing
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
