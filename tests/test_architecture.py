@@ -23,6 +23,7 @@ ORDER = [
     "packing",
     "history",
     "progress",
+    "notebook",
     "batches",
     "simulation",
     "table",

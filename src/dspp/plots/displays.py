@@ -1,5 +1,6 @@
 """Displays in the manner of scikit-learn: made by `from_estimator` or `from_predictions`, drawn again by `plot`."""
 
+import io
 import itertools
 from typing import TYPE_CHECKING, Any, Self
 
@@ -172,6 +173,15 @@ class CalibrationDisplay:
         assert figure is not None
         self.figure_ = figure
         return self
+
+    def _repr_html_(self) -> str | None:
+        """Return the figure as SVG, for notebooks; None before `plot`."""
+        if not hasattr(self, "figure_"):
+            return None
+        file = io.StringIO()
+        self.figure_.savefig(file, format="svg")
+        text = file.getvalue()
+        return text[text.index("<svg") :]
 
 
 def _last_step(estimator: Any, X: Any) -> tuple[Any, Any]:
