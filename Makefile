@@ -103,5 +103,5 @@ reproduce: $(VENV)/.experiments ## run every experiment of the paper into runs/:
 	$(PY) -m experiments run all --protocol $(PROTOCOL) --results $(RESULTS); \
 		status=$$?; $(PY) -m experiments report --results $(RESULTS) && exit $$status # report even if some fits failed
 
-clean: ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove the environments, builds and caches
+	rm -rf $(VENV) $(OLDEST) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -178,7 +178,24 @@ def test_a_fit_imports_no_extra(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == []
 
 
-# ---------------------------------------------------------------- the version
+# ---------------------------------------------------------------- the release
+
+
+def test_a_public_ci_calls_targets_that_exist() -> None:
+    targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    (called,) = re.findall(r"target: \[(.+)\]", (ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    words = re.findall(r"[a-z-]+", called)
+    assert {"test", "demo", "test-oldest", "dist"} == set(words) <= set(targets)
+
+
+def test_the_oldest_versions_are_the_bounds_of_the_project() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "release.oldest"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found = set(done.stdout.split())
+    bounds = {line.replace(">=", "==") for line in PROJECT["dependencies"] if not line.startswith("torch")}
+    assert found >= bounds | {"torch==2.13.0"}
+    assert {re.split("==", line)[0] for line in found} >= {"matplotlib", "jinja2", "optuna", "pandas", "polars"}
 
 
 def test_the_version_stands_in_one_place() -> None:
