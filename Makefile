@@ -5,9 +5,13 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-long lint types format bench mutants experiments reproduce chromium clean
+.PHONY: help demo test test-browser test-long test-oldest dist lint types format bench mutants experiments reproduce chromium clean
 PROTOCOL ?= quick
-RESULTS ?= runs/$(PROTOCOL)
+OLDEST := .venv-oldest
+# Where other versions of libraries would show: tables, frames, files, figures, searches, estimators, the command line.
+FAST := tests/cli/test_csv_options.py tests/cli/test_same_numbers.py tests/encoding tests/estimators/test_estimators.py \
+	tests/estimators/test_sklearn_tools.py tests/plots tests/predictive tests/table tests/tuning tests/test_extras.py \
+	tests/test_metrics.py tests/test_notebook.py tests/test_storage.py tests/test_trees.py
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,11 +22,24 @@ $(VENV)/.made:
 
 $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 	$(PIP) torch==2.13.0
-	$(PIP) -e .
+	$(PIP) -e '.[report,tune]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.run
 	$(PIP) -e '.[dev]'
+	touch $@
+
+$(VENV)/.release: $(VENV)/.made constraints.txt
+	$(PIP) build twine
+	touch $@
+
+# torch alone is not the oldest: see release/oldest.py.
+$(OLDEST)/.made: pyproject.toml release/oldest.py
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(PYTHON) -m release.oldest > $(OLDEST)/oldest.txt
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c $(OLDEST)/oldest.txt torch==2.13.0
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c $(OLDEST)/oldest.txt -e '.[report,tune]' \
+		hypothesis pandas polars pytest pytest-xdist
 	touch $@
 
 $(VENV)/.ray: $(VENV)/.dev
@@ -44,6 +61,16 @@ test-browser: $(VENV)/.dev chromium ## test the HTML report in a headless Chromi
 
 test-long: $(VENV)/.ray ## run the tests that take minutes each
 	$(PY) -m pytest -m long
+
+dist: $(VENV)/.release ## build sdist and wheel into dist/, check them, and try the wheel in a clean environment (minutes)
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(PY) -m build --outdir dist
+	$(VENV)/bin/twine check --strict dist/*
+	$(PY) -m release.check dist
+
+test-oldest: $(OLDEST)/.made ## run fast tests with the oldest versions of libraries that pyproject.toml allows
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not long and not browser" -n 2 $(FAST) \
+		-W default::DeprecationWarning -W default::FutureWarning
 
 chromium: ## install Chromium from Debian's packages if it is missing
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
@@ -76,5 +103,5 @@ reproduce: $(VENV)/.experiments ## run every experiment of the paper into runs/:
 	$(PY) -m experiments run all --protocol $(PROTOCOL) --results $(RESULTS); \
 		status=$$?; $(PY) -m experiments report --results $(RESULTS) && exit $$status # report even if some fits failed
 
-clean: ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove the environments, builds and caches
+	rm -rf $(VENV) $(OLDEST) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

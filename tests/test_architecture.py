@@ -12,6 +12,7 @@ PACKAGE = Path(dspp.errors.__file__).parent
 # What stands before what. Files and folders that are not named here (estimators, command line, …) come after all of it.
 ORDER = [
     "errors",
+    "extras",
     "engines",
     "registry",
     "derivatives",
@@ -22,6 +23,7 @@ ORDER = [
     "packing",
     "history",
     "progress",
+    "notebook",
     "batches",
     "simulation",
     "table",

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from dspp.tuning import TuneResult as TuneResult
     from dspp.tuning import tune as tune
 
-__version__ = "0.2.0"
+    __version__: str
 
 _NAMES = {
     "calibration": "Calibration Conformal",
@@ -71,6 +71,10 @@ __all__ = sorted(_HOME)  # a test compares these names with those above
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":  # it stands in pyproject.toml, from which pip copies it
+        from importlib.metadata import version
+
+        return version("dspp")
     if name not in _HOME:
         raise AttributeError(f"module 'dspp' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"dspp.{_HOME[name]}"), name)
@@ -79,4 +83,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})

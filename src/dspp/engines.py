@@ -21,6 +21,7 @@ from itertools import count
 from typing import Any, Protocol, TypeVar
 
 from dspp.errors import DsppError, InputError
+from dspp.extras import require
 
 ENGINES = ("local", "ray")
 BEAT = 0.2  # seconds between two calls of `while_waiting`
@@ -337,11 +338,9 @@ def _last_line(problem: Exception) -> str:
 
 
 def _import_ray() -> Any:
-    try:
-        with _silence_ray():
-            import ray
-    except ImportError as problem:
-        raise InputError(f"engine: 'ray' is not installed ({problem}); run pip install 'dspp[ray]'") from None
+    require("ray", "engine='ray'")
+    with _silence_ray():
+        import ray
     return ray
 
 

@@ -6,6 +6,7 @@ new file exists, complete. Reading executes no code: the format holds only numbe
 """
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -26,6 +27,7 @@ from dspp.errors import CheckpointError, InputError, ModelFileError
 if TYPE_CHECKING:  # imported where it is needed: reading a header or a table is fast without
     from torch import Tensor
 
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # from file systems that sync no folders
 KEY = "dspp"  # entry of the safetensors metadata with the JSON header
 StorageError = type[ModelFileError] | type[CheckpointError] | type[InputError]
 
@@ -209,7 +211,8 @@ def _sync_folder(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as problem:
-        raise _not_synced(problem) from None
+        if problem.errno not in _NO_FOLDER_SYNC:
+            raise _not_synced(problem) from None
     finally:
         os.close(handle)
 

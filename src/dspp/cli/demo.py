@@ -12,6 +12,7 @@ from dspp.cli.files import remove
 from dspp.cli.options import at_least, flag, option
 from dspp.cli.session import Session, Stopped
 from dspp.errors import InputError
+from dspp.extras import how_to_install, is_installed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,10 +45,18 @@ def demo(
         "which sometimes hears a late echo. As the data are simulated, the best possible score is known.",
         f"Wrote {len(train):,} rows to {folder / 'train.csv'} and {len(test):,} to {folder / 'test.csv'}.",
     )
-    for command in _commands(folder, epochs):
+    report = is_installed("report")
+    if not report:
+        (folder / "report.html").unlink(missing_ok=True)  # of an earlier demo
+    for command in _commands(folder, epochs, report):
         session.say(f"\n$ {shlex.join(['dspp', *command])}")
         _run(ctx, session, command)
     session.say(*_compare_with_truth(arm, train, test, folder))
+    session.say(
+        f"Open {folder / 'report.html'} in a browser."
+        if report
+        else f"note: no report was written, as matplotlib or jinja2 is not installed; {how_to_install('report')}"
+    )
 
 
 def _write(arm: "RobotArm", folder: Path) -> tuple["np.ndarray", "np.ndarray"]:
@@ -72,15 +81,15 @@ def _write(arm: "RobotArm", folder: Path) -> tuple["np.ndarray", "np.ndarray"]:
     return train, test
 
 
-def _commands(folder: Path, epochs: str | None) -> list[list[str]]:
-    train, test, model, predictions, report = (
+def _commands(folder: Path, epochs: str | None, report: bool) -> list[list[str]]:
+    train, test, model, predictions, page = (
         str(folder / name) for name in ("train.csv", "test.csv", "model.dspp", "predictions.csv", "report.html")
     )
     settings = SETTINGS.split() if epochs is None else [*SETTINGS.split()[:-1], epochs]
     return [
         ["fit", train, "--target", "distance", "--out", model, *settings, "--overwrite"],
         ["predict", model, test, "--out", predictions, "--quantiles", "0.05,0.5,0.95", "--overwrite"],
-        ["evaluate", model, test, "--report", report, "--overwrite"],
+        ["evaluate", model, test, *(["--report", page, "--overwrite"] if report else [])],
     ]
 
 
@@ -111,4 +120,4 @@ def _compare_with_truth(arm: "RobotArm", train: "np.ndarray", test: "np.ndarray"
         ("ignoring the joints", f"{normal:+.4f}", "the same Normal distribution for all rows"),
     ]
     title = f"NLL on the {len(test):,} test rows (lower is better)"
-    return ["", *show.table(title, ("of", "NLL", ""), rows, right=(1,)), f"Open {folder / 'report.html'} in a browser."]
+    return ["", *show.table(title, ("of", "NLL", ""), rows, right=(1,))]

@@ -21,6 +21,7 @@ from dspp.cli.files import (
 )
 from dspp.cli.options import BLANKS, DECIMAL, SEPARATOR, csv_marks, flag, option, refuse_or_impute
 from dspp.cli.session import Session
+from dspp.extras import require
 
 if TYPE_CHECKING:
     from dspp.fitted import Evaluation, Fitted
@@ -59,6 +60,7 @@ def run(options: EvaluateOptions, session: Session) -> None:
     """Print the scores and a verdict on the intervals."""
     check_inputs(options.model, options.test)
     if options.report is not None:
+        require("report", "--report")
         check_output(options.report, options.overwrite, options.model, options.test)
     check_model(options.model)
     marks = csv_marks(options.sep, options.decimal)

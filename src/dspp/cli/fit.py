@@ -14,6 +14,7 @@ from dspp.cli.fit_options import FitOptions
 from dspp.cli.options import csv_marks, duration
 from dspp.cli.session import Session, Stopped
 from dspp.errors import CheckpointError, InputError, TrainingInterrupted
+from dspp.extras import require
 
 if TYPE_CHECKING:
     from dspp.fitted import Evaluation, Fitted
@@ -34,6 +35,10 @@ def run(options: FitOptions, session: Session) -> None:
     _check_outputs(options)
     budget = duration(options.time_budget, "--time-budget")
     options.check_search()
+    if options.tune:
+        require("tune", "a search for settings")
+    if options.engine == "ray":
+        require("ray", "--engine ray")
     options.check_names()
     csv_marks(options.sep, options.decimal)  # raises if they are not valid
     checkpoint = None if options.tune else options.resume_file
@@ -86,6 +91,7 @@ def _check_outputs(options: FitOptions) -> None:
         check_distinct({"an input": path, **written})
     check_output(options.out, options.overwrite, *inputs)
     if options.report is not None:
+        require("report", "--report")
         check_output(options.report, options.overwrite, *inputs)
     if options.resume_file.exists() and not options.resume and options.study is None:
         raise CheckpointError(

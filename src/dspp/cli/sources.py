@@ -1,5 +1,6 @@
 """The training and validation rows of `dspp fit`, in memory or on disk."""
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -50,8 +51,8 @@ def is_on_disk(options: FitOptions, path: Path) -> bool:
 
 
 def memory_bytes() -> float:
-    """Return the memory available to this process, in bytes."""
-    limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
+    """Return the memory available to this process, in bytes; infinite where the system does not say, as on Windows."""
+    limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) if hasattr(os, "sysconf") else math.inf]
     if CGROUP.is_file() and (text := CGROUP.read_text().strip()).isdecimal():
         limits.append(float(text))
     return min(limits)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags, check_random_state, estimator_html_repr
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -294,6 +294,23 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         table = attach_targets(self._table(X, reset=False), y, every_output=False)
         table = drop_weightless(attach_roles(table, sample_weight), every_output=False)
         return self.fitted_.evaluate(table, self.settings().impute)
+
+    # ---------------------------------------------------------------- notebooks
+
+    def _html_repr(self) -> str:
+        """Return what a notebook shows: scikit-learn's diagram before `fit`, scores and calibration after it."""
+        if not hasattr(self, "fitted_"):
+            return cast(str, estimator_html_repr(self))
+        from dspp.estimators.show import describe
+
+        return describe(self)
+
+    def _repr_html_inner(self) -> str:  # scikit-learn before 1.7 does not call `_html_repr`
+        return self._html_repr()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        shown: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        return shown | {"text/html": self._html_repr()} if "text/html" in shown else shown
 
     # ---------------------------------------------------------------- saving
 

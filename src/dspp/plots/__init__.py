@@ -5,6 +5,7 @@ are few and safe for colour-blind readers; the report replaces them by its light
 """
 
 from dspp.plots.columns import coverage_dots, effect
+from dspp.plots.displays import CalibrationDisplay
 from dspp.plots.models import MAX_SITES, member_curves, ranked_bars, sites_and_weights, training_curves
 from dspp.plots.predictions import (
     MixtureLike,
@@ -27,6 +28,7 @@ __all__ = [
     "MAX_SITES",
     "MUTED",
     "PALETTE",
+    "CalibrationDisplay",
     "MixtureLike",
     "central_coverage",
     "coverage_dots",

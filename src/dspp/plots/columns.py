@@ -69,11 +69,11 @@ def coverage_dots(
         level: The probability of the intervals.
         ax: Where to draw; None for a new Figure.
     """
-    from matplotlib.ticker import PercentFormatter
-
     if not len(names) == len(inside) == len(totals) == len(off) or not len(names):
         raise InputError(f"expected one number per group, got {len(names)} names and {len(inside)} counts")
     ax = house_axes(ax, height=0.95 + 0.25 * len(names))
+    from matplotlib.ticker import PercentFormatter
+
     tail = 0.5 * (1.0 - BARS)
     low = np.nan_to_num(beta.ppf(tail, inside, totals - inside + 1), nan=0.0)
     high = np.nan_to_num(beta.ppf(1.0 - tail, inside + 1, totals - inside), nan=1.0)

@@ -26,11 +26,11 @@ def training_curves(history: Sequence[Epoch], *, best_epoch: int | None = None, 
         best_epoch: The number of the epoch that was kept, to be marked.
         ax: Where to draw; None for a new Figure.
     """
-    from matplotlib.ticker import MaxNLocator
-
     if not history:
         raise InputError("history: expected at least one epoch, got none; train a model first")
     ax = house_axes(ax)
+    from matplotlib.ticker import MaxNLocator
+
     numbers = [epoch.number for epoch in history]
     dot = "o" if len(numbers) == 1 else ""  # a line of one point is invisible
     ax.plot(numbers, [e.train_nll for e in history], color=MUTED, linewidth=1.6, marker=dot, label="training")
@@ -58,11 +58,11 @@ def member_curves(
         weights: The weight of each member.
         ax: Where to draw; None for a new Figure.
     """
-    from matplotlib.ticker import MaxNLocator
-
     if not len(histories) == len(kinds) == len(weights) or not any(histories):
         raise InputError(f"expected the epochs, kind and weight of each member, got {len(histories)} histories")
     ax, heaviest = house_axes(ax), max(weights)
+    from matplotlib.ticker import MaxNLocator
+
     styles = dict(zip(dict.fromkeys(kinds), itertools.cycle(_KINDS), strict=False))
     for history, kind, weight in zip(histories, kinds, weights, strict=True):
         numbers, values = [e.number for e in history], [e.train_nll for e in history]

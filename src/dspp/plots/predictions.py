@@ -148,10 +148,10 @@ def reliability(pit: Array, *, ax: "Axes | None" = None) -> "Axes":
         pit: F(y) of each row, between 0 and 1.
         ax: Where to draw; None for a new Figure.
     """
-    from matplotlib.ticker import PercentFormatter
-
     values, levels = _probabilities(pit), np.linspace(0.0, 1.0, 101)
     ax = house_axes(ax)
+    from matplotlib.ticker import PercentFormatter
+
     lower, upper = (binom.ppf(tail, len(values), levels) / len(values) for tail in (0.025, 0.975))
     ax.fill_between(levels, lower, upper, color=MUTED, alpha=0.28, linewidth=0, label="95 % band, if calibrated")
     ax.plot([0.0, 1.0], [0.0, 1.0], color=INK, linewidth=1.0, linestyle=(0, (4, 2)))

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dspp.errors import InputError
+from dspp.extras import require
 from dspp.table.checks import Array, check_y
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def house_axes(ax: "Axes | None", width: float = 4.8, height: float = 3.1) -> "A
     """Return `ax` unchanged, or new Axes in the house style."""
     if ax is not None:
         return ax
+    require("plot", "a figure")
     from matplotlib.figure import Figure
 
     ax = Figure(figsize=(width, height), layout="constrained").add_subplot()

@@ -34,6 +34,12 @@ class Distribution:
     def __repr__(self) -> str:
         return repr(self.torch)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the first rows with their densities."""
+        from dspp.predictive.show import describe
+
+        return describe(self.torch)
+
     def __len__(self) -> int:
         return len(self.torch)
 

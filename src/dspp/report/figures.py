@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from dspp import plots
@@ -18,6 +17,7 @@ from dspp.report.numbers import number
 from dspp.report.svg import Drawing, inline_svg
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.axes import Axes
 
 MAX_DOTS = 2_000  # rows in the scatter plots of a page
@@ -30,7 +30,7 @@ class Panel:
     """One drawing; its title is shown if a picture has several."""
 
     title: str
-    svg: Markup
+    svg: "Markup"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from dspp.calibration import Conformal, CrossConformal
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
+from dspp.extras import require
 from dspp.fitted import Evaluation, Fitted, Member
 from dspp.metrics import METRICS
 from dspp.predictive import Predictive
@@ -50,8 +51,10 @@ def write_model_report(
 
     Raises:
         InputError: X or y cannot be used, or there is not one label per row.
+        MissingExtraError: matplotlib or jinja2 is not installed.
         ModelFileError: the page cannot be written.
     """
+    require("report", "a report")
     write_report(report_data(estimator, X, y, title=title, rows=rows, row_labels=row_labels), path)
 
 
@@ -75,6 +78,7 @@ def report_data(
 
 def write_evaluation_report(evaluation: Evaluation, path: str | Path, rows: str) -> None:
     """Write the report of an evaluation; `rows` is the name of the rows."""
+    require("report", "a report")
     write_report(evaluation_data(evaluation, rows=rows), path)
 
 

@@ -3,18 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import jinja2
-from markupsafe import Markup
+from typing import TYPE_CHECKING
 
 from dspp import storage
 from dspp.errors import ModelFileError
+from dspp.extras import require
 from dspp.metrics import have_several_outputs
 from dspp.report import column_figures, figures, tables
 from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.figures import Picture
 from dspp.report.numbers import tidy
 from dspp.report.tables import Score, TextTable
+
+if TYPE_CHECKING:  # imported on first use, since it is optional
+    import jinja2
 
 FOLDER = Path(__file__).parent
 MAX_OUTPUTS = 6  # outputs shown in full
@@ -47,6 +49,8 @@ class Section:
 def render(data: ReportData) -> str:
     """Return the report as one self-contained HTML page; the same data give the same text."""
     environment = templates(FOLDER)
+    from markupsafe import Markup  # which jinja2 installs
+
     environment.filters["tidy"] = tidy
     style = Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
     sections = [section for section in _sections(data) if section.blocks]
@@ -54,8 +58,11 @@ def render(data: ReportData) -> str:
     return page.render(data=data, lead=_lead(data), sections=sections, style=style)
 
 
-def templates(folder: Path) -> jinja2.Environment:
+def templates(folder: Path) -> "jinja2.Environment":
     """Return the templates of a folder; values are escaped, and undefined names are errors."""
+    require("report", "a report")
+    import jinja2
+
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=True,

@@ -6,11 +6,10 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup, escape
-
 from dspp.plots import PALETTE
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.axes import Axes
 
 Drawing = Callable[[], "Axes"]
@@ -22,7 +21,7 @@ _METADATA = ("Date", "Creator", "Format", "Type")  # None omits each of them
 _TAG = re.compile(r"<[^>]+>")  # matplotlib escapes < and > in text, so only tags match
 
 
-def inline_svg(draw: Drawing, name: str, label: str) -> Markup:
+def inline_svg(draw: Drawing, name: str, label: str) -> "Markup":
     """Return a figure as inline SVG.
 
     Args:
@@ -30,6 +29,8 @@ def inline_svg(draw: Drawing, name: str, label: str) -> Markup:
         name: Prefix of every id, so that two figures of a page never share one.
         label: Text for screen readers.
     """
+    from markupsafe import Markup, escape
+
     raw = _draw_svg(draw)
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', raw))
     body = raw[raw.index("<g ") : raw.rindex("</svg>")]

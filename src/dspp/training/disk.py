@@ -8,7 +8,7 @@ Files are read rather than mapped, because mapped pages would count as memory of
 """
 
 import math
-import os
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from types import TracebackType
@@ -61,11 +61,12 @@ class DiskRows:
         self.block_rows = block_rows
         self.group_blocks = max(1, group_bytes // (block_rows * cache.row_bytes))
         try:
-            self._file = os.open(cache.path, os.O_RDONLY)
+            self._file = cache.path.open("rb", buffering=0)
         except OSError as problem:
             raise InputError(
                 f"cannot read the cache {cache.path}: {problem.strerror}; run the same call again"
             ) from None
+        self._position = threading.Lock()  # of the file, which the reader and the caller share
         self.reader = ThreadPoolExecutor(1, "dspp-read")  # its thread starts with the first group
 
     def __len__(self) -> int:
@@ -78,7 +79,7 @@ class DiskRows:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.reader.shutdown(cancel_futures=True)
-        os.close(self._file)
+        self._file.close()
 
     @property
     def content(self) -> dict[str, Tensor]:
@@ -125,7 +126,9 @@ class DiskRows:
         offset, left = self.cache.offset + first_row * self.cache.row_bytes, out.data.cast("B")
         while left:
             try:
-                count = os.preadv(self._file, [left], offset)
+                with self._position:  # not preadv, which Windows lacks
+                    self._file.seek(offset)
+                    count = self._file.readinto(left)
             except OSError as problem:
                 raise InputError(f"cannot read the cache {self.cache.path}: {problem.strerror}") from None
             if not count:

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dspp.errors import InputError
+from dspp.extras import require
 from dspp.prepare import Prepared, prepare
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
 from dspp.table.memory import attach_targets, to_table
 from dspp.table.roles import attach_roles
 from dspp.tuning.result import TuneResult
-from dspp.tuning.search import Budget, Search, Workers
-from dspp.tuning.space import Space
-from dspp.tuning.study import best_file, digest, open_study
+
+if TYPE_CHECKING:
+    from dspp.tuning.space import Space
 
 TRIALS = 30
 
@@ -75,6 +76,7 @@ def tune(
         address: Address of a Ray cluster, HOST:PORT or "auto"; None: start Ray on this machine.
 
     Raises:
+        MissingExtraError: Optuna is not installed.
         InputError: An argument is not valid, the study was created with other data or settings, no setting could be
             trained, or the engine or cluster is not available.
         CheckpointError: The study cannot be read or written, or is in use by another process.
@@ -82,6 +84,9 @@ def tune(
     Example:
         >>> tune(X, y, time_budget=600).best_estimator.predict_interval(X_new)  # doctest: +SKIP
     """
+    require("tune", "a search for settings")
+    from dspp.tuning.space import Space
+
     choices = Space(models, space, base or {})
     any_model = choices.estimator({"model": choices.models[0]}, random_state=seed)
     table = attach_roles(attach_targets(to_table(X), y), sample_weight, groups, time)
@@ -123,6 +128,11 @@ def search(
     address: str | None = None,
 ) -> TuneResult:
     """Search on a prepared table; for the arguments, see `tune`."""
+    require("tune", "a search for settings")
+    from dspp.tuning.search import Budget, Search, Workers
+    from dspp.tuning.space import Space
+    from dspp.tuning.study import best_file, open_study
+
     budget, workers = Budget(time_budget), Workers(jobs, engine, address)
     count = TRIALS if trials is None else trials
     if not isinstance(count, int) or count < 1:
@@ -140,8 +150,10 @@ def search(
         return Search(prepared, choices, seed, kept, count, budget, file, should_stop, workers).run(progress)
 
 
-def _identity(prepared: Prepared, space: Space, seed: int) -> dict[str, str]:
+def _identity(prepared: Prepared, space: "Space", seed: int) -> dict[str, str]:
     """Return what identifies a search, by names for the error message."""
+    from dspp.tuning.study import digest
+
     return {
         "table": digest(prepared),
         "space or list of models": repr(space.dimensions),
