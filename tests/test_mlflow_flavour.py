@@ -1,8 +1,11 @@
 """Models in a real MLflow, on a local file store: saved, logged, loaded, and served by pyfunc."""
 
 import json
+import re
+import runpy
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,3 +223,17 @@ def test_without_mlflow_one_line_names_the_extra() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr.splitlines()[-1].startswith("ImportError: dspp.mlflow needs MLflow (")
     assert done.stderr.endswith("run pip install 'dspp[mlflow]'\n")
+
+
+def test_the_example_sends_curves_and_scores_here() -> None:
+    path = Path(__file__).parents[1] / "examples" / "track_training.py"
+    example = runpy.run_path(str(path))
+    (block,) = re.findall(r"^    import mlflow\n.*?(?=^\S)", example["__doc__"], re.MULTILINE | re.DOTALL)
+    model, X = PPGPRRegressor(**QUICK), houses()
+    exec(textwrap.dedent(block), {"Tracker": example["Tracker"], "model": model, "X": X, "y": X["size"]})
+    run = mlflow.last_active_run()
+    assert run.data.metrics["nll"] == pytest.approx(model.fitted_.metrics["nll"])
+    curve = mlflow.MlflowClient().get_metric_history(run.info.run_id, "member1/train_nll")
+    assert [(point.step, point.value) for point in curve] == [
+        (epoch.number, epoch.train_nll) for epoch in model.fitted_.members[0].history
+    ]
