@@ -32,7 +32,6 @@ try:
     from mlflow.artifacts import download_artifacts
     from mlflow.models import Model, ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-    from mlflow.types.schema import AnyType
 except ImportError as problem:
     raise ImportError(f"dspp.mlflow needs MLflow ({problem}); run pip install 'dspp[mlflow]'") from None
 
@@ -66,8 +65,8 @@ def save_model(
         model: A fitted estimator, or the path of a model file.
         path: The folder, which must not exist or must be empty.
         signature: What MLflow checks and converts before each prediction; the parameters of `predict` are added. None:
-            the names of the columns, whose values the model checks itself. That of `mlflow.models.infer_signature`
-            refuses whatever has another type than its example, such as an integer where that had a decimal number.
+            nothing, as the model checks its columns itself. That of `mlflow.models.infer_signature` refuses whatever
+            has another type than the rows it was inferred from: integers for decimal numbers, categories, time zones.
         input_example: A few rows, saved with the model; or a pair of rows and parameters of `predict`.
         conda_env: The environment, as in all flavours of MLflow.
         pip_requirements: The requirements; None: those of `get_default_pip_requirements`.
@@ -211,17 +210,10 @@ def _check_model(model: Any) -> Regressor:
 
 
 def _complete(signature: ModelSignature | None, estimator: Regressor) -> ModelSignature:
-    """Return the signature, or that of the estimator's columns, with the parameters of `predict`.
-
-    MLflow converts nothing in columns of the type Any: the model accepts integers, decimal numbers, categories, missing
-    values and dates where MLflow would refuse whatever differs from its example.
-    """
+    """Return the signature with the parameters of `predict`; if there is none, one without inputs."""
     if signature is None:
-        names = getattr(estimator, "feature_names_in_", None)
-        signature = ModelSignature(
-            inputs=None if names is None else Schema([ColSpec(AnyType(), str(name)) for name in names]),
-            outputs=Schema([ColSpec(DataType.double, f"{name}_mean") for name in estimator.fitted_.target_names]),
-        )
+        means = [ColSpec(DataType.double, f"{name}_mean") for name in estimator.fitted_.target_names]
+        signature = ModelSignature(outputs=Schema(means))
     if signature.params is not None:
         return signature
     params = [
