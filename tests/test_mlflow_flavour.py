@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from torch import nn
 
 import dspp
 from dspp import DSPPRegressor, InputError, ModelFileError, PPGPRRegressor
@@ -189,6 +190,16 @@ def test_a_model_file_can_be_logged_by_its_path(model: Regressor, tmp_path: Path
     dspp.mlflow.save_model(tmp_path / "model.dspp", tmp_path / "m", metadata={"owner": "me"})
     assert mlflow.models.Model.load(str(tmp_path / "m")).metadata == {"owner": "me"}
     np.testing.assert_array_equal(dspp.mlflow.load_model(tmp_path / "m").predict(houses()), model.predict(houses()))
+
+
+def test_an_own_feature_module_is_passed_on_loading(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    model = PPGPRRegressor(features=nn.Linear(3, 2), **QUICK).fit(X, X[:, 0])
+    dspp.mlflow.save_model(model, tmp_path / "m")
+    loaded = dspp.mlflow.load_model(tmp_path / "m", features=nn.Linear(3, 2))
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    with pytest.raises(ModelFileError, match="custom features module"):
+        mlflow.pyfunc.load_model(str(tmp_path / "m"))
 
 
 @pytest.mark.parametrize("other", [DSPPRegressor(), object(), None])
