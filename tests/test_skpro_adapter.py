@@ -107,6 +107,10 @@ def test_rows_and_columns_are_selected_by_label() -> None:
     assert one.cdf(one.ppf(0.2)) == pytest.approx(0.2)
     assert wrapped.iloc[:, 1].shape == (3, 1)
     assert wrapped.head(2).shape == (2, 2)
+    with pytest.raises(KeyError, match="expected labels of this distribution, got others among"):
+        wrapped.loc[["x", "w"]]
+    with pytest.raises(KeyError, match="expected labels of this distribution"):
+        wrapped.cdf(pd.DataFrame({"a": [0.1], "b": [0.2]}, index=["w"]))
 
 
 def test_a_scalar_has_numbers() -> None:

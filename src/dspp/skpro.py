@@ -42,7 +42,7 @@ Values = Float[np.ndarray, "N T"]
 
 
 class DSPPDistribution(BaseDistribution):  # type: ignore[misc]
-    """A predictive distribution of dspp as a distribution of skpro, with a row per row and a column per output.
+    """A predictive distribution of dspp as a distribution of skpro, with the same rows and a column per output.
 
     pdf, log_pdf, cdf, ppf, mean, var and energy are those of each output alone; samples of several outputs are joint.
 
@@ -123,6 +123,13 @@ class DSPPDistribution(BaseDistribution):  # type: ignore[misc]
             return float(draws[0, 0, 0]) if n_samples is None else pd.DataFrame(draws[:, 0])
         frames = [pd.DataFrame(draw, index=self.index, columns=self.columns) for draw in draws]
         return frames[0] if n_samples is None else pd.concat(frames, keys=range(num))
+
+    def _get_indexer_like_pandas(self, index: pd.Index, keys: Any) -> Int[np.ndarray, " n"]:
+        """Return the positions of labels; skpro itself takes the last row for a label that does not exist."""
+        positions: Int[np.ndarray, " n"] = np.asarray(super()._get_indexer_like_pandas(index, keys))
+        if (positions < 0).any():
+            raise KeyError(f"expected labels of this distribution, got others among {list(keys)!r:.100}")
+        return positions
 
     def _iloc(self, rowidx: Any = None, colidx: Any = None) -> Self:
         if np.isscalar(rowidx) and np.isscalar(colidx):
