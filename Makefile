@@ -33,6 +33,7 @@ $(VENV)/.ray: $(VENV)/.dev
 $(VENV)/.integrations: $(VENV)/.dev
 	$(PIP) -e '.[mlflow]'
 	$(PIP) --no-deps skpro scikit-base
+	-$(PIP) shap # for explanations; numba, which it needs, is late for new versions of NumPy
 	touch $@
 
 $(VENV)/.experiments: $(VENV)/.run
