@@ -5,8 +5,10 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-long test-oldest dist lint types format bench mutants experiments reproduce chromium clean
+.PHONY: help demo test test-browser test-long test-oldest test-integrations dist lint types format bench mutants \
+	experiments reproduce chromium clean
 PROTOCOL ?= quick
+RESULTS ?= runs/$(PROTOCOL)
 OLDEST := .venv-oldest
 # Where other versions of libraries would show: tables, frames, files, figures, searches, estimators, the command line.
 FAST := tests/cli/test_csv_options.py tests/cli/test_same_numbers.py tests/encoding tests/estimators/test_estimators.py \
@@ -14,7 +16,7 @@ FAST := tests/cli/test_csv_options.py tests/cli/test_same_numbers.py tests/encod
 	tests/test_metrics.py tests/test_notebook.py tests/test_storage.py tests/test_trees.py
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +48,13 @@ $(VENV)/.ray: $(VENV)/.dev
 	$(PIP) -e '.[ray]'
 	touch $@
 
+# skpro without its dependencies, of which all are there: it declares pandas < 3.1, but passes with the one pinned here.
+$(VENV)/.integrations: $(VENV)/.dev
+	$(PIP) -e '.[mlflow]'
+	$(PIP) --no-deps skpro scikit-base
+	-$(PIP) shap # for explanations; numba, which it needs, is late for new versions of NumPy
+	touch $@
+
 $(VENV)/.experiments: $(VENV)/.run
 	$(PIP) -e '.[experiments]'
 	touch $@
@@ -58,6 +67,10 @@ test: lint types ## run lint, types and tests (about 6 minutes)
 
 test-browser: $(VENV)/.dev chromium ## test the HTML report in a headless Chromium
 	$(PY) -m pytest -m browser tests/report
+
+# `make test` skips these tests where the packages are not installed.
+test-integrations: $(VENV)/.integrations ## test MLflow and skpro, which it installs
+	$(PY) -m pytest tests/test_mlflow_flavour.py tests/test_skpro_adapter.py
 
 test-long: $(VENV)/.ray ## run the tests that take minutes each
 	$(PY) -m pytest -m long

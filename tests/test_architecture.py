@@ -54,6 +54,8 @@ ORDER = [
     "tuning",
     "report",
     "cli",
+    "mlflow",
+    "skpro",
 ]
 GP_ORDER = ["native", "linalg", "kernels", "compiled", "means", "inducing", "conditional", "layer"]
 

@@ -61,6 +61,10 @@ SLOW = (
     "typer",
     "joblib",
     "jinja2",
+    "mlflow",
+    "skpro",
+    "dspp.mlflow",
+    "dspp.skpro",
 )
 
 

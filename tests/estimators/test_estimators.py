@@ -1,8 +1,6 @@
 """The front door in Python: units, frames, several outputs, leaks, batches, files, recalibration."""
 
 import hashlib
-import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -128,12 +126,6 @@ def test_scores(plain: Regressor) -> None:
     assert scores["coverage50"] == plain.calibration(X, Y).coverage[0.5]
     assert {"nll", "rmse", "crps", "coverage90", "width95", "pit_ks", "pit_pvalue"} <= scores.keys()
     assert set(scores) == set(plain.fitted_.metrics)  # the validation rows' are kept in the model
-
-
-def test_skpro_s_alias_is_there_where_skpro_is(plain: Regressor, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not hasattr(plain, "predict_proba")  # scikit-learn forbids it
-    monkeypatch.setitem(sys.modules, "skpro", types.ModuleType("skpro"))
-    np.testing.assert_array_equal(plain.predict_proba(X).mean, plain.predict_dist(X).mean)
 
 
 # ---------------------------------------------------------------- frames

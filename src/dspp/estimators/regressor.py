@@ -1,6 +1,5 @@
 """The base class of all estimators."""
 
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state, estimator_html_repr
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dspp import modelfile
@@ -171,14 +169,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def pred_dist(self, X: Any) -> Distribution:
         """Return `predict_dist(X)`; the name that NGBoost uses."""
-        return self.predict_dist(X)
-
-    @available_if(lambda self: "skpro" in sys.modules)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> Distribution:
-        """Return `predict_dist(X)`; the name that skpro uses. Available only if skpro has been imported.
-
-        Scikit-learn does not allow regressors to have a method of this name.
-        """
         return self.predict_dist(X)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

@@ -73,6 +73,10 @@ class GroupedPredictive(OneOutput):
         """Return the continuous ranked probability score of each output."""
         return self._each(lambda part, y: part.crps(y), y)
 
+    def mean_distance(self, y: Array) -> Float[Tensor, " N"]:
+        """Return E|Y_n − y_n|, the first term of the CRPS, in the units of y."""
+        return self._each(lambda part, y: cast(RealPredictive, part).mean_distance(y), y)
+
     def cdf(self, y: Array) -> Float[Tensor, " *K N"]:
         """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
         return self._each(lambda part, y: cast(RealPredictive, part).cdf(y), y, rows=-1)

@@ -80,6 +80,14 @@ class LogNormalMixture(OneOutput, WeightedComponents):
         score = partial(_mixture_crps, exact.weights)
         return maths.over_row_chunks(score, len(exact.weights), y.double(), exact.component_mean, exact.component_var)
 
+    def mean_distance(self, y: Array) -> Float[Tensor, " N"]:
+        """Return E|Y_n − y_n|, the first term of the CRPS, in the units of y."""
+        y = maths.check_targets(y, self.log.component_mean)
+        exact = self.log.to(torch.float64)
+        distance = partial(_mixture_distance, exact.weights)
+        columns = (y.double(), exact.component_mean, exact.component_var)
+        return maths.over_row_chunks(distance, len(exact.weights), *columns)
+
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N"]:
         """Draw `num` independent values per row, reproducibly from `generator`; not differentiable."""
         return self.log.sample(num, generator).exp()
@@ -115,6 +123,20 @@ class LogNormalMixture(OneOutput, WeightedComponents):
         return log_y, torch.where(y > 0.0, log_y, math.inf)
 
 
+def _mixture_distance(
+    weights: Float[Tensor, " S"],
+    y: Float[Tensor, " N"],
+    log_mean: Float[Tensor, "S N"],
+    log_var: Float[Tensor, "S N"],
+) -> Float[Tensor, " N"]:
+    """Return E|Y − y| = Σ_s ω_s (m_s erf((σ_s − z_s)/√2) + y erf(z_s/√2)); z = (log y − μ)/σ, m = exp(μ + ½σ²)."""
+    root, std = math.sqrt(0.5), log_var.sqrt()
+    z = (torch.where(y > 0.0, y, 0.0).log() - log_mean) / std
+    m = (log_mean + 0.5 * log_var).exp()
+    distance: Tensor = weights @ (m * torch.erf((std - z) * root) + y * torch.erf(z * root))
+    return distance
+
+
 def _mixture_crps(
     weights: Float[Tensor, " S"],
     y: Float[Tensor, " N"],
@@ -123,14 +145,13 @@ def _mixture_crps(
 ) -> Float[Tensor, " N"]:
     """Return CRPS(F, y) = E|Y − y| − ½ E|Y − Y'| with Y, Y' independent draws from F, all in closed form.
 
-    With m = exp(μ + ½σ²): E|Y − y| = m erf((σ − z)/√2) + y erf(z/√2), where z = (log y − μ)/σ; and for two components
-    E|Y₁ − Y₂| = m₁ erf(d₁/√2) − m₂ erf((d₁ − s)/√2), where s² = σ₁² + σ₂², d₁ = log(m₁/m₂)/s + ½s (Margrabe 1978).
+    For two components E|Y₁ − Y₂| = m₁ erf(d₁/√2) − m₂ erf((d₁ − s)/√2), where m = exp(μ + ½σ²), s² = σ₁² + σ₂²,
+    d₁ = log(m₁/m₂)/s + ½s (Margrabe 1978).
     """
     root, std = math.sqrt(0.5), log_var.sqrt()
     log_m = log_mean + 0.5 * log_var
     m = log_m.exp()
-    z = (torch.where(y > 0.0, y, 0.0).log() - log_mean) / std
-    score = weights @ (m * torch.erf((std - z) * root) + y * torch.erf(z * root))
+    score = _mixture_distance(weights, y, log_mean, log_var)
     half_spread = weights.square() @ (m * torch.erf(0.5 * std))  # d₁ = σ/√2 within one component
     for i in range(1, len(weights)):  # each against those before it: S N numbers at a time instead of S² N
         s = (log_var[:i] + log_var[i]).sqrt()

@@ -336,6 +336,17 @@ def mean_abs(mean: Tensor, std: Tensor) -> Tensor:
     return mean * torch.erf(z * math.sqrt(0.5)) + 2.0 * std * _phi(z)
 
 
+def mixture_distance(
+    weights: Float[Tensor, " S"],
+    y: Float[Tensor, " N"],
+    mean: Float[Tensor, "S N"],
+    var: Float[Tensor, "S N"],
+) -> Float[Tensor, " N"]:
+    """Return E|X − y| for a mixture of Normals X."""
+    distance: Tensor = weights @ mean_abs(y - mean, var.sqrt())
+    return distance
+
+
 def mixture_crps(
     weights: Float[Tensor, " S"],
     y: Float[Tensor, " N"],
@@ -344,7 +355,7 @@ def mixture_crps(
 ) -> Float[Tensor, " N"]:
     """Return CRPS(F, y) = E|X − y| − ½ E|X − X'| with X, X' independent draws from F."""
     # scoringrules agrees to 1e-14 but is 2 to 8 times slower (NumPy), holds S² N numbers and has no gradient.
-    score = weights @ mean_abs(y - mean, var.sqrt())
+    score = mixture_distance(weights, y, mean, var)
     half_spread = weights.square() @ (var / math.pi).sqrt()  # X, X' from one component: E|X − X'| = 2σ/√π
     for s in range(1, len(weights)):  # each against those before it: S N numbers at a time instead of S² N
         between = mean_abs(mean[:s] - mean[s], (var[:s] + var[s]).sqrt())

@@ -85,6 +85,12 @@ class NormalMixture(OneOutput, Mixture):
         weights, mean, var = self._in_float64()
         return maths.over_row_chunks(partial(maths.mixture_crps, weights), len(weights), y.double(), mean, var)
 
+    def mean_distance(self, y: Array) -> Float[Tensor, " N"]:
+        """Return E|Y_n − y_n|, the first term of the CRPS, in the units of y."""
+        y = maths.check_targets(y, self.component_mean)
+        weights, mean, var = self._in_float64()
+        return maths.over_row_chunks(partial(maths.mixture_distance, weights), len(weights), y.double(), mean, var)
+
     def widen(self, factor: float, floor: float = 0.0) -> "NormalMixture":
         """Return the mixture with the variance of every component multiplied by `factor`, the noise >= `floor`."""
         noise_var = maths.scale_noise(self.noise_var, factor, floor)

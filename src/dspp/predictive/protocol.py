@@ -86,6 +86,9 @@ class RealPredictive(Predictive, Protocol):
     def cdf(self, y: Array) -> Float[Tensor, " *K N"]:
         """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
 
+    def mean_distance(self, y: Array) -> Float[Tensor, " N"]:
+        """Return E|Y_n − y_n|, the first term of the CRPS, in the units of y."""
+
     def pit(self, y: Array) -> Float[Tensor, " N"]:
         """Return the probability integral transform F(y_n)."""
 

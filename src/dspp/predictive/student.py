@@ -90,6 +90,13 @@ class StudentTMixture(OneOutput, Mixture):
         tables = _Tables.of(components[-1])
         return maths.over_row_chunks(partial(_mixture_crps, weights, tables), elements, y.double(), *components)
 
+    @torch.no_grad()
+    def mean_distance(self, y: Array) -> Float[Tensor, " N"]:
+        """Return E|Y_n − y_n|, the first term of the CRPS, in the units of y."""
+        y = maths.check_targets(y, self.component_mean)
+        weights, *components = self._in_float64()
+        return maths.over_row_chunks(partial(_mixture_distance, weights), len(weights), y.double(), *components)
+
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N"]:
         """Draw `num` independent values per row, reproducibly from `generator`; not differentiable."""
         which, normal = self._draw(num, generator)
@@ -186,6 +193,20 @@ def _mixture_quantile(
     )
 
 
+def _mixture_distance(
+    weights: Float[Tensor, " S"],
+    y: Float[Tensor, " N"],
+    mean: Float[Tensor, "S N"],
+    scale: Float[Tensor, "S N"],
+    df: Float[Tensor, "S N"],
+) -> Float[Tensor, " N"]:
+    """Return E|X − y| = E(X − y)₊ + E(y − X)₊ in closed form."""
+    z = (y - mean) / scale
+    above, below = _overshoot(z, df), _overshoot(-z, df)
+    distance: Tensor = weights @ (scale * (above + below))
+    return distance
+
+
 def _mixture_crps(
     weights: Float[Tensor, " S"],
     tables: "_Tables | None",
@@ -199,9 +220,7 @@ def _mixture_crps(
     The panels end at multiples of each component's scale about its centre, where F bends. Beyond the last panel 1 − F
     is a power law with a negligible square, so the closed form of E(X − x)₊ gives the rest.
     """
-    z = (y - mean) / scale
-    above, below = _overshoot(z, df), _overshoot(-z, df)
-    distance = weights @ (scale * (above + below))  # E|X − y| = E(X − y)₊ + E(y − X)₊
+    distance = _mixture_distance(weights, y, mean, scale, df)
     steps = torch.tensor([-b for b in reversed(_BREAKS)] + [0.0, *_BREAKS], dtype=mean.dtype, device=mean.device)
     ends = (mean + steps[:, None, None] * scale).flatten(0, 1).sort(dim=0).values  # (B, N)
     first, last = ends[0], ends[-1]
