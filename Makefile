@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-long lint types format bench mutants experiments reproduce chromium clean
+.PHONY: help demo test test-browser test-long lint types format bench mutants experiments reproduce docs chromium clean
 PROTOCOL ?= quick
 RESULTS ?= runs/$(PROTOCOL)
 
@@ -29,6 +29,10 @@ $(VENV)/.ray: $(VENV)/.dev
 	$(PIP) -e '.[ray]'
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) -e '.[docs]'
+	touch $@
+
 $(VENV)/.experiments: $(VENV)/.run
 	$(PIP) -e '.[experiments]'
 	touch $@
@@ -44,6 +48,10 @@ test-browser: $(VENV)/.dev chromium ## test the HTML report in a headless Chromi
 
 test-long: $(VENV)/.ray ## run the tests that take minutes each
 	$(PY) -m pytest -m long
+
+docs: $(VENV)/.docs ## build the documentation in docs/_build/html, tutorials and examples included (about 5 minutes)
+	OMP_NUM_THREADS=1 $(PY) -m sphinx -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html
+	OMP_NUM_THREADS=1 $(PY) -m pytest tests/docs tests/test_readme.py tests/test_contributing.py
 
 chromium: ## install Chromium from Debian's packages if it is missing
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
