@@ -26,7 +26,8 @@ PAGES = sorted(
     for page in (ROOT / "docs").rglob("*.md")
     if "_build" not in page.parts and "tutorials" not in page.parts and "```python\n" in page.read_text()
 )
-SMALL = {"epochs": 2, "inducing": 8}  # pages show the defaults, which train for longer
+SMALL = {"epochs": 2, "inducing": 8}  # pages show the defaults, which train for longer,
+FEW = {"members": 2, "jobs": 1}  # and more members
 
 
 @pytest.mark.parametrize("name", dspp.__all__)
@@ -72,7 +73,7 @@ def workplace(tmp_path, monkeypatch):
 
 
 def _small(kind, **params):
-    return kind(**SMALL | params)
+    return kind(**SMALL | FEW | params)
 
 
 def _small_search(tune, X, y, **how):
