@@ -73,6 +73,15 @@ def tidy_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, li
             lines[i] = "".join(part if part.startswith("`") else part.replace("|", r"\|") for part in parts)
 
 
+def shorten_signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
+) -> tuple[str, str] | None:
+    """Write the parameters that all estimators share once, at `Parameters`."""
+    from dspp.estimators.regressor import Regressor
+
+    return ("(**parameters)", "") if inspect.isclass(obj) and issubclass(obj, Regressor) else None
+
+
 def _field_comments(kind: type) -> Iterator[tuple[str, str]]:
     """Return the fields in the body of a class that have a comment at the end of their line, with the comment."""
     source = textwrap.dedent(inspect.getsource(kind))
@@ -118,6 +127,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     """Connect everything to Sphinx."""
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("autodoc-process-docstring", tidy_docstring, priority=100)  # before napoleon
+    app.connect("autodoc-process-signature", shorten_signature)
     app.connect("builder-inited", check_public_names)
     app.connect("source-read", map_links)
     app.connect("build-finished", copy_report)
