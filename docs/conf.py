@@ -35,7 +35,7 @@ autodoc_preserve_defaults = True
 autosummary_generate = False
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
-napoleon_use_ivar = True
+napoleon_custom_sections = [("Attributes", "params_style")]
 napoleon_attr_annotations = False
 default_role = "code"  # docstrings write code in single backticks
 

@@ -63,6 +63,8 @@ def visit_block(self: HTML5Translator, node: nodes.math_block) -> None:
 
 def tidy_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Add the fields of a dataclass that have comments in its source, and escape bars, which reST reads as marks."""
+    if what == "data":  # Sphinx finds only the docstring of its class
+        lines[:] = inspect.cleandoc(public_docstring(name.removeprefix("dspp."))).splitlines()
     if inspect.isclass(obj) and dataclasses.is_dataclass(obj) and not any(s.strip() == "Attributes:" for s in lines):
         fields = list(_field_comments(obj))
         if fields:
@@ -92,8 +94,7 @@ def _field_comments(kind: type) -> Iterator[tuple[str, str]]:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             _, _, comment = rows[(statement.end_lineno or 1) - 1].partition("  # ")
             if comment and not comment.startswith("noqa"):
-                default = f" (default {ast.unparse(statement.value)})" if isinstance(statement.value, ast.Constant) else ""
-                yield statement.target.id, comment[0].upper() + comment[1:] + default + "."
+                yield statement.target.id, comment[0].upper() + comment[1:] + "."
 
 
 def check_public_names(app: Sphinx) -> None:

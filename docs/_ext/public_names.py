@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import itertools
 
 
 def public_docstring(name: str) -> str:
@@ -15,7 +16,7 @@ def public_docstring(name: str) -> str:
         return value.__doc__ or ""
     module = importlib.import_module(f"dspp.{dspp._HOME[name]}")
     body = ast.parse(inspect.getsource(module)).body
-    for statement, after in zip(body, body[1:], strict=False):
+    for statement, after in itertools.pairwise(body):
         target = statement.target if isinstance(statement, ast.AnnAssign) else None
         named = isinstance(target, ast.Name) and target.id == name
         if named and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):

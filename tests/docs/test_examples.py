@@ -83,5 +83,7 @@ def _small_search(tune, X, y, **how):
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_runs(page, workplace):
     names = {"dspp": dspp, "np": np, "pd": pd, "torch": torch, **workplace}
-    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)):
+    for number, block in enumerate(
+        re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    ):
         exec(compile(block, f"{page}, block {number}", "exec"), names)
