@@ -33,6 +33,7 @@ autodoc_typehints = "none"  # shapes are in the text
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autosummary_generate = False
+toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_custom_sections = [("Attributes", "params_style")]

@@ -30,6 +30,7 @@ LINKS = {  # files of the repository that pages link to, so that the links also 
     "../CONTRIBUTING.md": "extending.md",
     "../../CONTRIBUTING.md": "../extending.md",
 }
+COLON = "\N{RATIO}"  # stands for a colon while napoleon reads a docstring
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +38,9 @@ log = logging.getLogger(__name__)
 
 
 def _formula(node: nodes.Element, inline: bool) -> str:
-    tex = node.astext()
+    tex = re.sub(
+        r"\\(sum|prod)_", r"\\\1\\nolimits_", node.astext()
+    )  # limits collide where there is no font for formulas
     try:
         tree = latex2mathml.tex2mathml(tex, as_block=not inline)
     except Exception as problem:
@@ -69,10 +72,17 @@ def tidy_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, li
         fields = list(_field_comments(obj))
         if fields:
             lines += ["", "Attributes:", *(f"    {field}: {comment}" for field, comment in fields), ""]
+    if what in ("property", "attribute") and lines:
+        lines[0] = lines[0].replace(":", COLON)  # napoleon takes what is before it for a type
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             parts = re.split(r"(`[^`]*`)", line)
             lines[i] = "".join(part if part.startswith("`") else part.replace("|", r"\|") for part in parts)
+
+
+def restore_colons(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Put back what `tidy_docstring` hid from napoleon."""
+    lines[:] = [line.replace(COLON, ":") for line in lines]
 
 
 def shorten_signature(
@@ -128,6 +138,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     """Connect everything to Sphinx."""
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("autodoc-process-docstring", tidy_docstring, priority=100)  # before napoleon
+    app.connect("autodoc-process-docstring", restore_colons, priority=900)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("builder-inited", check_public_names)
     app.connect("source-read", map_links)

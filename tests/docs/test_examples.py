@@ -48,6 +48,13 @@ def test_every_public_name_is_in_the_reference():
     assert not missing
 
 
+def test_links_into_the_report_exist():
+    page = (ROOT / "results" / "report" / "index.html").read_text()
+    links = re.findall(r'href="report/index.html#([^"]*)"', (ROOT / "docs" / "reproduction.md").read_text())
+    assert links
+    assert all(f'id="{link}"' in page for link in links)
+
+
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
     """A folder with the files that the pages name, and estimators and searches that take a moment."""
