@@ -6,7 +6,7 @@ PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraint
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-browser test-long test-oldest test-integrations dist lint types format bench mutants \
-	experiments reproduce chromium clean
+	experiments reproduce docs chromium clean
 PROTOCOL ?= quick
 RESULTS ?= runs/$(PROTOCOL)
 OLDEST := .venv-oldest
@@ -55,6 +55,10 @@ $(VENV)/.integrations: $(VENV)/.dev
 	-$(PIP) shap # for explanations; numba, which it needs, is late for new versions of NumPy
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) -e '.[docs]'
+	touch $@
+
 $(VENV)/.experiments: $(VENV)/.run
 	$(PIP) -e '.[experiments]'
 	touch $@
@@ -84,6 +88,10 @@ dist: $(VENV)/.release ## build sdist and wheel into dist/, check them, and try 
 test-oldest: $(OLDEST)/.made ## run fast tests with the oldest versions of libraries that pyproject.toml allows
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not long and not browser" -n 2 $(FAST) \
 		-W default::DeprecationWarning -W default::FutureWarning
+
+docs: $(VENV)/.docs ## build the documentation in docs/_build/html, tutorials and examples included (about 5 minutes)
+	OMP_NUM_THREADS=1 $(PY) -m sphinx -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html
+	OMP_NUM_THREADS=1 $(PY) -m pytest tests/docs tests/test_readme.py tests/test_contributing.py
 
 chromium: ## install Chromium from Debian's packages if it is missing
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \

@@ -46,6 +46,18 @@ class Calibration:
         recalibrated: Share of values inside their 90 % conformal interval; None without recalibration.
         discrete: Whether the target, or one of several, has few distinct values.
         caveat: A sentence on what the rows were used for, such as choosing the epoch; empty for new rows.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> from dspp.calibration import check_calibration
+        >>> y = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+        >>> def predict(std):
+        ...     return NormalMixture(torch.zeros(1), torch.zeros(1, 1000), torch.zeros(1, 1000), torch.tensor(std**2))
+        >>> check_calibration(predict(1.0), y).verdict()
+        'Intervals are calibrated: the 90 % interval contains ... % of 1,000 rows.'
+        >>> check_calibration(predict(0.5), y).is_too_narrow
+        True
     """
 
     num_rows: int
@@ -246,6 +258,17 @@ class Conformal:
 
     Raises:
         InputError: The scores have another shape, order or range.
+
+    Example:
+        >>> import torch
+        >>> from dspp import Conformal, NormalMixture
+        >>> def predict(N):  # a model that takes every y for N(0, 1)
+        ...     return NormalMixture(torch.zeros(1), torch.zeros(1, N), torch.ones(1, N), torch.tensor(0.0))
+        >>> y = 2.0 * torch.randn(999, generator=torch.Generator().manual_seed(0))  # twice as wide
+        >>> conformal = Conformal.fit(predict(999), y)
+        >>> lower, upper = conformal.interval(predict(1), 0.9)
+        >>> bool(2.9 < upper < 3.7)  # about 2 · 1.645, not 1.645
+        True
     """
 
     scores: Float[Tensor, " n *T"]

@@ -101,7 +101,16 @@ def _one_of(default: str, *choices: str) -> Any:
 
 @dataclass(frozen=True)
 class ModelConfig(_Config):
-    """Settings of a model. The defaults are the paper's 2-layer DSPP."""
+    """Settings of a model. The defaults are the paper's 2-layer DSPP.
+
+    Example:
+        >>> from dspp import ModelConfig
+        >>> config = ModelConfig(layers=3, kernel="matern32").change(width=8)
+        >>> config.width, config.rule, config.sites
+        (8, 'qr3', 10)
+        >>> ModelConfig.from_json(config.to_json()) == config
+        True
+    """
 
     layers: int = _at_least(2, 1)  # GP layers, including the top one
     width: int = _at_least(5, 1)  # W, GPs per hidden layer
@@ -126,7 +135,13 @@ class ModelConfig(_Config):
 
 @dataclass(frozen=True)
 class ObjectiveConfig(_Config):
-    """Settings of the training objective."""
+    """Settings of the training objective.
+
+    Example:
+        >>> from dspp import ObjectiveConfig
+        >>> ObjectiveConfig("elbo", beta=1.0)
+        ObjectiveConfig(name='elbo', beta=1.0, gamma=1.03)
+    """
 
     name: str = "predictive"  # elbo, gamma-elbo, predictive, or a registered one
     beta: float = _at_least(0.05, 0.0)  # β_reg, the weight of the KL term
@@ -135,7 +150,13 @@ class ObjectiveConfig(_Config):
 
 @dataclass(frozen=True)
 class TrainConfig(_Config):
-    """Settings of training."""
+    """Settings of training.
+
+    Example:
+        >>> from dspp import TrainConfig
+        >>> TrainConfig(epochs=10, patience=3).change(seed=1).seed
+        1
+    """
 
     epochs: int = _at_least(40, 1)  # passes over the training rows
     batch_size: int = _at_least(500, 1)  # rows per step

@@ -76,6 +76,17 @@ class Model(nn.Module):
         topology: the inputs of the hidden layers after the first.
         notes: notes from building the model, for the user.
         num_inputs: D, to check the width of tables; None for no check.
+
+    Example:
+        >>> import torch
+        >>> from dspp import ModelConfig, build
+        >>> x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+        >>> model = build(ModelConfig(inducing=8, width=2, sites=4), x)
+        >>> latent = model(x[:5])  # of S = 4 components, N = 5 rows, L = 1 latent function
+        >>> latent.mean.shape
+        torch.Size([4, 5, 1])
+        >>> model.likelihood(latent)
+        NormalMixture(N=5, S=4, mean 0)
     """
 
     def __init__(
@@ -142,6 +153,14 @@ class Predictor:
     Components lighter than `min_weight` are skipped; the default is tiny because far from all others even a light
     component dominates. Predictions do not depend on how rows are batched, except for rounding. Without compiled
     code, each thread takes whole parts of the rows through all layers.
+
+    Example:
+        >>> import torch
+        >>> from dspp import ModelConfig, build
+        >>> x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+        >>> predictor = build(ModelConfig(inducing=8, width=2, sites=4), x).predictor()
+        >>> predictor(x[:5]).std.shape
+        torch.Size([5])
     """
 
     BATCH_ROWS = 20_000  # rows times components per part
@@ -207,6 +226,14 @@ def build(
         num_outputs: T.
         seed: seed of the initial values.
         features: a custom module in front, instead of the network that `config.features` describes.
+
+    Example:
+        >>> import torch
+        >>> from dspp import ModelConfig, build
+        >>> x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+        >>> model = build(ModelConfig(layers=1, inducing=8), x)  # not trained yet; `fit` builds and trains
+        >>> model.layers[0].inducing_points.shape  # (W, M, D)
+        torch.Size([1, 8, 3])
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):  # nn.Linear draws from the global generator

@@ -11,7 +11,14 @@ from dspp.registry import Registry
 
 @dataclass(frozen=True)
 class Spec:
-    """A model and the objective that trains it."""
+    """A model and the objective that trains it.
+
+    Example:
+        >>> from dspp import preset
+        >>> spec = preset("svgp", inducing=100)
+        >>> spec.name, spec.model.layers, spec.objective.name
+        ('svgp', 1, 'elbo')
+    """
 
     name: str
     model: ModelConfig
@@ -20,6 +27,13 @@ class Spec:
 
 Preset = Callable[[ModelConfig], tuple[ModelConfig, ObjectiveConfig]]
 PRESETS: Registry[Preset] = Registry("preset")
+"""The presets by name: functions that turn a `ModelConfig` into that of the model, and its `ObjectiveConfig`.
+
+Example:
+    >>> from dspp import PRESETS
+    >>> sorted(PRESETS)
+    ['bpdgp', 'dgp', 'dspp', 'gamma-dgp', 'od-svgp', 'ppgpr', 'svgp']
+"""
 
 
 @PRESETS.register("svgp")
@@ -75,6 +89,7 @@ def preset(name: str, **changes: Any) -> Spec:
         **changes: fields of ModelConfig, or `beta` and `gamma` of ObjectiveConfig.
 
     Example:
+        >>> from dspp import preset
         >>> preset("nn+dspp", width=5).model.features
         (1000, 1000, 500, 50, 20)
     """

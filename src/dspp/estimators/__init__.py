@@ -22,48 +22,128 @@ from dspp.registry import UnknownPartError
 
 
 class DSPPRegressor(Regressor):
-    """Deep sigma point process (Jankowiak et al. 2020): a deep GP trained on the distribution it predicts with."""
+    """Deep sigma point process (Jankowiak et al. 2020): a deep GP trained on the distribution it predicts with.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import DSPPRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = DSPPRegressor(members=2, epochs=2, inducing=8).fit(X, X[:, 0])  # the defaults train for longer
+        >>> model.predict(X[:3]).shape
+        (3,)
+        >>> model.predict_interval(X[:3], 0.9).shape
+        (3, 2)
+    """
 
 
 class PPGPRRegressor(Regressor):
-    """Parametric predictive GP regression (Jankowiak et al. 2020): one layer, trained on its predictive density."""
+    """Parametric predictive GP regression (Jankowiak et al. 2020): one layer, trained on its predictive density.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> mean, std = model.predict(X[:3], return_std=True)
+        >>> bool((std > 0).all())
+        True
+    """
 
     _preset = "ppgpr"
 
 
 class SVGPRegressor(Regressor):
-    """Sparse variational GP (Hensman et al. 2013): one layer, ELBO."""
+    """Sparse variational GP (Hensman et al. 2013): one layer, ELBO.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import SVGPRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = SVGPRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> mean, std = model.predict(X[:3], return_std=True)
+        >>> bool((std > 0).all())
+        True
+    """
 
     _preset = "svgp"
 
 
 class ODSVGPRegressor(Regressor):
-    """Orthogonally decoupled sparse variational GP (Salimbeni et al. 2018): a larger basis for the mean."""
+    """Orthogonally decoupled sparse variational GP (Salimbeni et al. 2018): a larger basis for the mean.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import ODSVGPRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = ODSVGPRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> mean, std = model.predict(X[:3], return_std=True)
+        >>> bool((std > 0).all())
+        True
+    """
 
     _preset = "od-svgp"
 
 
 class DGPRegressor(Regressor):
-    """Doubly stochastic deep GP (Salimbeni & Deisenroth 2017): Monte Carlo through the layers, ELBO."""
+    """Doubly stochastic deep GP (Salimbeni & Deisenroth 2017): Monte Carlo through the layers, ELBO.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import DGPRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = DGPRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> mean, std = model.predict(X[:3], return_std=True)
+        >>> bool((std > 0).all())
+        True
+    """
 
     _preset = "dgp"
 
 
 class GammaDGPRegressor(Regressor):
-    """The robust deep GP of Knoblauch (2019)."""
+    """The robust deep GP of Knoblauch (2019).
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import GammaDGPRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = GammaDGPRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> mean, std = model.predict(X[:3], return_std=True)
+        >>> bool((std > 0).all())
+        True
+    """
 
     _preset = "gamma-dgp"
 
 
 class BPDGPRegressor(Regressor):
-    """A deep GP trained on a biased Monte Carlo estimate of its predictive density."""
+    """A deep GP trained on a biased Monte Carlo estimate of its predictive density.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import BPDGPRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = BPDGPRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> mean, std = model.predict(X[:3], return_std=True)
+        >>> bool((std > 0).all())
+        True
+    """
 
     _preset = "bpdgp"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PresetRegressor(Regressor):
-    """The estimator of any preset: `PresetRegressor(preset="mine")` if "mine" is registered in `PRESETS`."""
+    """The estimator of any preset: `PresetRegressor(preset="mine")` if "mine" is registered in `PRESETS`.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import PresetRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = PresetRegressor(preset="nn+ppgpr", features=(8, 2), epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> model.predict(X[:3]).shape
+        (3,)
+    """
 
     preset: str = "dspp"
 
@@ -92,6 +172,19 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
     Raises:
         ModelFileError: The file does not exist, is not a model file or is damaged, or it names a part or preset that is
             not registered: import its module first.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> import dspp
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = dspp.PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save(Path(folder) / "model.dspp")
+        ...     again = dspp.load(Path(folder) / "model.dspp")
+        >>> bool((again.predict(X) == model.predict(X)).all())
+        True
     """
     fitted = modelfile.load(path, features)
     try:

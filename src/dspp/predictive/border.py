@@ -24,6 +24,16 @@ class Distribution:
 
     Attributes:
         torch: The distribution itself, whose methods take and return tensors.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> distribution = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0]).predict_dist(X[:5])
+        >>> len(distribution), distribution.mean.shape, distribution.quantile([0.1, 0.5, 0.9]).shape
+        (5, (5,), (3, 5))
+        >>> float(distribution[0].cdf(100.0)[0])  # the probability that the first row is below 100
+        1.0
     """
 
     torch: Predictive

@@ -25,6 +25,14 @@ class LogNormalMixture(OneOutput, WeightedComponents):
 
     Attributes:
         log: The mixture of log y.
+
+    Example:
+        >>> import torch
+        >>> from dspp import LogNormalMixture, NormalMixture
+        >>> log = NormalMixture(torch.zeros(1), torch.zeros(1, 1), torch.ones(1, 1), torch.tensor(0.0))
+        >>> price = LogNormalMixture(log)
+        >>> [round(float(value), 3) for value in (price.quantile(0.5)[0], price.mean[0])]  # 1 and √e
+        [1.0, 1.649]
     """
 
     log: NormalMixture

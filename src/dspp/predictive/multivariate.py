@@ -31,6 +31,16 @@ class MultivariateNormalMixture(Mixture):
     Raises:
         InputError: The shapes do not match, or the weights do not sum to one.
         NumericalError: On use, if a covariance is not positive definite. No jitter is added.
+
+    Example:
+        >>> import torch
+        >>> from dspp import MultivariateNormalMixture
+        >>> cov = torch.tensor([[1.0, 0.8], [0.8, 1.0]]).expand(1, 1, 2, 2)  # S = 1, N = 1, T = 2
+        >>> both = MultivariateNormalMixture(torch.zeros(1), torch.zeros(1, 1, 2), cov, torch.tensor([0.0, 1.0]))
+        >>> both.var.tolist()
+        [[1.0, 2.0]]
+        >>> [type(one).__name__ for one in both.outputs()]
+        ['NormalMixture', 'NormalMixture']
     """
 
     latent_cov: Float[Tensor, "S N T T"]

@@ -31,6 +31,17 @@ class NormalMixture(OneOutput, Mixture):
     Raises:
         InputError: The shapes do not match, or the weights do not sum to one.
         NumericalError: A component's variance is not positive.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> half = torch.tensor([0.5, 0.5])
+        >>> mean = torch.tensor([[-1.0], [1.0]])  # two components, one row
+        >>> mixture = NormalMixture(half.log(), mean, torch.full((2, 1), 0.25), torch.tensor(0.0))
+        >>> mixture.mean.tolist(), mixture.var.tolist()
+        ([0.0], [1.25])
+        >>> mixture.cdf(torch.tensor([0.0])).tolist()
+        [0.5]
     """
 
     latent_var: Float[Tensor, "S N"]

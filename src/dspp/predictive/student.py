@@ -39,6 +39,15 @@ class StudentTMixture(OneOutput, Mixture):
     Raises:
         InputError: The shapes do not match, the weights do not sum to one, or ν <= 2.
         NumericalError: A component's scale is not positive.
+
+    Example:
+        >>> import torch
+        >>> from dspp import StudentTMixture
+        >>> one = StudentTMixture(torch.zeros(1), torch.zeros(1, 1), torch.tensor(1.0), torch.tensor(4.0))
+        >>> one.var.tolist()  # ν / (ν − 2)
+        [2.0]
+        >>> round(float(one.quantile(0.975)[0]), 3)
+        2.776
     """
 
     _PARAMETERS: ClassVar[tuple[str, ...]] = ("scale", "df")

@@ -53,6 +53,18 @@ def write_model_report(
         InputError: X or y cannot be used, or there is not one label per row.
         MissingExtraError: matplotlib or jinja2 is not installed.
         ModelFileError: the page cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from dspp import PPGPRRegressor, write_model_report
+        >>> X = np.random.default_rng(0).normal(size=(80, 2))
+        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X[:60], X[:60, 0])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_model_report(model, X[60:], X[60:, 0], Path(folder) / "report.html")
+        ...     (Path(folder) / "report.html").stat().st_size > 50_000
+        True
     """
     require("report", "a report")
     write_report(report_data(estimator, X, y, title=title, rows=rows, row_labels=row_labels), path)

@@ -12,7 +12,16 @@ from dspp.training.state import RunState, Start
 
 @dataclass(frozen=True)
 class FitResult:
-    """A trained model and how it was trained."""
+    """A trained model and how it was trained.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import TrainConfig, fit, preset
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> result = fit(preset("ppgpr", inducing=8), X, X[:, 0], config=TrainConfig(epochs=3, restarts=1))
+        >>> len(result.history), result.stopped, result.jitter_climbs
+        (3, 'finished', 0)
+    """
 
     model: Model
     history: tuple[Epoch, ...]

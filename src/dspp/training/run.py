@@ -98,6 +98,14 @@ def fit(
         TrainingDiverged: non-finite numbers occurred more than `config.max_recoveries` times.
         CheckpointError: the checkpoint cannot be written, or belongs to another run.
         TrainingInterrupted: `should_stop` returned True. The progress so far is in the checkpoint.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import TrainConfig, fit, preset
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> result = fit(preset("dspp", inducing=8, width=2), X, X[:, 0], config=TrainConfig(epochs=2, restarts=1))
+        >>> result.model.predictor()(X).mean.shape
+        torch.Size([60])
     """
     config = config or TrainConfig()
     if resume and checkpoint is None:

@@ -24,7 +24,19 @@ class TrialRecord:
 
 @dataclass(frozen=True, eq=False)
 class TuneResult:
-    """The best estimator, and all trials."""
+    """The best estimator, and all trials.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import tune
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> base = {"inducing": 8, "epochs": 2}
+        >>> result = tune(X, X[:, 0], models=["ppgpr"], space={"beta": [0.05, 0.2]}, base=base)
+        >>> sorted(trial.params["beta"] for trial in result.trials)
+        [0.05, 0.2]
+        >>> result.to_table()[0]["val_nll"] == result.best_nll
+        True
+    """
 
     best_estimator: Regressor  # as trained by its trial, not refitted
     best_params: dict[str, Any]  # the searched parameters, including "model"

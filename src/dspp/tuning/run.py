@@ -82,7 +82,12 @@ def tune(
         CheckpointError: The study cannot be read or written, or is in use by another process.
 
     Example:
-        >>> tune(X, y, time_budget=600).best_estimator.predict_interval(X_new)  # doctest: +SKIP
+        >>> import numpy as np
+        >>> from dspp import tune
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> result = tune(X, X[:, 0], trials=2, base={"inducing": 8, "epochs": 2})  # or time_budget=600
+        >>> result.best_estimator.predict_interval(X[:3]).shape
+        (3, 2)
     """
     require("tune", "a search for settings")
     from dspp.tuning.space import Space

@@ -1,0 +1,96 @@
+"""The examples of the documentation run: those of the public names, and the Python of every page.
+
+Tutorials are run by `make docs`, the blocks of README.md and CONTRIBUTING.md by their own tests.
+"""
+
+import doctest
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import dspp
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+from public_names import public_docstring  # noqa: E402 - after its path
+
+FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for page in (ROOT / "docs").rglob("*.md")
+    if "_build" not in page.parts and "tutorials" not in page.parts and "```python\n" in page.read_text()
+)
+SMALL = {"epochs": 2, "inducing": 8}  # pages show the defaults, which train for longer,
+FEW = {"members": 2, "jobs": 1}  # and more members
+
+
+@pytest.mark.parametrize("name", dspp.__all__)
+def test_every_public_name_has_an_example_that_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = public_docstring(name)
+    assert ">>>" in text, f"dspp.{name} has no example in its docstring"
+    test = doctest.DocTestParser().get_doctest(text, {}, name, None, 0)
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    report = []
+    runner.run(test, out=report.append)
+    assert not runner.failures, "".join(report)
+
+
+def test_every_public_name_is_in_the_reference():
+    pages = "\n".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    missing = [name for name in dspp.__all__ if not re.search(rf":: dspp\.{name}$", pages, re.MULTILINE)]
+    assert not missing
+
+
+def test_links_into_the_report_exist():
+    page = (ROOT / "results" / "report" / "index.html").read_text()
+    links = re.findall(r'href="report/index.html#([^"]*)"', (ROOT / "docs" / "reproduction.md").read_text())
+    assert links
+    assert all(f'id="{link}"' in page for link in links)
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A folder with the files that the pages name, and estimators and searches that take a moment."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"size": rng.normal(size=120), "town": rng.choice(["Ghent", "Namur"], 120)})
+    table["price"] = np.exp(0.3 * table["size"] + 0.1 * rng.normal(size=120))
+    table["rent"] = 0.01 * table["price"] + 0.001 * rng.normal(size=120)
+    table["seller"] = rng.integers(12, size=120)
+    table["sold"] = pd.date_range("2024-01-01", periods=120, freq="D")
+    plain = table[["size", "town", "price"]]
+    plain.to_csv("train.csv", index=False)
+    plain[:50].to_csv("test.csv", index=False)
+    plain[:9].drop(columns="price").to_csv("new.csv", index=False)
+    Path("table").mkdir()
+    plain.rename(columns={"price": "y"}).to_parquet("table/part-0.parquet")
+    for name in [name for name in dspp.__all__ if name.endswith("Regressor")]:
+        monkeypatch.setattr(dspp, name, partial(_small, getattr(dspp, name)))
+    monkeypatch.setattr(dspp, "tune", partial(_small_search, dspp.tune))
+    X, y = plain.drop(columns="price"), plain["price"]
+    dspp.DSPPRegressor(members=1).fit(X, y).save("model.dspp")
+    return {"table": table, "rows": X[:9], "X": X, "y": y, "X_new": X[:9], "X_test": X[:50], "y_test": y[:50]}
+
+
+def _small(kind, **params):
+    return kind(**SMALL | FEW | params)
+
+
+def _small_search(tune, X, y, **how):
+    return tune(X, y, **{"trials": 2} | how | {"base": SMALL | how.get("base", {})})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs(page, workplace):
+    names = {"dspp": dspp, "np": np, "pd": pd, "torch": torch, **workplace}
+    for number, block in enumerate(
+        re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    ):
+        exec(compile(block, f"{page}, block {number}", "exec"), names)
