@@ -41,7 +41,7 @@ $(OLDEST)/.made: pyproject.toml release/oldest.py
 	$(PYTHON) -m release.oldest > $(OLDEST)/oldest.txt
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c $(OLDEST)/oldest.txt torch==2.13.0
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c $(OLDEST)/oldest.txt -e '.[report,tune]' \
-		hypothesis pandas polars pytest pytest-xdist
+		hypothesis pandas polars pytest pytest-xdist scoringrules
 	touch $@
 
 $(VENV)/.ray: $(VENV)/.dev

@@ -188,7 +188,7 @@ def test_names_are_completed_and_documented() -> None:
     assert {"mean", "quantile", "plot_density", "torch"} <= set(dir(mine))
     assert mine.quantile.__doc__ == NORMAL.quantile.__doc__
     assert copy.copy(mine).torch is NORMAL
-    assert not hasattr(mine, "_repr_html_")
+    assert not hasattr(mine, "_repr_png_")
 
 
 # ---------------------------------------------------------------- where distributions are taken
