@@ -19,7 +19,9 @@ from dspp.ensemble.stacking import (
     PSEUDO_ROWS,
     SPREADS,
     HeldOutRows,
+    Mixing,
     _expectation_maximisation,
+    discount,
     shrink_spread,
     stack,
 )
@@ -222,3 +224,12 @@ def test_a_file_keeps_the_pull(tmp_path: Path) -> None:
     assert (wide.distribution(X).var > model.fitted_.distribution(X).var).all()
     with pytest.raises(dspp.InputError, match="pull: expected a number from 0 to 1"):
         replace(model.fitted_, pull=1.5)
+
+
+def test_a_discount_leaves_the_proportions_of_other_kinds() -> None:
+    mixing = Mixing({"plain": 0.3, "trees": 0.3, "gp": 0.4}, 1.2, 0.01, 0.4)
+    found = discount(mixing, "gp", 0.5)
+    assert found.weights == pytest.approx({"plain": 0.375, "trees": 0.375, "gp": 0.25})
+    assert (found.spread, found.guard_weight, found.pull) == (1.2, 0.01, 0.4)
+    assert discount(Mixing({"gp": 1.0}, 1.0, 0.01), "gp", 0.5).weights == {"gp": 1.0}
+    assert discount(mixing, "absent", 0.5).weights == pytest.approx(mixing.weights)

@@ -139,6 +139,13 @@ def calibrated_nll(group: HeldOutRows, guard: Guard, likelihood: str) -> float:
     return min(-float(np.logaddexp.reduce(densities, axis=0).mean()) for densities in each)
 
 
+def discount(mixing: Mixing, kind: str, share: float) -> Mixing:
+    """Return the mixing with only a share of the weight of one kind, unless there is no other."""
+    weights = {name: weight * (share if name == kind else 1.0) for name, weight in mixing.weights.items()}
+    total = sum(weights.values())
+    return replace(mixing, weights={name: weight / total for name, weight in weights.items()})
+
+
 def shrink_spread(spread: float, judged: int, members: int) -> float:
     """Return the spread of a mixture of `members`, given the one that suits a mixture of `judged` of them.
 

@@ -17,7 +17,7 @@ from dspp.config import TrainConfig
 from dspp.encoding.means import CrossFittedMeans
 from dspp.engines import WAIT
 from dspp.ensemble.members import Job, Task, Trained, one_thread, open_desk, spec_of, train_members
-from dspp.ensemble.stacking import HeldOutRows, Mixing, calibrated_nll, shrink_spread, stack
+from dspp.ensemble.stacking import HeldOutRows, Mixing, calibrated_nll, discount, shrink_spread, stack
 from dspp.fitted import Fitted, Member
 from dspp.guard import Guard
 from dspp.history import Epoch
@@ -32,6 +32,7 @@ from dspp.trees import CrossFitted, cross_fit
 
 PILOT_SHARES = {True: (0.5, 0.25, 0.12, 0.06, 0.03), False: (0.3, 0.1, 0.03)}  # of the epochs, with folds or without
 PILOT_TOLERANCE = {True: 0.03, False: 0.01}  # nats per row by which longer training may be worse: mixing gains more
+GP_SHARE = 0.5  # of the weight that one fold gives a GP: those of all folds are alike, while DSPPs gain by averaging
 GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
 
 
@@ -225,6 +226,8 @@ def _assemble(
     likelihood = spec.model.likelihood
     if groups:
         mixing = stack(groups, guard, likelihood, data.weights)
+        if data.num_folds > 1:
+            mixing = discount(mixing, "gp", GP_SHARE)
     else:
         labels = list(dict.fromkeys(data.label(one.task) for one in good))
         mixing = Mixing({label: 1.0 / len(labels) for label in labels}, 1.0, GUARD_WEIGHT)
