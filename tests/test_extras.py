@@ -58,10 +58,10 @@ def test_the_modules_of_the_extras_are_those_that_pip_installs() -> None:
         for line in optional[extra]:
             inner = re.fullmatch(r"dspp\[(.+)\]", line)
             found |= set().union(*map(installed, inner[1].split(","))) if inner else {re.split(r"[<>=]", line)[0]}
-        return found
+        return {name.removesuffix("-skinny") for name in found} - {"pandas"}  # which MLflow's users have
 
     assert {extra: set(names) for extra, names in EXTRAS.items()} == {extra: installed(extra) for extra in EXTRAS}
-    assert installed("all") == {name for names in EXTRAS.values() for name in names}
+    assert installed("all") == {name for names in EXTRAS.values() for name in names} - {"skpro"}  # an older pandas
     always = {re.split(r"[<>=]", line)[0] for line in PROJECT["dependencies"]}
     assert not always & installed("all")
 

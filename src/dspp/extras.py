@@ -11,6 +11,7 @@ EXTRAS: Final = {  # the modules that an extra provides; a test compares them wi
     "tune": ("optuna",),
     "ray": ("ray",),
     "mlflow": ("mlflow",),
+    "skpro": ("skpro",),
 }
 
 

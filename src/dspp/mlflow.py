@@ -23,17 +23,17 @@ from typing import Any
 from dspp.errors import InputError, ModelFileError
 from dspp.estimators import load
 from dspp.estimators.regressor import Regressor
+from dspp.extras import require
 from dspp.fitted import quantile_name
 from dspp.table.frames import is_frame, to_arrow
 
-try:
-    import pandas as pd
-    from mlflow import pyfunc
-    from mlflow.artifacts import download_artifacts
-    from mlflow.models import Model, ModelSignature
-    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-except ImportError as problem:
-    raise ImportError(f"dspp.mlflow needs MLflow ({problem}); run pip install 'dspp[mlflow]'") from None
+require("mlflow", "dspp.mlflow")
+
+import pandas as pd  # noqa: E402 - after the check
+from mlflow import pyfunc  # noqa: E402
+from mlflow.artifacts import download_artifacts  # noqa: E402
+from mlflow.models import Model, ModelSignature  # noqa: E402
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema  # noqa: E402
 
 FLAVOR_NAME = "dspp"
 FILE = "model.dspp"

@@ -19,6 +19,7 @@ from sklearn.base import clone
 
 from dspp.errors import InputError
 from dspp.estimators import DSPPRegressor, PPGPRRegressor
+from dspp.extras import require
 from dspp.predictive import (
     Distribution,
     LogNormalMixture,
@@ -29,12 +30,11 @@ from dspp.predictive import (
     unwrap,
 )
 
-try:
-    import pandas as pd
-    from skpro.distributions.base import BaseDistribution
-    from skpro.regression.base import BaseProbaRegressor
-except ImportError as problem:
-    raise ImportError(f"dspp.skpro needs skpro ({problem}); run pip install 'dspp[skpro]'") from None
+require("skpro", "dspp.skpro")
+
+import pandas as pd  # noqa: E402 - after the check
+from skpro.distributions.base import BaseDistribution  # noqa: E402
+from skpro.regression.base import BaseProbaRegressor  # noqa: E402
 
 BLOCK = 32  # rows whose quantiles are computed at once, each at the probabilities of all of them
 

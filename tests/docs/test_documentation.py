@@ -16,12 +16,15 @@ import pytest
 import torch
 
 import dspp
+from dspp.likelihoods import LIKELIHOODS
+from dspp.quadrature import RULES
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 from public_names import public_docstring  # noqa: E402 - after its path
 
 BLOCK = re.compile(r"^```python(?: needs=(\w+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+REGISTRIES = (RULES, LIKELIHOODS)
 FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
 PAGES = sorted(
     str(page.relative_to(ROOT))
@@ -92,6 +95,16 @@ def _small_search(tune, X, y, **how):
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_runs(page, workplace):
     names = {"dspp": dspp, "np": np, "pd": pd, "torch": torch, **workplace}
+    kept = [(registry, dict(registry._parts)) for registry in REGISTRIES]
+    try:
+        _run_blocks(page, names)
+    finally:  # a page may register parts of its own
+        for registry, parts in kept:
+            registry._parts.clear()
+            registry._parts.update(parts)
+
+
+def _run_blocks(page, names):
     for number, (needs, block) in enumerate(BLOCK.findall((ROOT / page).read_text())):
         if needs and find_spec(needs) is None:
             continue  # an extra; `make test-integrations` installs it
