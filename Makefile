@@ -74,7 +74,7 @@ test-browser: $(VENV)/.dev chromium ## test the HTML report in a headless Chromi
 
 # `make test` skips these tests where the packages are not installed.
 test-integrations: $(VENV)/.integrations ## test MLflow and skpro, which it installs
-	$(PY) -m pytest tests/test_mlflow_flavour.py tests/test_skpro_adapter.py
+	$(PY) -m pytest tests/test_mlflow_flavour.py tests/test_skpro_adapter.py tests/docs
 
 test-long: $(VENV)/.ray ## run the tests that take minutes each
 	$(PY) -m pytest -m long

@@ -6,6 +6,7 @@ Tutorials are run by `make docs`, the blocks of README.md and CONTRIBUTING.md by
 import doctest
 import re
 import sys
+import warnings
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,6 +65,7 @@ def test_links_into_the_report_exist():
 def workplace(tmp_path, monkeypatch):
     """A folder with the files that the pages name, and estimators and searches that take a moment."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"size": rng.normal(size=120), "town": rng.choice(["Ghent", "Namur"], 120)})
     table["price"] = np.exp(0.3 * table["size"] + 0.1 * rng.normal(size=120))
@@ -108,4 +110,7 @@ def _run_blocks(page, names):
     for number, (needs, block) in enumerate(BLOCK.findall((ROOT / page).read_text())):
         if needs and find_spec(needs) is None:
             continue  # an extra; `make test-integrations` installs it
-        exec(compile(block, f"{page}, block {number}", "exec"), names)
+        with warnings.catch_warnings():
+            if needs:
+                warnings.simplefilter("ignore")  # those of libraries that we do not choose
+            exec(compile(block, f"{page}, block {number}", "exec"), names)
