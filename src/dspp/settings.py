@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # imported where it is needed, as the command line checks its
     from torch import nn
 
 MEMBER_KINDS: tuple[str, ...] = ("plain", "trees", "gp")  # DSPPs, such that also read boosted trees, and single GPs
+CLOSED_FORM = ("gaussian", "log-normal")  # likelihoods of a GP that needs no steps: noise of one variance, learned
 MEMBER_BETA = 1.0  # of members, if beta is None: they are small and trained to the end, without validation rows
 MOST_MEMBERS = 100
 MISSING = ("refuse", "impute")  # what predictions do with missing values where the training rows had none
@@ -205,8 +206,9 @@ class Settings(Parameters):
             most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
         """
         kinds = MEMBER_KINDS if trees and num_outputs == 1 and self.module is None else MEMBER_KINDS[:1]
-        if self.likelihood == "student-t" or self.spec().model.features:
-            kinds = tuple(kind for kind in kinds if kind != "gp")  # needs Gaussian noise, and learns no network
+        model = self.spec().model
+        if model.likelihood not in CLOSED_FORM or model.features or model.mean_inducing:
+            kinds = tuple(kind for kind in kinds if kind != "gp")
         members = None if self.members == "auto" else int(self.members)
         return choose_size(
             num_rows,

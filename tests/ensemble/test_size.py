@@ -70,8 +70,20 @@ def test_only_rows_and_budget_matter() -> None:
     assert Settings(members=3).size(200).slots == (("plain", 0), ("plain", 1), ("plain", 2))
     assert {kind for kind, _ in Settings().size(200).slots} == set(MEMBER_KINDS)
     assert {kind for kind, _ in Settings().size(200, num_outputs=2).slots} == {"plain"}
-    assert "gp" not in {kind for kind, _ in Settings(likelihood="student-t").size(200).slots}
-    assert "gp" not in {kind for kind, _ in Settings(preset="nn+dspp").size(200).slots}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"likelihood": "student-t"},
+        {"model_settings": {"likelihood": "student-t"}},
+        {"preset": "nn+dspp"},
+        {"model_settings": {"mean_inducing": 9}},
+    ],
+)
+def test_models_that_have_no_closed_form_have_no_gp(settings: dict[str, Any]) -> None:
+    assert {kind for kind, _ in Settings(**settings).size(200).slots} == {"plain", "trees"}
+    assert "gp" in {kind for kind, _ in Settings(likelihood="log-normal").size(200).slots}
     assert {kind for kind, _ in Settings().size(200, trees=False).slots} == {"plain"}
 
 
