@@ -137,7 +137,10 @@ def _describe_model(prepared: "Prepared", settings: "Settings") -> str:
         return show.settings_line(single.spec(outputs), single.train_config(prepared.num_rows).epochs)
     size, settings = prepared.size(settings), prepared.settings_of_members(settings)
     epochs = settings.member_config(size, prepared.num_rows).epochs
-    return f"{len(size.slots)} members; each {show.settings_line(settings.member_spec(size, outputs), epochs)}"
+    gps = sum(kind == "gp" for kind, _ in size.slots)
+    others = f"; and {gps} single GP{'s' if gps > 1 else ''}" if gps else ""
+    each = show.settings_line(settings.member_spec(size, outputs), epochs)
+    return f"{len(size.slots) - gps} members; each {each}{others}"
 
 
 @contextmanager

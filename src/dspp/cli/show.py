@@ -52,11 +52,12 @@ def training_lines(fitted: Any) -> str:
     """Return one line on the training of a model, or of all members of an ensemble."""
     if len(fitted.members) == 1:
         return f"Trained {training_line(fitted.members[0])}."
+    from dspp.settings import KIND_NAMES  # imported here so that the command line starts fast
+
     kinds: dict[str, float] = {}
     for member, weight in zip(fitted.members, fitted.weights, strict=True):
         kinds[member.kind] = kinds.get(member.kind, 0.0) + weight
-    names = {"plain": "columns alone", "trees": "columns and boosted trees", "gp": "a single GP"}
-    shares = ", ".join(f"{names.get(kind, kind)} {100 * share:.0f} %" for kind, share in kinds.items())
+    shares = ", ".join(f"{KIND_NAMES.get(kind, kind)} {100 * share:.0f} %" for kind, share in kinds.items())
     return f"Trained {len(fitted.members)} members in {seconds(fitted.seconds)} of one core; weights: {shares}."
 
 

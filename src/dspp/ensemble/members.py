@@ -67,6 +67,7 @@ class Job:
         config: Training settings; the seed of a member is derived from this one.
         rows: All rows, in memory; or, on disk, the rows that all members train on.
         fold: The fold of each row in memory; a member trains on the rows of other folds.
+        num_folds: J, the number of folds.
         held_out: With rows on disk, the rows that all members hold out.
         means: The mean targets of levels, which depend on the rows held out; None: they do not, or there are none.
         desk: A folder for signs between processes and, if `keep`, for checkpoints.
@@ -80,6 +81,7 @@ class Job:
     config: TrainConfig
     rows: Rows | Source
     fold: Int[np.ndarray, " N"] | None
+    num_folds: int
     held_out: Rows | None
     means: CrossFittedMeans | None
     desk: Path
@@ -87,11 +89,6 @@ class Job:
     features: nn.Module | None
     options: dict[str, Any]
     modules: tuple[str, ...]
-
-    @property
-    def num_folds(self) -> int:
-        """J, the number of folds."""
-        return 1 if self.fold is None else int(self.fold.max()) + 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +103,7 @@ class Trained:
 
 
 def spec_of(spec: Spec, kind: str, folds: int) -> Spec:
-    """Return the model of a kind: one that reads the prediction of trees describes what they get wrong."""
+    """Return the model of a kind: one that reads trees describes what they get wrong, and a GP has a single layer."""
     if kind == "gp":
         points = GP_POINTS if folds == 1 else GP_POINTS // 2
         model = spec.model.change(layers=1, covariance="full", inducing=points, top_mean=ModelConfig.top_mean)

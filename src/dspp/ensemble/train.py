@@ -150,6 +150,7 @@ def train_ensemble(
             config=config,
             rows=data.rows,
             fold=data.fold,
+            num_folds=data.num_folds,
             held_out=data.held_out,
             means=data.means,
             desk=desk,

@@ -12,12 +12,8 @@ from dspp.metrics import Comparison
 from dspp.predictive import GroupedPredictive
 from dspp.report.numbers import number, percent
 from dspp.report.probe import Probe
+from dspp.settings import KIND_NAMES
 
-KINDS = {
-    "plain": "columns alone",
-    "trees": "columns and boosted trees",
-    "gp": "columns alone, through a single GP",
-}
 MOST_ROWS = 1_000  # on which kinds are scored
 WON = 0.55  # share of the weight with which a kind of two has won
 
@@ -49,7 +45,7 @@ class EnsembleData:
 
 def kind_name(kind: str) -> str:
     """Return what members of a kind read."""
-    return KINDS.get(kind, kind)
+    return KIND_NAMES.get(kind, kind)
 
 
 def describe_scored(evaluation: Evaluation) -> str:
