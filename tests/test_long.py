@@ -1,7 +1,11 @@
 """The tests that take minutes: `make test-long`."""
 
 import hashlib
+import subprocess
+import sys
+import time
 
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -52,3 +56,18 @@ def test_default_runs_need_no_more_jitter_than_configured(name):
     rows = slice(5000)
     model = DSPPRegressor(epochs=3, time_budget=300.0, progress=False).fit(data.X[rows], data.y[rows])
     assert all(member.model.jitter_climbs == 0 for member in model.fitted_.members)
+
+
+@pytest.mark.parametrize(("rows", "seconds"), [(1_000, 10), (50_000, 20), (120_000, 30)])
+def test_a_time_budget_covers_everything(rows, seconds, tmp_path):
+    """From the start of the command to the report, on a machine with nothing else to do; text columns take trees."""
+    data = robot_arm(rows, seed=1)
+    table = pd.DataFrame(data.X).rename(columns="x{}".format).assign(y=data.y.ravel())
+    table["town"] = [f"town {k % 30}" for k in range(rows)]
+    table.to_parquet(tmp_path / "table.parquet")
+    files = ["table.parquet", "--target", "y", "--out", "m.dspp", "--report", "m.html"]
+    begin = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "dspp", "fit", *files, "--time-budget", f"{seconds}s"], cwd=tmp_path, check=True
+    )
+    assert time.monotonic() - begin < 1.15 * seconds

@@ -281,6 +281,29 @@ def test_the_number_of_fits(name: str, expected: int, monkeypatch: pytest.Monkey
     assert min(sizes) > 40
 
 
+@pytest.mark.parametrize(("seconds", "per_tree"), [(10.0, 0.01), (10.0, 0.001), (100.0, 1e-5)])
+def test_all_fits_end_in_time_whatever_the_machine(
+    seconds: float, per_tree: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first guess of the pace may be wrong by any factor; from the second fit on it is measured."""
+    X, y = table(120)
+    clock, rounds = [0.0], []
+
+    def grow(binned: object, y: np.ndarray, weights: object, seed: int, most: int, *args: object) -> Trees:
+        clock[0] += per_tree * most
+        rounds.append(most)
+        return fit_trees(X[:19], y[:19])
+
+    monkeypatch.setattr(crossfit, "boost", grow)
+    cross_fit(X, y, np.where(np.arange(120) < 30, 0, -1), seconds_left=lambda: seconds - clock[0])
+    first = min(MAX_TREES, max(crossfit.FEWEST_TREES, int(seconds / (7 * 90 * crossfit.TREE_SECONDS))))
+    assert rounds[0] == first
+    assert min(rounds) >= crossfit.FEWEST_TREES
+    assert clock[0] <= max(seconds, per_tree * (first + 6 * crossfit.FEWEST_TREES))
+    if per_tree == 0.001:  # enough for all
+        assert rounds == [MAX_TREES] * 7
+
+
 def test_held_out_rows_have_the_predictions_of_trees_of_the_training_rows() -> None:
     X, y = table()
     X = np.round(X, 1)  # few values, so that cuts between them do not depend on the rows

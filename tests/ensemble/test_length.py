@@ -62,3 +62,16 @@ def test_members_are_trained_even_if_the_workers_start_late(monkeypatch: pytest.
     assert next(tasks).time_budget == pytest.approx(0.6)
     clock[0] = 30.0
     assert [task.time_budget for task in tasks] == pytest.approx([0.6] * 8)
+
+
+def test_the_start_of_a_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member whose process is ready 3 s late has 3 s less, and at least 30 % of its time."""
+    clock = [0.0]
+    monkeypatch.setattr(members.time, "monotonic", lambda: clock[0])
+    task = next(members._with_budgets(iter([Task(0, 0, "plain")]), 1, 1, deadline=10.0))
+    assert members._time_left(task) == pytest.approx(10.0)
+    clock[0] = 3.0
+    assert members._time_left(task) == pytest.approx(7.0)
+    clock[0] = 9.0
+    assert members._time_left(task) == pytest.approx(3.0)
+    assert members._time_left(Task(0, 0, "plain")) is None

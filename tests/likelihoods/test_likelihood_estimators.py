@@ -11,6 +11,9 @@ import dspp
 from dspp.errors import InputError
 from dspp.likelihoods import LIKELIHOODS
 from dspp.predictive import LogNormalMixture, NormalMixture, StudentTMixture
+from dspp.prepare import likelihood as choice
+from dspp.trees import fit_trees
+from dspp.trees.ensemble import MAX_TREES
 
 KINDS = {"gaussian": NormalMixture, "student-t": StudentTMixture, "log-normal": LogNormalMixture}
 GENERATOR = np.random.default_rng(0)
@@ -98,3 +101,16 @@ def test_student_t_is_better_where_there_are_outliers(name: str) -> None:
         for likelihood in ("gaussian", "student-t")
     }
     assert nll["student-t"] < nll["gaussian"] - 0.3, nll
+
+
+def test_a_short_time_budget_chooses_a_likelihood_with_few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def grow(*args, max_rounds: int, **options):
+        asked.append(max_rounds)
+        return fit_trees(*args, max_rounds=max_rounds, **options)
+
+    monkeypatch.setattr(choice, "fit_trees", grow)
+    for budget in (None, 1e6, 10.0, 1.0):
+        assert choice.choose_likelihood(X, Y, 0, time_budget=budget)[0] == "log-normal"
+    assert asked == [MAX_TREES] * 12 + [80] * 6 + [choice.FEWEST_TREES] * 6

@@ -52,7 +52,8 @@ class Task:
     column: Float[np.ndarray, " N"] | None = None
     epochs: int | None = None  # None: those of the job
     pilot: bool = False
-    time_budget: float | None = None
+    time_budget: float | None = None  # seconds from
+    drawn: float = 0.0  # this time (`time.monotonic`, which all processes of a machine share)
 
     def __str__(self) -> str:
         return f"member {self.number + 1}"
@@ -151,7 +152,7 @@ def train_member(
                 progress=False,
                 checkpoint=checkpoint,
                 resume=checkpoint is not None,
-                time_budget=task.time_budget,
+                time_budget=_time_left(task),
                 on_epoch=on_epoch,
                 should_stop=stopped,
                 **job.options,
@@ -299,9 +300,16 @@ def _with_budgets(
                 continue
             rounds = math.ceil((count - task.number) / processes)
             left = (deadline - time.monotonic()) / rounds
-            yield replace(task, time_budget=max(left, LEAST_SHARE * share, 1e-3))
+            yield replace(task, time_budget=max(left, LEAST_SHARE * share, 1e-3), drawn=time.monotonic())
 
     return budgeted()
+
+
+def _time_left(task: Task) -> float | None:
+    """Return the time budget of a member without the seconds that its process took to start."""
+    if task.time_budget is None:
+        return None
+    return max(task.time_budget - (time.monotonic() - task.drawn), LEAST_SHARE * task.time_budget)
 
 
 def _train_here(

@@ -1,6 +1,7 @@
 """From prepared rows to a fitted ensemble, with its out-of-fold evaluation."""
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,13 +30,11 @@ from dspp.settings import Settings
 from dspp.size import MOST_ROWS_WITH_PILOTS, Size, step_seconds
 from dspp.training.rows import Rows, Source
 from dspp.trees import CrossFitted, cross_fit
-from dspp.trees.ensemble import MAX_TREES
 
 PILOT_SHARES = {True: (0.5, 0.25, 0.12, 0.06, 0.03), False: (0.3, 0.1, 0.03)}  # of the epochs, with folds or without
 PILOT_TOLERANCE = {True: 0.03, False: 0.01}  # nats per row by which longer training may be worse: mixing gains more
 GP_SHARE = 0.5  # of the weight that one fold gives a GP: those of all folds are alike, while DSPPs gain by averaging
-TREES_SHARE, FEWEST_TREES = 0.2, 20  # of a time budget that trees may take, and how many there are whatever it is
-TREE_SECONDS = 7.5e-7  # of one tree of all cross-fitted sets, per row
+TREES_SHARE = 0.25  # of the time for training that trees may take, while the first members are trained
 GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
 
 
@@ -118,7 +117,7 @@ def train_ensemble(
     cross_fitted: Future[CrossFitted] | None = None
     if any(kind == "trees" for kind, _ in size.slots):
         helper = ThreadPoolExecutor(1)  # fits trees while the first members are trained
-        cross_fitted = helper.submit(_cross_fit, data, settings.random_state, settings.time_budget)
+        cross_fitted = helper.submit(_cross_fit, data, settings.random_state, deadline)
         helper.shutdown(wait=False)
 
     may_overfit = isinstance(data.rows, Rows) and len(data.rows) <= MOST_ROWS_WITH_PILOTS
@@ -203,7 +202,7 @@ def _choose_epochs(pilots: Sequence[Trained], data: EnsembleRows, spec: Spec) ->
     return None if longest == max(scores) else longest
 
 
-def _cross_fit(data: EnsembleRows, seed: int, time_budget: float | None) -> CrossFitted:
+def _cross_fit(data: EnsembleRows, seed: int, deadline: float | None) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
     X, y, together = data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.inner is not None
@@ -211,9 +210,9 @@ def _cross_fit(data: EnsembleRows, seed: int, time_budget: float | None) -> Cros
     weights[len(weights) - data.validation :] = 0.0
     X_without = None if data.means is None else partial(data.means.insert, X)
     how: dict[str, Any] = {"inner": data.inner, "stop_early": not together, "X_without": X_without}
-    if time_budget is not None:  # fewer trees, so that members have most of the time
-        affordable = TREES_SHARE * time_budget / (TREE_SECONDS * len(X))
-        how["max_rounds"] = max(FEWEST_TREES, min(MAX_TREES, int(affordable)))
+    if deadline is not None:
+        end = (1.0 - TREES_SHARE) * time.monotonic() + TREES_SHARE * deadline
+        how["seconds_left"] = lambda: end - time.monotonic()
     return cross_fit(X, y, data.fold, weights=weights, seed=seed, **how)
 
 

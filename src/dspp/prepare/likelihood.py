@@ -6,6 +6,7 @@ these rows is taken: a log-normal where the spread grows with the size of the ta
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -13,10 +14,12 @@ from jaxtyping import Float, Int
 from dspp.folds import deal_groups
 from dspp.notes import Note
 from dspp.trees import fit_trees
+from dspp.trees.ensemble import MAX_TREES
 
 FOLDS = 3
 MOST_ROWS = 6_000  # drawn at random from larger tables
 FEWEST_ROWS = 100
+TREES_PER_SECOND, FEWEST_TREES = 8, 40  # of a time budget
 BINS = 10  # of the predictions, with a spread each
 FEWEST_PER_BIN = 25
 ENOUGH = 0.02  # nats per row by which a log-normal must be better
@@ -29,6 +32,7 @@ def choose_likelihood(
     seed: int,
     weights: Float[np.ndarray, " N"] | None = None,
     groups: Int[np.ndarray, " N"] | None = None,
+    time_budget: float | None = None,
 ) -> tuple[str, list[Note]]:
     """Return "gaussian" or "log-normal", and a note on the choice if there was one.
 
@@ -38,6 +42,7 @@ def choose_likelihood(
         seed: The seed.
         weights: How much each row counts, with mean one; None: all the same.
         groups: Rows of a group stay in one fold.
+        time_budget: Seconds for the whole fit, of which a short one leaves time for few trees; None: any time.
     """
     if len(y) < FEWEST_ROWS or not (y > 0.0).all() or y.max() < LEAST_RATIO * y.min():
         return "gaussian", []
@@ -49,8 +54,9 @@ def choose_likelihood(
     together = groups is not None and np.ptp(groups) > 0
     fold = deal_groups(groups, FOLDS, seed) if groups is not None and together else random.permutation(len(y)) % FOLDS
     log_y = np.log(y)
-    plain = _score(X, y, fold, seed, weights, not together)
-    logarithmic = _score(X, log_y, fold, seed, weights, not together)
+    trees = MAX_TREES if time_budget is None else min(max(FEWEST_TREES, int(TREES_PER_SECOND * time_budget)), MAX_TREES)
+    plain = _score(X, y, fold, seed, weights, not together, trees)
+    logarithmic = _score(X, log_y, fold, seed, weights, not together, trees)
     logarithmic -= float(np.average(log_y, weights=weights))  # log p(y) = log p(log y) − log y
     gain = logarithmic - plain
     if gain <= ENOUGH:
@@ -66,6 +72,7 @@ def _score(
     seed: int,
     weights: Float[np.ndarray, " N"] | None,
     stop_early: bool,
+    max_rounds: int,
 ) -> float:
     """Return the mean log density of y under Normals around out-of-fold predictions."""
     scale = float(y.std()) or 1.0
@@ -74,7 +81,8 @@ def _score(
     w = np.ones(len(y)) if weights is None else weights
     for k in range(int(fold.max()) + 1):
         others = fold != k
-        trees = fit_trees(X[others], standardised[others], weights=w[others], seed=seed, stop_early=stop_early)
+        how: dict[str, Any] = {"seed": seed, "stop_early": stop_early, "max_rounds": max_rounds}
+        trees = fit_trees(X[others], standardised[others], weights=w[others], **how)
         predicted[fold == k] = trees.predict(X[fold == k])
     residual = standardised - predicted
     bins = max(1, min(BINS, len(y) // FEWEST_PER_BIN))

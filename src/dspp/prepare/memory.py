@@ -59,7 +59,7 @@ def prepare_in_memory(
     positive = not (validation.targets <= 0.0).any()  # a log-normal must be able to score them
     if ensemble and settings.chooses_likelihood and table.targets.shape[1] == 1 and positive:
         likelihood, chosen = choose_likelihood(
-            learned.X, train.targets[:, 0], settings.random_state, train.weights, train.groups
+            learned.X, train.targets[:, 0], settings.random_state, train.weights, train.groups, settings.time_budget
         )
         if LIKELIHOODS[likelihood].codec is not kind:
             learned = _learn(LIKELIHOODS[likelihood].codec, train, own_inner, ensemble, validation, calibration)

@@ -15,6 +15,8 @@ from dspp.trees.fit import boost, check_rows, check_sizes
 
 INNER_FOLDS = 5
 MAX_ROWS = 50_000  # per fit
+TREE_SECONDS = 1.5e-7  # per row of a tree, until it has been measured
+FEWEST_TREES = 20  # per fit, however short the time
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,7 @@ def cross_fit(
     stop_early: bool = True,
     max_rounds: int = MAX_TREES,
     max_rows: int | None = MAX_ROWS,
+    seconds_left: Callable[[], float] | None = None,
 ) -> CrossFitted:
     """Fit trees so that every row of every member gets a prediction that never saw the row's target.
 
@@ -74,6 +77,7 @@ def cross_fit(
             together.
         max_rounds: the largest number of trees per fit.
         max_rows: the largest number of rows per fit; None for all.
+        seconds_left: returns how much time is left for all fits, which have fewer trees if necessary; None: any time.
 
     Raises:
         InputError: the arguments do not match, or some fit would have no rows.
@@ -92,6 +96,10 @@ def cross_fit(
 
     binned = bin_columns(X, weights, seed)  # the same cuts for all fits, if they know no targets
     fits: dict[bytes, Trees] = {}
+    held = [outer == k for k in range(K)]
+    parts = [[one, *(~one & (inner == j) for j in np.unique(inner))] for one in held]
+    masks = {(held[k] | part).tobytes() for k in range(K) for part in parts[k]} | {np.zeros(len(X), bool).tobytes()}
+    pace = _Pace(max_rounds, len(masks), seconds_left)
 
     def without(left_out: Bool[np.ndarray, " N"]) -> tuple[Trees, Float[np.ndarray, "N D"]]:
         rows, key = ~left_out, left_out.tobytes()
@@ -100,18 +108,39 @@ def cross_fit(
         inputs = X if X_without is None else check_rows(X_without(left_out), y, weights)[0]
         if key not in fits:
             codes = binned if X_without is None else bin_columns(inputs, weights, seed)
-            fits[key] = boost(codes.select(rows), y[rows], weights[rows], seed, max_rounds, max_rows, stop_early)
+            used = min(int(rows.sum()), max_rows or len(X))
+            rounds = pace.start_fit(used)
+            fits[key] = boost(codes.select(rows), y[rows], weights[rows], seed, rounds, max_rows, stop_early)
         return fits[key], inputs
 
     columns, without_fold = np.empty((K, len(X))), []
     for k in range(K):
-        held = outer == k
-        for part in (held, *(~held & (inner == j) for j in np.unique(inner))):
+        for part in parts[k]:
             if part.any():
-                trees, inputs = without(held | part)
+                trees, inputs = without(held[k] | part)
                 columns[k, part] = trees.predict(inputs[part])
-        without_fold.append(without(held)[0])
+        without_fold.append(without(held[k])[0])
     return CrossFitted(columns, without(np.zeros(len(X), bool))[0], tuple(without_fold))
+
+
+class _Pace:
+    """How many trees each of several fits may have, so that all of them end in time."""
+
+    def __init__(self, most: int, fits: int, seconds_left: Callable[[], float] | None) -> None:
+        self.most, self.fits, self.seconds_left = most, fits, seconds_left
+        self.seconds = 0.0 if seconds_left is None else seconds_left()
+        self.grown = 0  # trees times rows
+
+    def start_fit(self, rows: int) -> int:
+        """Return the largest number of trees of the next fit, to these rows."""
+        if self.seconds_left is None:
+            return self.most
+        left = self.seconds_left()
+        per_tree = rows * ((self.seconds - left) / self.grown if self.grown else TREE_SECONDS)
+        affordable = left / max(self.fits * per_tree, 1e-9)
+        rounds = int(min(max(affordable, FEWEST_TREES), self.most))
+        self.fits, self.grown = max(self.fits - 1, 1), self.grown + rounds * rows
+        return rounds
 
 
 def assign_inner(fold: Int[np.ndarray, " N"], seed: int) -> Int[np.ndarray, " N"]:
