@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 pytest.importorskip("lightgbm", reason="lightgbm is absent: `make test` installs it")
 
-from benchmarks.tables import exact_gp, mlps, records, report
+from benchmarks.tables import coverage, exact_gp, mlps, records, report
 from benchmarks.tables import run as runs
 from benchmarks.tables.__main__ import main
 from benchmarks.tables.inputs import Inputs
@@ -122,6 +122,21 @@ def test_scores_agree_with_scipy_in_any_units():
     assert found == pytest.approx(expected, rel=1e-9)
     unit = 40.0  # the same predictions in units of the target
     assert score(normals(7 + unit * mean, unit * std), 7 + unit * y, unit) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("values", "if_right"),
+    [(np.linspace(-9, 9, 4001), 0.9), (np.array([-8.0, 0.0, 8.0]), 1.0), (np.array([-2.0, 2.0]), 0.0)],
+)
+def test_what_a_model_that_is_right_would_cover(values, if_right):
+    """Standard Normals: 0.9 of a target without gaps, all if one value has nearly all of the probability, or none."""
+    zeros = torch.zeros(1, 20_000, dtype=torch.float64)
+    normals = NormalMixture(zeros[:, 0], zeros, zeros + 1.0, torch.tensor(0.0).double())
+    y = np.linspace(-2, 2, 20_000)
+    found = coverage.shares(normals, y, values, floor=0.5)
+    assert found["if_right"] == pytest.approx(if_right, abs=0.01)
+    assert found["observed"] == pytest.approx(1.645 / 2, abs=1e-3)
+    assert found["within_floor"] == pytest.approx(0.5 * 1.645 / 2, abs=1e-3)
 
 
 def test_other_distributions_are_scored_in_standardised_units_too():
