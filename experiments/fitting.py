@@ -119,8 +119,8 @@ def model_spec(unit: Unit) -> Spec:
 
 
 def train_config(unit: Unit) -> TrainConfig:
-    """Return the training settings of a unit; its split is also its seed."""
-    return TrainConfig(**_pick(unit.setting, TRAIN), seed=unit.split, threads=1)
+    """Return the training settings of a unit; its split is also its seed, unless a setting says otherwise."""
+    return TrainConfig(**{"seed": unit.split} | _pick(unit.setting, TRAIN), threads=1)
 
 
 def _details(result: FitResult) -> dict[str, Any]:

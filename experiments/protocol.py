@@ -24,7 +24,7 @@ from dspp.errors import InputError
 FOLDER = Path(__file__).parent / "protocols"
 MODEL = {f.name for f in fields(ModelConfig)}
 OBJECTIVE = {f.name for f in fields(ObjectiveConfig)} - {"name"}
-TRAIN = {f.name for f in fields(TrainConfig)} - {"seed", "threads"}  # set by the runner
+TRAIN = {f.name for f in fields(TrainConfig)} - {"threads"}  # which the runner sets
 PEER = {"rounds", "rate", "leaves", "depth"}  # of the boosted trees
 OTHER = {"split_by"}  # "rows": any row anywhere; "groups": whole trajectories
 SETTINGS = MODEL | OBJECTIVE | TRAIN | PEER | OTHER

@@ -306,6 +306,15 @@ def test_every_setting_of_a_protocol_makes_a_model(name: str) -> None:
                 assert (spec.model.noise_floor, config.epochs) == (1e-4, unit.setting["epochs"])
 
 
+def test_the_split_is_the_seed_unless_a_setting_says_otherwise() -> None:
+    one, protocol = experiment("univariate"), read_protocol("quick")
+    units = list_units(one, protocol, ["pol"], ["PPGPR"], splits=2)
+    assert [train_config(unit).seed for unit in units] == [unit.split for unit in units] == [0, 1]
+    seeded = list_units(one, protocol.with_rule(Rule(grid={"seed": [5, 6]})), ["pol"], ["PPGPR"], splits=1)
+    assert [(unit.split, train_config(unit).seed) for unit in seeded] == [(0, 5), (0, 6)]
+    assert len({unit.fit_key for unit in (*units, *seeded)}) == 4
+
+
 def test_later_rules_win_and_a_grid_of_one_is_a_setting() -> None:
     protocol = Protocol("p", (Rule(set={"epochs": 5}, grid={"beta": [1, 2], "width": [3, 5]}),))
     assert len(protocol.settings("e", "d", "m")) == 4
