@@ -14,7 +14,7 @@ from dspp.trees.ensemble import MAX_TREES, Trees
 from dspp.trees.fit import boost, check_rows, check_sizes
 
 INNER_FOLDS = 5
-MAX_ROWS = 50_000  # per fit
+MAX_ROWS = 200_000  # per fit
 TREE_SECONDS = 1.5e-7  # per row of a tree, until it has been measured
 FEWEST_TREES = 20  # per fit, however short the time
 
