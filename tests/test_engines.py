@@ -109,6 +109,22 @@ def test_a_task_can_wait_for_all_results_before_it() -> None:
     assert results[5:] == [10]
 
 
+def test_a_worker_that_dies_while_idle_is_replaced() -> None:
+    workers = {}
+
+    def tasks() -> Iterator[int]:
+        yield 0
+        while not workers:
+            yield WAIT
+        os.kill(workers[0], signal.SIGKILL)
+        time.sleep(1.0)  # until the executor has noticed
+        yield 1
+
+    for number, (_, pid, _) in run_all(scaled, tasks(), shared=(3,), jobs=2):
+        workers[number] = pid
+    assert workers[1] != workers[0]
+
+
 def test_waiting_for_a_lost_task_ends() -> None:
     def tasks() -> Iterator[Any]:
         yield "poison"

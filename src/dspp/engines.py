@@ -228,13 +228,18 @@ class _Local:
         return len(self._busy) < self._jobs
 
     def submit(self, task: Any) -> Any:
-        """Submit a task to an idle or new process."""
+        """Submit a task to an idle or new process; one that died while it was idle is dropped."""
         from joblib.externals.loky import ProcessPoolExecutor
 
-        executor = self._idle.pop() if self._idle else None
-        if executor is None:
-            executor = ProcessPoolExecutor(1, initializer=_start_worker, initargs=self._worker_args, env=ONE_THREAD)
-        future = executor.submit(_call, task)
+        while self._idle:
+            executor = self._idle.pop()
+            with suppress(BrokenExecutor):
+                return self._keep(executor, executor.submit(_call, task))
+            executor.shutdown(kill_workers=True)
+        executor = ProcessPoolExecutor(1, initializer=_start_worker, initargs=self._worker_args, env=ONE_THREAD)
+        return self._keep(executor, executor.submit(_call, task))
+
+    def _keep(self, executor: Any, future: Any) -> Any:
         self._busy[future] = executor
         return future
 
