@@ -89,7 +89,7 @@ test-oldest: $(OLDEST)/.made ## run fast tests with the oldest versions of libra
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not long and not browser" -n 2 $(FAST) \
 		-W default::DeprecationWarning -W default::FutureWarning
 
-docs: $(VENV)/.docs ## build the documentation in docs/_build/html, tutorials and examples included (about 5 minutes)
+docs: $(VENV)/.docs $(VENV)/.integrations ## build the documentation in docs/_build/html, tutorials and examples included (about 5 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m sphinx -E -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests/docs tests/test_readme.py tests/test_contributing.py
 

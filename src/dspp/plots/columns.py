@@ -27,6 +27,13 @@ def effect(
         quantiles: The quantiles at each value.
         ax: Where to draw; None for a new Figure.
         height: Of a new Figure, in inches.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import plots
+        >>> size = np.array([50.0, 100.0, 150.0])
+        >>> plots.effect(size, np.stack([size - 20.0, size - 10.0, size, size + 10.0, size + 20.0])).get_ylabel()
+        'prediction'
     """
     if quantiles.shape != (5, len(at)):
         raise InputError(f"quantiles: expected shape (5, {len(at)}), got {quantiles.shape}; pass five per value")
