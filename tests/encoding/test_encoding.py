@@ -356,11 +356,25 @@ def test_columns_that_cannot_be_encoded_are_refused(values: list[Any]) -> None:
         ([*map(str, range(40)), "n.a. yet"], "most of its values are numbers, but not 'n.a. yet'"),
         (["1,5", "2,5", "3"], "numbers with commas"),
         (["2024-01-01", "2024-01-02"], "dates as text"),
+        (["31.01.2024", "1.2.2024"], "look like dates; write them as 2024-01-31"),
+        (["1/31/24 6:30 PM", "12/01/23 11:00 AM"], "look like dates"),
+        (["1.5%", "2.5 %"], "numbers with a currency or unit"),
+        (["$1,500", "-$2,500.50"], "numbers with a currency or unit"),
+        (["80 EUR", "90 EUR"], "numbers with a currency or unit"),
     ],
 )
 def test_text_that_is_something_else_is_noted(values: list[str], note: str) -> None:
     assert note in str(fit(c=values, a=range(len(values))).notes[0])
     assert fit(c=["red", "blue"]).notes == ()
+    assert fit(c=["B 12", "12th street"]).notes == ()
+
+
+@pytest.mark.parametrize("name", ["__index_level_0__", "Unnamed: 0"])
+def test_the_index_of_a_data_frame_is_no_input(name: str) -> None:
+    encoder = fit(**{name: [0, 1, 2], "a": [1.0, 3.0, 2.0]})
+    assert encoder.feature_names == ("a",)
+    assert str(encoder.notes[0]).startswith(f"column {name!r} is left out: it is the index of a data frame; rename it")
+    np.testing.assert_array_equal(encoded(encoder, a=[5.0]), [[5.0]])  # new rows need not have it
 
 
 # ---------------------------------------------------------------- columns that arrive otherwise than in training

@@ -5,6 +5,7 @@ bounds below: missing values are replaced by the median of a random sample, and 
 levels are forgotten on the way.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ from dspp.encoding.columns import MAX_LEVELS, Boolean, Category, Column, Dropped
 from dspp.encoding.datetimes import DAY, Datetime
 from dspp.encoding.durations import Duration
 from dspp.table import arrays
-from dspp.table.messages import Place, join_names
+from dspp.table.messages import WITH_A_UNIT, Place, join_names
 
 MOST_VALUES: Final = 100_000  # sampled from a stream for the median
+INDEX_NAME: Final = r"__index_level_\d+__|Unnamed: 0"  # how pandas names an index in Parquet, and from CSV
+LIKE_A_DATE: Final = r"^\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ ,T]+\d{1,2}:\d{2}.*)?$"  # 31.01.2024, 1/31/24 6:30 PM
 MOST_COUNTED: Final = 100_000  # levels of a category in a stream that are counted
 
 
@@ -60,6 +63,8 @@ class Learner(ABC):
 
 def make_learner(name: str, arrow: pa.DataType, bounded: bool = False) -> Learner:
     """Return the learner for a column of this Arrow type."""
+    if re.fullmatch(INDEX_NAME, name):
+        return IndexLearner(name, bounded)
     if types.is_dictionary(arrow) and arrays.kind_of(arrow):
         return CategoryLearner(name, bounded, is_text=False)
     return LEARNERS.get(arrays.kind_of(arrow), UnknownLearner)(name, bounded)
@@ -260,6 +265,21 @@ class CategoryLearner(Learner):
             self.counts = Counter({level: count for level, count in self.counts.items() if level in frequent})
 
 
+class IndexLearner(Learner):
+    """A column that pandas makes of the index of a data frame: row numbers, which would leak the order of the rows."""
+
+    def add(self, array: pa.Array, place: Place) -> None:
+        """Do nothing."""
+
+    def column(self) -> Column:
+        """Return a dropped column."""
+        return Dropped(self.name, "is the index of a data frame")
+
+    def hint(self) -> str:
+        """Return how to keep it."""
+        return "rename it if it should be an input"
+
+
 class UnknownLearner(Learner):
     """A column of a type without an encoding, which is accepted only if it has no values."""
 
@@ -301,5 +321,9 @@ def _text_hint(levels: list[str]) -> str:
     if arrays.can_cast(pc.replace_substring(text, ",", ""), pa.float64()):
         return "its values are numbers with commas; write 1.5 for 1,5 and 1500 for 1,500"
     if any(arrays.can_cast(reading, kind) for reading, kind in arrays.datetime_readings(text)):
-        return "its values are dates as text; convert them to dates"
+        return "its values are dates as text; convert them to dates, or pass a CSV file, whose dates are recognised"
+    if all(re.match(LIKE_A_DATE, level.strip()) for level in sample):
+        return "its values look like dates; write them as 2024-01-31 or 2024-01-31 18:30"
+    if all(re.match(WITH_A_UNIT, level.strip()) for level in sample):
+        return "its values are numbers with a currency or unit; remove it, and commas too"
     return ""
