@@ -79,7 +79,7 @@ def coverage_dots(
     if not len(names) == len(inside) == len(totals) == len(off) or not len(names):
         raise InputError(f"expected one number per group, got {len(names)} names and {len(inside)} counts")
     ax = house_axes(ax, height=0.95 + 0.25 * len(names))
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     tail = 0.5 * (1.0 - BARS)
     low = np.nan_to_num(beta.ppf(tail, inside, totals - inside + 1), nan=0.0)
@@ -90,6 +90,7 @@ def coverage_dots(
         if mask.any():
             ax.hlines(place[mask], low[mask], high[mask], color=color, alpha=0.6, linewidth=2.0)
             ax.plot((inside / totals)[mask], place[mask], color=color, label=label, **dots(5.5))
+    ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))  # whole percentages
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol="\N{NO-BREAK SPACE}%"))
     ax.set_xlim(max(0.0, min(low.min() - 0.01, level - 0.1)), 1.0)
     _name_rows(ax, names, 42)
