@@ -118,6 +118,23 @@ def check_public_names(app: Sphinx) -> None:
             raise ExtensionError(f"{name} has no example in its docstring")
 
 
+# ---------------------------------------------------------------- figures of tutorials
+
+
+def describe_figures(app: Sphinx, tree: nodes.document) -> None:
+    """Give the figures that code has drawn the paragraph above them as a text for screen readers."""
+    for image in tree.findall(nodes.image):
+        if "alt" in image:
+            continue
+        top: nodes.Node = image
+        while top.parent is not None and not isinstance(top.parent, nodes.section):
+            top = top.parent
+        if top.parent is None:
+            continue
+        above = [node for node in top.parent.children[: top.parent.index(top)] if isinstance(node, nodes.paragraph)]
+        image["alt"] = above[-1].astext().replace("\n", " ") if above else top.parent.next_node(nodes.title).astext()
+
+
 # ---------------------------------------------------------------- links and files of the repository
 
 
@@ -140,6 +157,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.connect("autodoc-process-docstring", restore_colons, priority=900)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("builder-inited", check_public_names)
+    app.connect("doctree-read", describe_figures)
     app.connect("source-read", map_links)
     app.connect("build-finished", copy_report)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -24,7 +24,15 @@ BLOCK = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```", re.DOTALL | re.MULTILI
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [file for file in FILES if "_build" not in file.parts and BLOCK.search(file.read_text())]
 SMALL = ["--inducing", "8", "--epochs", "2"]
-NOT_RUN = ("source ", "python3 -m venv", ".venv/bin/pip install", ".venv/bin/dspp demo", "ray start", "pip install")
+NOT_RUN = (
+    "source ",
+    "python3 -m venv",
+    ".venv/bin/pip install",
+    ".venv/bin/dspp demo",
+    "dspp demo",
+    "ray start",
+    "pip install",
+)
 
 
 def commands(page):
