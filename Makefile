@@ -5,11 +5,12 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-long test-oldest test-integrations dist lint types format bench mutants \
+.PHONY: help demo test test-browser test-long test-oldest test-python test-integrations dist lint types format bench mutants \
 	experiments reproduce docs chromium clean
 PROTOCOL ?= quick
 RESULTS ?= runs/$(PROTOCOL)
 OLDEST := .venv-oldest
+OTHER := .venv-python
 # Where other versions of libraries would show: tables, frames, files, figures, searches, estimators, the command line.
 FAST := tests/cli/test_csv_options.py tests/cli/test_same_numbers.py tests/encoding tests/estimators/test_estimators.py \
 	tests/estimators/test_sklearn_tools.py tests/plots tests/predictive tests/table tests/tuning tests/test_extras.py \
@@ -89,7 +90,15 @@ test-oldest: $(OLDEST)/.made ## run fast tests with the oldest versions of libra
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not long and not browser" -n 2 $(FAST) \
 		-W default::DeprecationWarning -W default::FutureWarning
 
-docs: $(VENV)/.docs ## build the documentation in docs/_build/html, tutorials and examples included (about 5 minutes)
+test-python: ## run fast tests with another version of Python: make test-python PYTHON=python3.13
+	$(PYTHON) -m venv --clear $(OTHER)
+	$(OTHER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(OTHER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,tune,mlflow]' \
+		hypothesis pandas polars pytest pytest-xdist scoringrules
+	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -m "not long and not browser" -n 2 $(FAST) tests/modelfile \
+		tests/docs/test_documentation.py tests/test_mlflow_flavour.py
+
+docs: $(VENV)/.docs $(VENV)/.integrations ## build the documentation in docs/_build/html, tutorials and examples included (about 5 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m sphinx -E -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests/docs tests/test_readme.py tests/test_contributing.py
 
@@ -125,4 +134,4 @@ reproduce: $(VENV)/.experiments ## run every experiment of the paper into runs/:
 		status=$$?; $(PY) -m experiments report --results $(RESULTS) && exit $$status # report even if some fits failed
 
 clean: ## remove the environments, builds and caches
-	rm -rf $(VENV) $(OLDEST) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(OTHER) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

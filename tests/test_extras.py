@@ -50,6 +50,15 @@ def message(extra: str) -> str:
     return f"needs {names}, which {verb} not installed; run pip install 'dspp[{extra}]'"
 
 
+BESIDE_MLFLOW = {"pandas", "alembic", "sqlalchemy"}  # which it can do without, but not with a local database
+
+
+def test_mlflow_comes_with_what_the_database_of_the_guide_needs() -> None:
+    assert "sqlite:///" in (ROOT / "docs" / "guide" / "integrations.md").read_text()
+    names = {re.split(r"[<>=]", line)[0] for line in PROJECT["optional-dependencies"]["mlflow"]}
+    assert names >= BESIDE_MLFLOW
+
+
 def test_the_modules_of_the_extras_are_those_that_pip_installs() -> None:
     optional = PROJECT["optional-dependencies"]
 
@@ -58,7 +67,7 @@ def test_the_modules_of_the_extras_are_those_that_pip_installs() -> None:
         for line in optional[extra]:
             inner = re.fullmatch(r"dspp\[(.+)\]", line)
             found |= set().union(*map(installed, inner[1].split(","))) if inner else {re.split(r"[<>=]", line)[0]}
-        return {name.removesuffix("-skinny") for name in found} - {"pandas"}  # which MLflow's users have
+        return {name.removesuffix("-skinny") for name in found} - BESIDE_MLFLOW
 
     assert {extra: set(names) for extra, names in EXTRAS.items()} == {extra: installed(extra) for extra in EXTRAS}
     assert installed("all") == {name for names in EXTRAS.values() for name in names} - {"skpro"}  # an older pandas
@@ -185,7 +194,7 @@ def test_a_public_ci_calls_targets_that_exist() -> None:
     targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
     (called,) = re.findall(r"target: \[(.+)\]", (ROOT / ".github" / "workflows" / "ci.yml").read_text())
     words = re.findall(r"[a-z-]+", called)
-    assert {"test", "demo", "test-oldest", "dist"} == set(words) <= set(targets)
+    assert {"test", "demo", "test-oldest", "docs", "dist"} == set(words) <= set(targets)
 
 
 def test_the_oldest_versions_are_the_bounds_of_the_project() -> None:

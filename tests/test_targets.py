@@ -61,6 +61,7 @@ COLUMNS = {
     "classes": (WORDS, f"column 'y': expected numbers to predict, got 2 classes ('no', 'yes'); {NOT_CLASSES}"),
     "one class": (["no"] * 9, "got 1 class ('no'); dspp predicts numbers"),
     "names": ([f"house {i}" for i in range(60)], f"got text such as 'house 0'; {NOT_CLASSES}"),
+    "prices": ([f'"${i},500"' for i in range(1, 60)], "got text such as '$1,500'; remove the currency and commas"),
     "a misprint": ([*range(9), "1o"], "column 'y', row 9 (line 11): expected a number, got '1o'"),
     "a constant": (
         [3] * 60,

@@ -12,7 +12,7 @@ from typing import Any
 
 from docutils import nodes
 from docutils.utils.math import latex2mathml
-from public_names import public_docstring
+from public_names import has_example, missing_library, public_docstring, public_names
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util import logging
@@ -67,7 +67,7 @@ def visit_block(self: HTML5Translator, node: nodes.math_block) -> None:
 def tidy_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Add the fields of a dataclass that have comments in its source, and escape bars, which reST reads as marks."""
     if what == "data":  # Sphinx finds only the docstring of its class
-        lines[:] = inspect.cleandoc(public_docstring(name.removeprefix("dspp."))).splitlines()
+        lines[:] = inspect.cleandoc(public_docstring(name)).splitlines()
     if inspect.isclass(obj) and dataclasses.is_dataclass(obj) and not any(s.strip() == "Attributes:" for s in lines):
         fields = list(_field_comments(obj))
         if fields:
@@ -108,15 +108,31 @@ def _field_comments(kind: type) -> Iterator[tuple[str, str]]:
 
 
 def check_public_names(app: Sphinx) -> None:
-    """Raise an error if a public name has no docstring or no example in it."""
-    from dspp import __all__ as names
+    """Raise an error if a name of the API reference has no docstring or no example."""
+    for name in public_names():
+        if library := missing_library(name):
+            raise ExtensionError(f"{name} needs {library}, which is not installed; run make docs")
+        if not public_docstring(name):
+            raise ExtensionError(f"{name} has no docstring")
+        if not has_example(name):
+            raise ExtensionError(f"{name} has no example in its docstring")
 
-    for name in names:
-        text = public_docstring(name)
-        if not text:
-            raise ExtensionError(f"dspp.{name} has no docstring")
-        if ">>>" not in text:
-            raise ExtensionError(f"dspp.{name} has no example in its docstring")
+
+# ---------------------------------------------------------------- figures of tutorials
+
+
+def describe_figures(app: Sphinx, tree: nodes.document) -> None:
+    """Give the figures that code has drawn the paragraph above them as a text for screen readers."""
+    for image in tree.findall(nodes.image):
+        if "alt" in image:
+            continue
+        top: nodes.Node = image
+        while top.parent is not None and not isinstance(top.parent, nodes.section):
+            top = top.parent
+        if top.parent is None:
+            continue
+        above = [node for node in top.parent.children[: top.parent.index(top)] if isinstance(node, nodes.paragraph)]
+        image["alt"] = above[-1].astext().replace("\n", " ") if above else top.parent.next_node(nodes.title).astext()
 
 
 # ---------------------------------------------------------------- links and files of the repository
@@ -141,6 +157,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.connect("autodoc-process-docstring", restore_colons, priority=900)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("builder-inited", check_public_names)
+    app.connect("doctree-read", describe_figures)
     app.connect("source-read", map_links)
     app.connect("build-finished", copy_report)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

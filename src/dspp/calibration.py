@@ -187,6 +187,15 @@ def check_calibration(
     Raises:
         InputError: The shape of y does not match the mixture.
         NumericalError: A distribution is not finite where y was observed.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> from dspp.calibration import check_calibration
+        >>> y = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+        >>> wide = NormalMixture(torch.zeros(1), torch.zeros(1, 1000), torch.full((1, 1000), 9.0), torch.tensor(0.0))
+        >>> check_calibration(wide, y).verdict()
+        'Intervals are too wide: the 90 % interval contains 100 % of 1,000 rows.'
     """
     rows = Comparison(mixture, y)
     return calibration_of(rows, names, None if conformal is None else conformal.interval(rows.mixture, HEADLINE))
@@ -379,6 +388,18 @@ class CrossConformal:
 
     Raises:
         InputError: The scores have another shape, order or range, or the folds do.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> from dspp.calibration import CrossConformal
+        >>> def predict(N):  # members of either fold take every y for N(0, 1)
+        ...     return NormalMixture(torch.zeros(1), torch.zeros(1, N), torch.ones(1, N), torch.tensor(0.0))
+        >>> y = 2.0 * torch.randn(1000, generator=torch.Generator().manual_seed(0))  # twice as wide
+        >>> conformal = CrossConformal.fit(predict(1000), y, fold=torch.arange(1000) % 2)
+        >>> lower, upper = conformal.interval({0: predict(1), 1: predict(1)}, 0.9)
+        >>> bool(2.9 < upper < 3.7)  # about 2 · 1.645, not 1.645
+        True
     """
 
     scores: Float[Tensor, " n *T"]

@@ -38,7 +38,17 @@ WEIGHT_TOLERANCE = 1e-6  # of the sum of the weights, as in `Predictive.mix`
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One trained model, in standardised units, and how it was trained."""
+    """One trained model, in standardised units, and how it was trained.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> member = model.fitted_.members[0]
+        >>> member.spec.name, member.kind, len(member.history)
+        ('ppgpr', 'plain', 2)
+    """
 
     spec: Spec  # the model and its objective
     train: TrainConfig  # training settings
@@ -74,6 +84,16 @@ class Fitted:
     Raises:
         InputError: there are no members, their weights are not positive numbers that sum to one, their likelihoods
             differ, or calibration scores belong to folds that no member held out.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> model.fitted_.target_names, model.fitted_.weights, model.fitted_.num_inputs
+        (('y',), (1.0,), 2)
+        >>> model.fitted_.scored
+        '6 validation rows, which also chose the epoch'
     """
 
     members: tuple[Member, ...]
@@ -382,6 +402,15 @@ class Evaluation:
         distribution: Their predictive distributions.
         parts: Of rows that were held out in turn, the members that held out the same rows as a model, and the numbers
             of these rows; empty if `fitted` predicted all of them.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> evaluation = model.evaluation(X, X[:, 0])
+        >>> evaluation.scores["rmse"] == model.evaluate(X, X[:, 0])["rmse"], evaluation.calibration.num_rows
+        (True, 60)
     """
 
     fitted: Fitted

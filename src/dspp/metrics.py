@@ -92,6 +92,15 @@ class Comparison:
 
     Raises:
         InputError: The shape of y does not match the distributions, or the weights are not valid.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> from dspp.metrics import Comparison
+        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
+        >>> rows = Comparison(mixture, [0.5, -1.0, 0.0, 9.0])
+        >>> rows.coverage(0.9), sorted(rows.scores(["rmse", "nll"]))
+        (0.75, ['nll', 'rmse'])
     """
 
     def __init__(self, mixture: Predictive, y: Array, weights: Array | None = None) -> None:
@@ -260,6 +269,15 @@ class Metric:
         shown: Where it is shown: by `dspp fit` after training, by `dspp evaluate`, on a card of the report.
             `evaluate()` and JSON contain all scores.
         target: The best value, unless lower is better.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> from dspp.metrics import Comparison, Metric
+        >>> mae = Metric("MAE", lambda rows: (rows.mean - rows.y).abs().nanmean().item())
+        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
+        >>> mae.function(Comparison(mixture, [0.5, -0.5, 1.0, 2.0]))  # METRICS.register("mae")(mae) would add it
+        1.0
     """
 
     title: str
@@ -401,27 +419,73 @@ def have_several_outputs(scores: Iterable[str]) -> bool:
 
 
 def nll(mixture: Predictive, y: Array) -> float:
-    """Return the mean over rows of -log p(yₙ), joint over the outputs observed in that row."""
+    """Return the mean over rows of -log p(yₙ), joint over the outputs observed in that row.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> from dspp.metrics import nll
+        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
+        >>> round(nll(mixture, torch.zeros(4)), 3)  # ½ log 2π
+        0.919
+    """
     return Comparison(mixture, y).joint_nll()
 
 
 def rmse(mixture: Predictive, y: Array) -> float:
-    """Return the root of the mean squared error of the predicted mean, over all rows and outputs."""
+    """Return the root of the mean squared error of the predicted mean, over all rows and outputs.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> from dspp.metrics import rmse
+        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
+        >>> rmse(mixture, torch.tensor([2.0, -2.0, 2.0, -2.0]))
+        2.0
+    """
     return Comparison(mixture, y).rmse()
 
 
 def mrmse(mixture: Predictive, y: Array) -> float:
-    """Return the mean of each output's RMSE, over the outputs that were observed."""
+    """Return the mean of each output's RMSE, over the outputs that were observed.
+
+    Example:
+        >>> import torch
+        >>> from dspp import MultivariateNormalMixture
+        >>> from dspp.metrics import mrmse
+        >>> cov = torch.eye(2).expand(1, 2, 2, 2)  # S = 1, N = 2, T = 2
+        >>> both = MultivariateNormalMixture(torch.zeros(1), torch.zeros(1, 2, 2), cov, torch.zeros(2))
+        >>> mrmse(both, torch.tensor([[1.0, 3.0], [-1.0, -3.0]]))  # the mean of 1 and 3
+        2.0
+    """
     return Comparison(mixture, y).mrmse()
 
 
 def crps(mixture: Predictive, y: Array) -> float:
-    """Return the continuous ranked probability score, the mean over rows and outputs."""
+    """Return the continuous ranked probability score, the mean over rows and outputs.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> from dspp.metrics import crps
+        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
+        >>> round(crps(mixture, torch.zeros(4)), 3)
+        0.234
+    """
     return Comparison(mixture, y).crps()
 
 
 def pit(mixture: Predictive, y: Array) -> Float[Tensor, " N *T"]:
-    """Return Fₙ(yₙ) of each row and output: uniform on [0, 1] for the true distribution; NaN if not observed."""
+    """Return Fₙ(yₙ) of each row and output: uniform on [0, 1] for the true distribution; NaN if not observed.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> from dspp.metrics import pit
+        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
+        >>> [round(u, 3) for u in pit(mixture, [-9.0, -1.0, 0.0, 9.0]).tolist()]
+        [0.0, 0.159, 0.5, 1.0]
+    """
     return Comparison(mixture, y).pit
 
 
@@ -430,6 +494,14 @@ def coverage(mixture: Predictive, y: Array, level: float = 0.9) -> float:
 
     Raises:
         InputError: The level is not between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> from dspp.metrics import coverage
+        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
+        >>> coverage(mixture, [-9.0, -1.0, 0.0, 1.0], level=0.9)
+        0.75
     """
     return Comparison(mixture, y).coverage(level)
 
@@ -439,6 +511,14 @@ def evaluate(mixture: Predictive, y: Array) -> dict[str, float]:
 
     The NLL of one output is the sum over rows of the joint NLL, divided by the number of observed targets: the joint
     NLL divided by T if nothing is missing.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> from dspp.metrics import evaluate
+        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
+        >>> {name: round(score, 3) for name, score in evaluate(mixture, [0.5, -1.0, 0.0, 1.0]).items()}
+        {'nll': 1.2, 'rmse': 0.75, 'crps': 0.442, 'coverage90': 1.0}
     """
     return Comparison(mixture, y).scores(PAPER)
 

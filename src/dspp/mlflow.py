@@ -43,7 +43,13 @@ REQUIREMENTS = ("dspp", "torch", "numpy", "scikit-learn", "pandas")  # pinned in
 
 
 def get_default_pip_requirements() -> list[str]:
-    """Return the requirements of a saved model: dspp and what predictions depend on, in the installed versions."""
+    """Return the requirements of a saved model: dspp and what predictions depend on, in the installed versions.
+
+    Example:
+        >>> import dspp.mlflow
+        >>> [requirement.split("==")[0] for requirement in dspp.mlflow.get_default_pip_requirements()]
+        ['dspp', 'torch', 'numpy', 'scikit-learn', 'pandas']
+    """
     return [f"{name}=={version(name).partition('+')[0]}" for name in REQUIREMENTS]  # "2.13.0+cpu" is on no index
 
 
@@ -77,6 +83,16 @@ def save_model(
     Raises:
         InputError: The model is not a fitted estimator of dspp.
         ModelFileError: The model file cannot be read or written.
+
+    Example:
+        >>> import numpy as np
+        >>> import dspp.mlflow
+        >>> from dspp import PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> dspp.mlflow.save_model(model, "folder")
+        >>> bool((dspp.mlflow.load_model("folder").predict(X) == model.predict(X)).all())
+        True
     """
     estimator = _check_model(model)
     rows, params = input_example if isinstance(input_example, tuple) else (input_example, None)
@@ -112,6 +128,19 @@ def log_model(
         name: The name of the model in the run.
         registered_model_name: Also register the model under this name.
         **options: Options of `save_model`, such as `input_example`, or of `mlflow.models.Model.log`, such as `tags`.
+
+    Example:
+        >>> import mlflow
+        >>> import numpy as np
+        >>> import dspp.mlflow
+        >>> from dspp import PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> mlflow.set_tracking_uri("sqlite:///mlflow.db")
+        >>> with mlflow.start_run():
+        ...     info = dspp.mlflow.log_model(model, name="price")
+        >>> mlflow.pyfunc.load_model(info.model_uri).predict(X[:5], params={"output": "interval", "level": 0.9}).shape
+        (5, 2)
     """
     return Model.log(
         artifact_path=None,
@@ -133,6 +162,16 @@ def load_model(model_uri: str | Path, dst_path: str | None = None, features: Any
 
     Raises:
         ModelFileError: It is not a model of dspp, or its file is damaged.
+
+    Example:
+        >>> import numpy as np
+        >>> import dspp.mlflow
+        >>> from dspp import PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> dspp.mlflow.save_model(model, "folder")
+        >>> dspp.mlflow.load_model("folder").predict_interval(X[:5], 0.9).shape
+        (5, 2)
     """
     folder = Path(download_artifacts(artifact_uri=str(model_uri), dst_path=dst_path))
     flavors = Model.load(str(folder)).flavors
@@ -145,7 +184,18 @@ def load_model(model_uri: str | Path, dst_path: str | None = None, features: Any
 
 
 class PyfuncModel:
-    """What `mlflow.pyfunc.load_model` wraps: predictions as data frames of pandas."""
+    """What `mlflow.pyfunc.load_model` wraps: predictions as data frames of pandas.
+
+    Example:
+        >>> import numpy as np
+        >>> import dspp.mlflow
+        >>> from dspp import PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> served = dspp.mlflow.PyfuncModel(model)
+        >>> list(served.predict(X[:5], {"output": "quantiles", "quantiles": [0.1, 0.9]}).columns)
+        ['y_q0.1', 'y_q0.9']
+    """
 
     def __init__(self, model: Regressor) -> None:
         self.model = model

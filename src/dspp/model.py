@@ -51,7 +51,16 @@ def _both(h: Tensor, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Topology:
-    """The inputs of the hidden layers after the first (appendix A.4)."""
+    """The inputs of the hidden layers after the first (appendix A.4).
+
+    Example:
+        >>> from dspp import DSPPRegressor
+        >>> from dspp.model import TOPOLOGIES
+        >>> sorted(TOPOLOGIES)
+        ['all-from-both', 'feedforward', 'mean-from-both', 'mean-from-input']
+        >>> DSPPRegressor(layers=3, topology="all-from-both").spec().model.topology
+        'all-from-both'
+    """
 
     mean: Reader
     kernel: Reader

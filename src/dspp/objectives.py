@@ -58,6 +58,17 @@ def predictive(
 
     With a quadrature rule this trains a DSPP; with Monte Carlo samples the logarithm of an average makes it a biased
     estimate (BPDGP).
+
+    Example:
+        >>> import torch
+        >>> from dspp import ModelConfig
+        >>> from dspp.likelihoods import Gaussian
+        >>> from dspp.objectives import predictive
+        >>> from dspp.predictive import LatentMixture
+        >>> latent = LatentMixture(torch.zeros(1), torch.zeros(1, 3, 1), torch.ones(1, 3, 1))  # S = 1, N = 3, L = 1
+        >>> likelihood, y, kl = Gaussian(1, ModelConfig()), torch.zeros(3, 1), torch.tensor(2.0)
+        >>> round(predictive(likelihood, latent, y, kl, num_data=100).item(), 3)
+        -0.987
     """
     return average(likelihood.log_prob(latent, y), weights) - beta * kl / num_data
 
@@ -74,7 +85,19 @@ def elbo(
     gamma: float = 1.03,
     weights: Float[Tensor, " N"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the ELBO (eqs. 6 and 13): E_q[log p(y|f)], exact in the top layer, by components below it."""
+    """Return the ELBO (eqs. 6 and 13): E_q[log p(y|f)], exact in the top layer, by components below it.
+
+    Example:
+        >>> import torch
+        >>> from dspp import ModelConfig
+        >>> from dspp.likelihoods import Gaussian
+        >>> from dspp.objectives import elbo
+        >>> from dspp.predictive import LatentMixture
+        >>> latent = LatentMixture(torch.zeros(1), torch.zeros(1, 3, 1), torch.ones(1, 3, 1))  # S = 1, N = 3, L = 1
+        >>> likelihood, y, kl = Gaussian(1, ModelConfig()), torch.zeros(3, 1), torch.tensor(2.0)
+        >>> round(elbo(likelihood, latent, y, kl, num_data=100).item(), 3)
+        -4.788
+    """
     score = latent.weights @ likelihood.expected_log_prob(latent, y)  # (N,)
     return average(score, weights) - beta * kl / num_data
 
@@ -97,6 +120,17 @@ def gamma_elbo(
 
     The power (γ−1)/γ of the normalising integral I in the denominator makes the score proper, that is, highest in
     expectation for the true density (tested by integration). GPyTorch multiplies by the same power instead.
+
+    Example:
+        >>> import torch
+        >>> from dspp import ModelConfig
+        >>> from dspp.likelihoods import Gaussian
+        >>> from dspp.objectives import gamma_elbo
+        >>> from dspp.predictive import LatentMixture
+        >>> latent = LatentMixture(torch.zeros(1), torch.zeros(1, 3, 1), torch.ones(1, 3, 1))  # S = 1, N = 3, L = 1
+        >>> likelihood, y, kl = Gaussian(1, ModelConfig()), torch.zeros(3, 1), torch.tensor(2.0)
+        >>> round(gamma_elbo(likelihood, latent, y, kl, num_data=100).item(), 3)
+        30.31
     """  # noqa: D415
     score = latent.weights @ likelihood.gamma_score(latent, y, gamma, -(gamma - 1) / gamma)
     return average(score, weights) - beta * kl / num_data

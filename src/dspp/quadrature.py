@@ -63,6 +63,20 @@ class Rule(nn.Module, ABC):
         num_sites: S, the number of sites (for grids: per dimension).
         num_test_sites: for rules that sample, the number of samples in prediction.
         generator: source of random initial values.
+
+    Example:
+        >>> import torch
+        >>> from dspp.quadrature import Rule
+        >>> class Ends(Rule):  # μ − σ and μ + σ, with equal weights; @RULES.register("ends") would name it
+        ...     def start(self, generator):
+        ...         pass
+        ...     def sites(self, layer):
+        ...         return torch.tensor([[-1.0], [1.0]]).expand(2, self.widths[layer])
+        ...     def log_weights(self, sampling=False):
+        ...         return torch.tensor([0.5, 0.5]).log()
+        >>> rule = Ends(widths=[3], num_sites=2)
+        >>> rule.expand(0, torch.zeros(1, 5, 3), torch.ones(1, 5, 3)).shape  # from one component to S = 2
+        torch.Size([2, 5, 3])
     """
 
     grid: ClassVar[bool] = False
@@ -206,7 +220,14 @@ class FixedSites(Rule):
 
 @RULES.register("gauss-hermite")
 class GaussHermite(Rule):
-    """The fixed grid of eqs. 18 to 20: nothing is learned."""
+    """The fixed grid of eqs. 18 to 20: nothing is learned.
+
+    Example:
+        >>> from dspp.quadrature import GaussHermite
+        >>> rule = GaussHermite(widths=[1], num_sites=3)
+        >>> [round(weight, 3) for weight in rule.log_weights().exp().tolist()]
+        [0.167, 0.667, 0.167]
+    """
 
     grid = True
 
@@ -260,12 +281,26 @@ class _LearnedGrid(Rule):
 
 @RULES.register("qr1")
 class QR1(_LearnedGrid):
-    """Learned sites on a grid, learned weights over the whole grid (eq. 22)."""
+    """Learned sites on a grid, learned weights over the whole grid (eq. 22).
+
+    Example:
+        >>> from dspp.quadrature import QR1
+        >>> rule = QR1(widths=[2], num_sites=3)
+        >>> rule.sites(0).shape, rule.log_weights().shape  # a grid of 3² points, each with its weight
+        (torch.Size([9, 2]), torch.Size([9]))
+    """
 
 
 @RULES.register("qr2")
 class QR2(_LearnedGrid):
-    """QR1 with ξ_w^(s) = −ξ_w^(S+1−s) by construction: only the positive half is a parameter; an odd middle is 0."""
+    """QR1 with ξ_w^(s) = −ξ_w^(S+1−s) by construction: only the positive half is a parameter; an odd middle is 0.
+
+    Example:
+        >>> from dspp.quadrature import QR2
+        >>> rule = QR2(widths=[1], num_sites=3)
+        >>> [round(site, 3) for site in rule.sites(0).flatten().tolist()]
+        [-1.732, 0.0, 1.732]
+    """
 
     def _free(self, sites: Float[Tensor, "S W"]) -> Tensor:
         return sites[(self.num_sites + 1) // 2 :]
@@ -282,6 +317,12 @@ class QR3(Rule):
     """S learned sites, aligned across the W GPs and across layers, with S learned weights (eq. 23).
 
     Starts with standard Normal sites and equal weights, so that no component is favoured before training.
+
+    Example:
+        >>> from dspp.quadrature import QR3
+        >>> rule = QR3(widths=[5], num_sites=10)
+        >>> rule.sites(0).shape, rule.log_weights().shape  # as many components as sites
+        (torch.Size([10, 5]), torch.Size([10]))
     """
 
     def start(self, generator: torch.Generator) -> None:
@@ -307,6 +348,12 @@ class MonteCarlo(Rule):
 
     The samples for prediction are drawn once and shared by all rows: each row's mixture is as good an estimate of
     eq. 15, and predictions do not depend on the batch and are reproducible.
+
+    Example:
+        >>> from dspp.quadrature import MonteCarlo
+        >>> rule = MonteCarlo(widths=[5], num_sites=10, num_test_sites=32)
+        >>> len(rule.log_weights(sampling=True)), len(rule.log_weights())  # samples in training and in prediction
+        (10, 32)
     """
 
     def start(self, generator: torch.Generator) -> None:

@@ -37,7 +37,16 @@ def extension_modules() -> tuple[str, ...]:
 
 
 class Registry(Mapping[str, T]):
-    """A mapping from names to parts of one kind; the error for an unknown name lists the known ones."""
+    """A mapping from names to parts of one kind; the error for an unknown name lists the known ones.
+
+    Example:
+        >>> from dspp.quadrature import RULES
+        >>> sorted(RULES)
+        ['gauss-hermite', 'monte-carlo', 'qr1', 'qr2', 'qr3']
+        >>> RULES["qr4"]
+        Traceback (most recent call last):
+        dspp.registry.UnknownPartError: unknown rule 'qr4'; choose one of: ...
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

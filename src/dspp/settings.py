@@ -88,6 +88,12 @@ class Parameters:
         jobs: Processes that train the members of an ensemble; None: one per core. The result does not depend on it.
         device: cpu or cuda.
         progress: Whether to show a progress bar, or lines of text where there is no terminal; None: only on a terminal.
+
+    Example:
+        >>> from dspp import DSPPRegressor
+        >>> model = DSPPRegressor(members=1, layers=3, beta=0.2)  # every estimator takes these parameters
+        >>> model.set_params(beta=0.5).get_params()["beta"]
+        0.5
     """
 
     members: int | str = "auto"

@@ -16,8 +16,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS, Category
-from dspp.encoding.encoder import MAX_COLUMNS, TableEncoder, reading_types
+from dspp.encoding.encoder import MAX_COLUMNS, TableEncoder, TableLearner, reading_types
 from dspp.errors import InputError
+from dspp.table import arrays
 from dspp.table.arrays import MISSING
 from dspp.table.files import open_table, write_table
 from dspp.table.frames import to_arrow
@@ -355,12 +356,43 @@ def test_columns_that_cannot_be_encoded_are_refused(values: list[Any]) -> None:
         (["1", "2", "1"], "numbers as text"),
         ([*map(str, range(40)), "n.a. yet"], "most of its values are numbers, but not 'n.a. yet'"),
         (["1,5", "2,5", "3"], "numbers with commas"),
-        (["2024-01-01", "2024-01-02"], "dates as text"),
+        (["2024-01-01", "2024-01-02"], "dates as text, read as dates"),
+        (["31.01.2024", "1.2.2024"], "look like dates; write them as 2024-01-31"),
+        (["1/31/24 6:30 PM", "12/01/23 11:00 AM"], "look like dates"),
+        (["1.5%", "2.5 %"], "numbers with a currency or unit"),
+        (["$1,500", "-$2,500.50"], "numbers with a currency or unit"),
+        (["80 EUR", "90 EUR"], "numbers with a currency or unit"),
     ],
 )
 def test_text_that_is_something_else_is_noted(values: list[str], note: str) -> None:
     assert note in str(fit(c=values, a=range(len(values))).notes[0])
     assert fit(c=["red", "blue"]).notes == ()
+    assert fit(c=["B 12", "12th street"]).notes == ()
+
+
+@pytest.mark.parametrize(
+    "texts", [["2024-01-01", None, "2024-03-05", "2024-01-01"], ["08:30:00", "17:00:00", "", "08:30:00"]]
+)
+def test_dates_as_text_are_encoded_as_dates(texts: list[str | None]) -> None:
+    text = pa.array(texts, pa.string())
+    dates = arrays.parse_datetimes(text, Place("X", "t"))
+    encoder, expected = fit(t=text), fit(t=dates)
+    assert encoder.columns == expected.columns
+    np.testing.assert_array_equal(encoded(encoder, t=text), encoded(expected, t=dates))
+    learner = TableLearner(pa.schema([("t", pa.string())]))  # rows that arrive in batches
+    for row in range(len(text)):
+        learner.add(pa.table({"t": text[row : row + 1]}))
+    assert learner.encoder("X").columns == expected.columns
+    with pytest.raises(InputError, match=r"column 't', row 0: expected a date or time such as 2024-01-31.*'soon'"):
+        encoded(encoder, t=["soon"])
+
+
+@pytest.mark.parametrize("name", ["__index_level_0__", "Unnamed: 0"])
+def test_the_index_of_a_data_frame_is_no_input(name: str) -> None:
+    encoder = fit(**{name: [0, 1, 2], "a": [1.0, 3.0, 2.0]})
+    assert encoder.feature_names == ("a",)
+    assert str(encoder.notes[0]).startswith(f"column {name!r} is left out: it is the index of a data frame; rename it")
+    np.testing.assert_array_equal(encoded(encoder, a=[5.0]), [[5.0]])  # new rows need not have it
 
 
 # ---------------------------------------------------------------- columns that arrive otherwise than in training

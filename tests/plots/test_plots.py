@@ -243,6 +243,19 @@ def test_numbers_on_axes_have_commas() -> None:
     assert "10,000" in [text.get_text() for text in log.get_xticklabels()]
 
 
+def test_small_numbers_on_axes_keep_their_zeros() -> None:
+    ax = plots.predicted_observed([0.001, 0.015], [0.0, 0.01], [0.002, 0.02], [0.001, 0.015])
+    ax.figure.draw_without_rendering()  # type: ignore[union-attr]
+    for tick, text in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True):
+        assert float(text.get_text().replace("\N{MINUS SIGN}", "-")) == pytest.approx(tick)
+
+
+def test_coverage_of_groups_has_ticks_at_whole_percentages() -> None:
+    ax = plots.coverage_dots(["a", "b"], np.array([441, 450]), np.array([500, 500]), [True, False])
+    for tick in ax.get_xticks():
+        assert 100 * tick == pytest.approx(round(100 * tick))
+
+
 # ---------------------------------------------------------------- what all of them keep
 
 EPOCHS = [SimpleNamespace(number=1, train_nll=0.0, val_nll=None)]

@@ -3,6 +3,7 @@
 import dataclasses
 import html
 import json
+import math
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import torch
 from outline import Outline
 
 from dspp import plots
+from dspp.calibration import chance_bounds
 from dspp.errors import InputError, ModelFileError
 from dspp.predictive import NormalMixture
 from dspp.report import ReportData, TargetData, page, render, tables, write_report
@@ -235,6 +237,16 @@ def test_coverage_verdicts_follow_chance() -> None:
     assert verdicts(even) == ["calibrated"] * 4
     assert verdicts(0.5 + (even - 0.5) * 0.8) == ["too wide"] * 4
     assert verdicts(np.clip(0.5 + (even - 0.5) * 1.3, 0, 1)) == ["too narrow"] * 4
+
+
+def test_a_coverage_outside_of_chance_is_not_rounded_into_it() -> None:
+    one = dataclasses.replace(target(num=4_855))
+    low, _ = chance_bounds(4_855, 0.9)
+    inside = math.ceil(low * 4_855) - 1  # the most rows that are too few
+    one.__dict__["pit"] = np.where(np.arange(4_855) < inside, 0.5, 0.0)
+    (row,) = [row for row in tables.coverage_table(one).rows if row[0] == f"90{SPACE}%"]
+    assert row[-1] == "too narrow"
+    assert row[1] != row[2].split(" to ")[0]
 
 
 def test_surprises_are_the_rows_of_least_density_with_their_inputs() -> None:

@@ -64,7 +64,7 @@ app.command(
     "fit",
     cls=Command,
     help="Train a model on a table.\n\nThe table may contain text, dates and missing values. Some rows are held out to "
-    "choose the best epoch and to score the model. After Ctrl-C, --resume continues.",
+    "score the model and to correct it. After Ctrl-C, --resume continues.",
     epilog=fit_options.EXAMPLES,
 )(make_command(fit_options.FitOptions, fit.run))
 app.command("predict", cls=Command, help="Predict the distribution of each row of a table.", epilog=predict.EXAMPLES)(

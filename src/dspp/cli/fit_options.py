@@ -68,9 +68,11 @@ class FitOptions:
         str | None,
         option("A column of dates or numbers: the latest rows are held out. It stays an input.", "COLUMN", DATA),
     ] = None
-    validation: Annotated[Path | None, option("Validation rows, for choosing the best epoch.", "TABLE", DATA)] = None
+    validation: Annotated[
+        Path | None, option("Rows to hold out: they set the weights of members, or the best epoch.", "TABLE", DATA)
+    ] = None
     validation_fraction: Annotated[
-        float, option("Fraction of rows held out as validation rows.", "SHARE", DATA), fraction
+        float, option("Fraction of rows that a single model holds out.", "SHARE", DATA), fraction
     ] = 0.1
     sep: Annotated[str | None, option(SEPARATOR, "CHAR", DATA)] = None
     decimal: Annotated[str, option(DECIMAL, "CHAR", DATA)] = "."

@@ -67,7 +67,7 @@ def kinds_line(columns: Sequence[Mapping[str, str]]) -> str:
     for column in columns:
         counts[column["kind"]] = counts.get(column["kind"], 0) + 1
     unused = counts.pop("left out", 0)
-    plural = {"category": "categories"}
+    plural = {"category": "categories", "category with means": "categories with means"}
     parts = [f"{count} {kind if count == 1 else plural.get(kind, kind + 's')}" for kind, count in counts.items()]
     return ", ".join(parts) + (f"; {unused} left out" if unused else "")
 

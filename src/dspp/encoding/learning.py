@@ -5,6 +5,7 @@ bounds below: missing values are replaced by the median of a random sample, and 
 levels are forgotten on the way.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
@@ -20,9 +21,12 @@ from dspp.encoding.columns import MAX_LEVELS, Boolean, Category, Column, Dropped
 from dspp.encoding.datetimes import DAY, Datetime
 from dspp.encoding.durations import Duration
 from dspp.table import arrays
-from dspp.table.messages import Place, join_names
+from dspp.table.messages import WITH_A_UNIT, Place, join_names
 
 MOST_VALUES: Final = 100_000  # sampled from a stream for the median
+INDEX_NAME: Final = r"__index_level_\d+__|Unnamed: 0"  # how pandas names an index in Parquet, and from CSV
+LIKE_A_DATE: Final = r"^\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ ,T]+\d{1,2}:\d{2}.*)?$"  # 31.01.2024, 1/31/24 6:30 PM
+DATES_AT_ONCE: Final = 1_000  # levels
 MOST_COUNTED: Final = 100_000  # levels of a category in a stream that are counted
 
 
@@ -60,6 +64,8 @@ class Learner(ABC):
 
 def make_learner(name: str, arrow: pa.DataType, bounded: bool = False) -> Learner:
     """Return the learner for a column of this Arrow type."""
+    if re.fullmatch(INDEX_NAME, name):
+        return IndexLearner(name, bounded)
     if types.is_dictionary(arrow) and arrays.kind_of(arrow):
         return CategoryLearner(name, bounded, is_text=False)
     return LEARNERS.get(arrays.kind_of(arrow), UnknownLearner)(name, bounded)
@@ -190,8 +196,11 @@ class DatetimeLearner(Learner):
     def add(self, array: pa.Array, place: Place) -> None:
         """Update the statistics with more dates."""
         micros, missing = arrays.datetimes(array, place)
-        known: Int[np.ndarray, " n"] = micros[~missing]
-        self.range.add(known, len(micros))
+        self.add_known(micros[~missing], len(micros))
+
+    def add_known(self, known: Int[np.ndarray, " n"], rows: int) -> None:
+        """Update the statistics with the known values, in microseconds, of `rows` rows."""
+        self.range.add(known, rows)
         self.time_of_day.add(known % DAY, len(known))
         self.weekdays |= set(np.unique(known // DAY % 7).tolist())
         self.sample.add(known)
@@ -234,15 +243,31 @@ class CategoryLearner(Learner):
     def column(self) -> Column:
         """Return the encoding."""
         if self.too_many is None and self.is_text:
-            duration = Duration.fit(self.name, self.counts, self.missing)
-            if duration is not None:
-                return duration
+            special = Duration.fit(self.name, self.counts, self.missing) or self._dates()
+            if special is not None:
+                return special
         return self.too_many or Category.fit(self.name, self.counts, self.missing)
 
+    def _dates(self) -> Column | None:
+        """Return the encoding of dates and times that are written as text, as in a CSV file; None for other text."""
+        levels = pa.array(self.counts, pa.string())
+        if self.forgot or not self.counts or not _are_dates(levels):
+            return None
+        micros, _ = arrays.datetimes(levels, Place("", self.name))
+        counts = np.fromiter(self.counts.values(), np.int64, len(micros))
+        learner = DatetimeLearner(self.name, self.bounded)
+        for part in range(0, len(micros), DATES_AT_ONCE):
+            repeats = counts[part : part + DATES_AT_ONCE]
+            learner.add_known(np.repeat(micros[part : part + DATES_AT_ONCE], repeats), int(repeats.sum()))
+        learner.range.rows += self.missing
+        return learner.column()
+
     def hint(self) -> str:
-        """Return advice if the text looks like numbers or dates, and say so if it was read as durations."""
+        """Return advice if the text looks like numbers or dates, and say so if it was read as durations or dates."""
         if self.is_text and Duration.fit(self.name, self.counts, self.missing) is not None:
             return "its values are durations, read as a number of years"
+        if self.is_text and self.too_many is None and self._dates() is not None:
+            return "its values are dates as text, read as dates"
         return _text_hint(list(self.counts)) if self.is_text else ""
 
     def size(self) -> str:
@@ -258,6 +283,21 @@ class CategoryLearner(Learner):
             self.forgot = True
             frequent = {level for level, _ in self.counts.most_common(MOST_COUNTED // 2)}
             self.counts = Counter({level: count for level, count in self.counts.items() if level in frequent})
+
+
+class IndexLearner(Learner):
+    """A column that pandas makes of the index of a data frame: row numbers, which would leak the order of the rows."""
+
+    def add(self, array: pa.Array, place: Place) -> None:
+        """Do nothing."""
+
+    def column(self) -> Column:
+        """Return a dropped column."""
+        return Dropped(self.name, "is the index of a data frame")
+
+    def hint(self) -> str:
+        """Return how to keep it."""
+        return "rename it if it should be an input"
 
 
 class UnknownLearner(Learner):
@@ -289,6 +329,11 @@ def count_levels(array: pa.Array, place: Place) -> Counter[Any]:
     return Counter({pair["values"]: pair["counts"] for pair in pairs})
 
 
+def _are_dates(text: pa.Array) -> bool:
+    """Return whether all strings can be parsed as dates or times, as in a CSV file."""
+    return any(arrays.can_cast(reading, kind) for reading, kind in arrays.datetime_readings(text))
+
+
 def _text_hint(levels: list[str]) -> str:
     """Return advice about text that looks like numbers or dates, or an empty string."""
     text, sample = pa.array(levels, pa.string()), levels[:1000]
@@ -300,6 +345,8 @@ def _text_hint(levels: list[str]) -> str:
         return f"most of its values are numbers, but not {join_names(odd, 3):.200}; correct these or clear them"
     if arrays.can_cast(pc.replace_substring(text, ",", ""), pa.float64()):
         return "its values are numbers with commas; write 1.5 for 1,5 and 1500 for 1,500"
-    if any(arrays.can_cast(reading, kind) for reading, kind in arrays.datetime_readings(text)):
-        return "its values are dates as text; convert them to dates"
+    if all(re.match(LIKE_A_DATE, level.strip()) for level in sample):
+        return "its values look like dates; write them as 2024-01-31 or 2024-01-31 18:30"
+    if all(re.match(WITH_A_UNIT, level.strip()) for level in sample):
+        return "its values are numbers with a currency or unit; remove it, and commas too"
     return ""

@@ -44,6 +44,16 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             for an ensemble, the validation rows for a single model.
         n_features_in_: The number of columns of X.
         feature_names_in_: The names of the columns of X, if it has any.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> model.predict(X[:3]).shape, model.predict_quantiles(X[:3], [0.1, 0.9]).shape
+        ((3,), (3, 2))
+        >>> sorted(model.evaluate(X, X[:, 0]))[:3]
+        ['coverage50', 'coverage80', 'coverage90']
     """
 
     _preset: ClassVar[str] = "dspp"

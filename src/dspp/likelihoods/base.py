@@ -32,6 +32,18 @@ class Likelihood(nn.Module, ABC):
 
     Attributes:
         codec: how targets are encoded for the model and predictions decoded for the user.
+
+    Example:
+        >>> import torch
+        >>> from dspp import ModelConfig
+        >>> from dspp.likelihoods import LIKELIHOODS
+        >>> from dspp.predictive import LatentMixture
+        >>> latent = LatentMixture(torch.zeros(1), torch.zeros(1, 3, 1), torch.ones(1, 3, 1))  # S = 1, N = 3, L = 1
+        >>> likelihood = LIKELIHOODS["gaussian"](1, ModelConfig())  # `Extending` has one of your own
+        >>> likelihood(latent)
+        NormalMixture(N=3, S=1, mean 0)
+        >>> likelihood.log_prob(latent, torch.zeros(3, 1)).shape
+        torch.Size([3])
     """
 
     codec: ClassVar[type[Codec]] = Standardised

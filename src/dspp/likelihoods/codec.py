@@ -20,6 +20,13 @@ class Codec(ABC):
 
     Attributes:
         scale: Mean and standard deviation (T,) of the real numbers in the training rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp.likelihoods import LogNormal
+        >>> codec = LogNormal.codec.fit(np.log([[1.0], [10.0], [100.0]]))  # of log y; `real` takes the logarithm
+        >>> round(float(np.exp(codec.scale.mean[0])), 3)
+        10.0
     """
 
     scale: Standardizer

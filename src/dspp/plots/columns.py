@@ -27,6 +27,13 @@ def effect(
         quantiles: The quantiles at each value.
         ax: Where to draw; None for a new Figure.
         height: Of a new Figure, in inches.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import plots
+        >>> size = np.array([50.0, 100.0, 150.0])
+        >>> plots.effect(size, np.stack([size - 20.0, size - 10.0, size, size + 10.0, size + 20.0])).get_ylabel()
+        'prediction'
     """
     if quantiles.shape != (5, len(at)):
         raise InputError(f"quantiles: expected shape (5, {len(at)}), got {quantiles.shape}; pass five per value")
@@ -72,7 +79,7 @@ def coverage_dots(
     if not len(names) == len(inside) == len(totals) == len(off) or not len(names):
         raise InputError(f"expected one number per group, got {len(names)} names and {len(inside)} counts")
     ax = house_axes(ax, height=0.95 + 0.25 * len(names))
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     tail = 0.5 * (1.0 - BARS)
     low = np.nan_to_num(beta.ppf(tail, inside, totals - inside + 1), nan=0.0)
@@ -83,6 +90,7 @@ def coverage_dots(
         if mask.any():
             ax.hlines(place[mask], low[mask], high[mask], color=color, alpha=0.6, linewidth=2.0)
             ax.plot((inside / totals)[mask], place[mask], color=color, label=label, **dots(5.5))
+    ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))  # whole percentages
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol="\N{NO-BREAK SPACE}%"))
     ax.set_xlim(max(0.0, min(low.min() - 0.01, level - 0.1)), 1.0)
     _name_rows(ax, names, 42)

@@ -45,6 +45,7 @@ class CalibrationDisplay:
         band_: The band; None if it was not drawn.
 
     Example:
+        >>> from dspp.plots import CalibrationDisplay
         >>> display = CalibrationDisplay([0.1, 0.3, 0.5, 0.8])
         >>> display.plot().line_.get_label()
         'observed'

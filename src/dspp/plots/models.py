@@ -25,6 +25,14 @@ def training_curves(history: Sequence[Epoch], *, best_epoch: int | None = None, 
         history: The epochs, such as `FitResult.history`.
         best_epoch: The number of the epoch that was kept, to be marked.
         ax: Where to draw; None for a new Figure.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import TrainConfig, fit, plots, preset
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> result = fit(preset("ppgpr", inducing=8), X, X[:, 0], config=TrainConfig(epochs=3, restarts=1))
+        >>> plots.training_curves(result.history).get_xlabel()
+        'epoch'
     """
     if not history:
         raise InputError("history: expected at least one epoch, got none; train a model first")
@@ -92,6 +100,13 @@ def sites_and_weights(sites: Array, weights: Array, *, ax: "Axes | None" = None)
         sites: ξ (S, W).
         weights: ω (S,), summing to one.
         ax: Where to draw; None for a new Figure.
+
+    Example:
+        >>> from dspp import plots
+        >>> from dspp.quadrature import QR3
+        >>> rule = QR3(widths=[5], num_sites=4)
+        >>> plots.sites_and_weights(rule.sites(0).detach(), rule.log_weights().exp().detach()).get_ylabel()
+        'site ξ'
     """
     xi = check_X(sites, "sites")
     omega, ax = check_column(weights, "weights", len(xi)), house_axes(ax)
@@ -125,6 +140,12 @@ def ranked_bars(
         ends: For each value, the ends of a line across the end of its bar.
         ax: Where to draw; None for a new Figure.
         most: How many to draw.
+
+    Example:
+        >>> from dspp import plots
+        >>> axes = plots.ranked_bars(["size", "town"], [0.2, 0.5], "rise of the CRPS")
+        >>> [label.get_text() for label in axes.get_yticklabels()]
+        ['town', 'size']
     """
     numbers = check_column(values, "values", len(names))
     order = np.argsort(-numbers, kind="stable")[:most]

@@ -64,6 +64,13 @@ def density(
         y: The observed value, drawn as a line.
         ax: Where to draw; None for a new Figure.
         limits: The values between which to draw; None for those of probability 0.999 and the observed one.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture, plots
+        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
+        >>> plots.density(mixture, row=0, y=1.0).get_xlabel()
+        'value'
     """
     ax = house_axes(ax)
     one = _inner(mixture).rows([row])
@@ -98,6 +105,12 @@ def fan(
         y: The observed value of each row, drawn as points.
         ax: Where to draw; None for a new Figure.
         levels: The probabilities of the intervals.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture, plots
+        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
+        >>> plots.fan(mixture, x=[1.0, 2.0, 3.0, 4.0]).figure.savefig("fan.png")
     """
     mixture = _inner(mixture)
     at = check_column(x, "x", len(mixture))
@@ -125,6 +138,11 @@ def pit_histogram(pit: Array, *, ax: "Axes | None" = None, bins: int = 20) -> "A
         pit: F(y) of each row, between 0 and 1.
         ax: Where to draw; None for a new Figure.
         bins: Number of bars; a flat histogram has height 1.
+
+    Example:
+        >>> from dspp import plots
+        >>> plots.pit_histogram([0.1, 0.3, 0.5, 0.8], bins=4).get_ylabel()  # the argument is `mixture.pit(y)`
+        'relative frequency'
     """
     values = _probabilities(pit)
     if bins < 1:
@@ -147,6 +165,11 @@ def reliability(pit: Array, *, ax: "Axes | None" = None) -> "Axes":
     Args:
         pit: F(y) of each row, between 0 and 1.
         ax: Where to draw; None for a new Figure.
+
+    Example:
+        >>> from dspp import plots
+        >>> plots.reliability([0.1, 0.3, 0.5, 0.8]).get_ylabel()  # the argument is `mixture.pit(y)`
+        'rows inside it'
     """
     values, levels = _probabilities(pit), np.linspace(0.0, 1.0, 101)
     ax = house_axes(ax)
@@ -189,6 +212,12 @@ def predicted_observed(
         ax: Where to draw; None for a new Figure.
         limits: The ends of the horizontal and the vertical axis; None for those of the data.
         log: Whether both axes are logarithmic; values that are not positive are then left out.
+
+    Example:
+        >>> from dspp import plots
+        >>> axes = plots.predicted_observed(mean=[1.0, 2.0], lower=[0.5, 1.5], upper=[1.5, 2.5], y=[1.2, 3.0])
+        >>> axes.set_xlabel("predicted price").get_text()
+        'predicted price'
     """
     at = check_column(mean, "mean")
     low, high, observed = (check_column(v, n, len(at)) for v, n in ((lower, "lower"), (upper, "upper"), (y, "y")))
@@ -220,6 +249,11 @@ def crps_by_spread(std: Array, crps: Array, *, ax: "Axes | None" = None, log: bo
         crps: The score of each row.
         ax: Where to draw; None for a new Figure.
         log: Whether the vertical axis is logarithmic.
+
+    Example:
+        >>> from dspp import plots
+        >>> plots.crps_by_spread(std=[0.5, 1.0, 2.0], crps=[0.3, 0.5, 1.2]).get_ylabel()
+        'CRPS'
     """
     spread = check_column(std, "std")
     score, ax = check_column(crps, "crps", len(spread)), house_axes(ax, height=3.6)

@@ -50,7 +50,8 @@ def _comma_formatter() -> "Formatter":
 
     class Commas(ScalarFormatter):
         def __call__(self, x: float, pos: int | None = None) -> str:
-            return re.sub(r"\d{4,}", lambda m: f"{int(m[0]):,}", super().__call__(x, pos), count=1)
+            # not after the point: 0.0150 is not 0.150
+            return re.sub(r"(?<![\d.])\d{4,}", lambda m: f"{int(m[0]):,}", super().__call__(x, pos), count=1)
 
     return Commas()
 

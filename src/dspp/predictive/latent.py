@@ -15,6 +15,13 @@ class LatentMixture:
         log_weights: log ω, with Σ_s ω_s = 1.
         mean: μ, the mean of each latent function.
         var: v, its variance.
+
+    Example:
+        >>> import torch
+        >>> from dspp.predictive import LatentMixture
+        >>> latent = LatentMixture(torch.zeros(2), torch.zeros(2, 3, 1), torch.ones(2, 3, 1))  # S = 2, N = 3, L = 1
+        >>> latent.weights.tolist()
+        [0.5, 0.5]
     """
 
     log_weights: Float[Tensor, " S"]

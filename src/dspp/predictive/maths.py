@@ -70,7 +70,8 @@ def check_probabilities(p: float | Float[Tensor, " *K"], device: torch.device) -
     """Check one or K probabilities, and return them in float64."""
     wanted = torch.as_tensor(p, dtype=torch.float64, device=device)
     if wanted.ndim > 1 or not bool(((wanted > 0.0) & (wanted < 1.0)).all()):
-        raise InputError(f"p: expected one number or a list of numbers, all inside (0, 1), got {p}")
+        got = torch.as_tensor(p).tolist()
+        raise InputError(f"p: expected one number or a list of numbers, all inside (0, 1), got {got!s:.100}")
     return wanted
 
 

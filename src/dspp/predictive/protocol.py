@@ -11,7 +11,17 @@ from dspp.table.checks import Array
 
 
 class Predictive(Protocol):
-    """The distribution of the targets of N rows, of one output or of T; `*T` is empty for one output."""
+    """The distribution of the targets of N rows, of one output or of T; `*T` is empty for one output.
+
+    Example:
+        >>> import torch
+        >>> from dspp import NormalMixture
+        >>> from dspp.predictive import Predictive
+        >>> def spread(predictive: Predictive) -> float:  # of any distribution, of one output or several
+        ...     return float(predictive.std.mean())
+        >>> spread(NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0)))
+        1.0
+    """
 
     @property
     def num_rows(self) -> int:
@@ -66,7 +76,17 @@ class Predictive(Protocol):
 
 
 class RealPredictive(Predictive, Protocol):
-    """The distribution of one real-valued output: a mixture of S components."""
+    """The distribution of one real-valued output: a mixture of S components.
+
+    Example:
+        >>> import torch
+        >>> from dspp import StudentTMixture
+        >>> from dspp.predictive import RealPredictive
+        >>> def median(predictive: RealPredictive) -> list[float]:  # of a mixture of any kind
+        ...     return predictive.quantile(0.5).tolist()
+        >>> median(StudentTMixture(torch.zeros(1), torch.zeros(1, 2), torch.tensor(1.0), torch.tensor(4.0)))
+        [0.0, 0.0]
+    """
 
     @property
     def weights(self) -> Float[Tensor, " S"]:

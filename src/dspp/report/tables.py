@@ -92,9 +92,15 @@ def coverage_table(target: TargetData) -> TextTable:
     for level, observed in zip(LEVELS, central_coverage(target.pit, LEVELS), strict=True):
         low, high = chance_bounds(num, level)
         verdict = "calibrated" if low <= observed <= high else "too wide" if observed > high else "too narrow"
-        by_chance = f"{percent(low)} to {percent(high)}"
-        rows.append((percent(level, 0), percent(observed), by_chance, verdict))
+        digits = 1 if verdict == "calibrated" else _digits_apart(observed, low if observed < low else high)
+        by_chance = f"{percent(low, digits)} to {percent(high, digits)}"
+        rows.append((percent(level, 0), percent(observed, digits), by_chance, verdict))
     return TextTable(("interval", "rows inside", "expected by chance", "intervals are"), rows)
+
+
+def _digits_apart(a: float, b: float) -> int:
+    """Return the decimals of a percentage with which two shares differ, at most 4."""
+    return next((digits for digits in range(1, 4) if percent(a, digits) != percent(b, digits)), 4)
 
 
 def outputs_table(targets: Sequence[TargetData]) -> TextTable:

@@ -2,6 +2,7 @@
 
 import difflib
 import glob
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from dspp.errors import InputError
 
 LIKE_A_NUMBER = r"(?i)^[+-]?(\.?[0-9]|inf|nan)"  # how text begins that may be meant as a number
+WITH_A_UNIT = r"^[+-]?\s?([$€£¥₹]|[A-Z]{3} )?\s?[+-]?[0-9][0-9.,' ]*\s?([$€£¥₹%]|[A-Z]{3})?$"  # $1,500, 1.5 %
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def explain_classes(distinct: Iterable[str], rows: int) -> str:
         got = f"{len(names)} class{'es' * (len(names) > 1)} ({join_names(names, 3)})"
     else:
         got = f"text such as {names[0]!r:.40}"
+    if all(re.match(WITH_A_UNIT, name) for name in names):
+        return f"expected numbers to predict, got {got}; remove the currency and commas, as in 1500 for $1,500"
     return f"expected numbers to predict, got {got}; dspp predicts numbers, not classes yet"
 
 

@@ -11,7 +11,14 @@ STATES = ("finished", "pruned", "failed")  # their order in a table
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One trial."""
+    """One trial.
+
+    Example:
+        >>> from dspp.tuning import TrialRecord
+        >>> trial = TrialRecord(0, {"model": "dspp", "beta": 0.2}, 1.25, "finished", epochs=40, seconds=3.1)
+        >>> trial.params["beta"], trial.val_nll
+        (0.2, 1.25)
+    """
 
     number: int  # starting at 0
     params: dict[str, Any]  # the searched parameters, including "model"
