@@ -120,7 +120,8 @@ def model_spec(unit: Unit) -> Spec:
 
 def train_config(unit: Unit) -> TrainConfig:
     """Return the training settings of a unit; its split is also its seed, unless a setting says otherwise."""
-    return TrainConfig(**{"seed": unit.split} | _pick(unit.setting, TRAIN), threads=1)
+    settings: dict[str, Any] = {"seed": unit.split, **_pick(unit.setting, TRAIN)}
+    return TrainConfig(**settings, threads=1)
 
 
 def _details(result: FitResult) -> dict[str, Any]:
