@@ -282,6 +282,25 @@ def test_the_likelihood_that_is_chosen_suits_validation_rows() -> None:
     assert [one.members[0].spec.model.likelihood for one in chosen] == ["log-normal", "gaussian"]
 
 
+def test_a_few_zeros_in_a_positive_target_are_named() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(200, 2))
+    y = np.exp(2.0 * rows[:, 0])
+    y[:2] = 0.0
+    settings = TINY | {"members": 2, "likelihood": "auto", "epochs": 1}
+    subject = "the target is 0 in 2 rows and positive elsewhere"
+    assert [note.subject for note in DSPPRegressor(**settings).fit(rows, y).fitted_.notes].count(subject) == 1
+    y[:3] = 0.0  # more than a hundredth of the rows: not a mistake
+    assert not any("is 0 in" in note.subject for note in DSPPRegressor(**settings).fit(rows, y).fitted_.notes)
+
+
+def test_a_time_budget_that_ends_training_is_said_once_for_all_members() -> None:
+    fitted = DSPPRegressor(**TINY | {"epochs": 10**6, "time_budget": 1.0}, members=4, jobs=1).fit(X, Y).fitted_
+    (note,) = [note for note in fitted.notes if "time budget" in str(note)]
+    assert str(note).startswith("the time budget ended training: each member had ")
+    assert str(note).endswith(" of 1000000 epochs")
+
+
 def test_pilots_can_be_stopped() -> None:
     calls: list[int] = []
 

@@ -290,9 +290,16 @@ def _fold_model(
 
 
 def _training_notes(trained: list[Trained]) -> list[Note]:
-    """Return the notes of all members, each once."""
-    texts = (text for one in trained if one.result is not None for text in one.result.notes)
-    return [Note("", text) for text in dict.fromkeys(texts)]
+    """Return the notes of all members, each once, and one for all whose training the time budget ended."""
+    results = [(one.result, one.config.epochs) for one in trained if one.result is not None]
+    notes = [Note("", text) for text in dict.fromkeys(t for r, _ in results for t in r.notes if t != r.time_note)]
+    short = [(result.epochs_made, epochs) for result, epochs in results if result.time_note]
+    if short:
+        (least, epochs), (most, _) = min(short), max(short)
+        made = f"{least:.2g}" if f"{least:.2g}" == f"{most:.2g}" else f"{least:.2g} to {most:.2g}"
+        which = "each member" if len(short) == len(trained) else f"{len(short)} of {len(trained)} members"
+        notes.append(Note("the time budget ended training", f"{which} had {made} of {epochs} epochs"))
+    return notes
 
 
 def _member(one: Trained, spec: Spec, folds: int) -> Member:

@@ -20,6 +20,7 @@ FOLDS = 3
 MOST_ROWS = 6_000  # drawn at random from larger tables
 FEWEST_ROWS = 100
 TREES_PER_SECOND, FEWEST_TREES = 8, 40  # of a time budget
+FEW_ZEROS = 0.01  # share of the rows up to which zeros look like mistakes
 BINS = 10  # of the predictions, with a spread each
 FEWEST_PER_BIN = 25
 ENOUGH = 0.02  # nats per row by which a log-normal must be better
@@ -44,6 +45,11 @@ def choose_likelihood(
         groups: Rows of a group stay in one fold.
         time_budget: Seconds for the whole fit, of which a short one leaves time for few trees; None: any time.
     """
+    if len(y) >= FEWEST_ROWS and y.min() == 0.0 and (zeros := int((y == 0.0).sum())) <= FEW_ZEROS * len(y):
+        text = (
+            "so a log-normal cannot be used, and intervals may reach below 0; leave these rows out if they mean nothing"
+        )
+        return "gaussian", [Note(f"the target is 0 in {zeros:,} row{'s' * (zeros > 1)} and positive elsewhere", text)]
     if len(y) < FEWEST_ROWS or not (y > 0.0).all() or y.max() < LEAST_RATIO * y.min():
         return "gaussian", []
     random = np.random.default_rng(seed)

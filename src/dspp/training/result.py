@@ -33,6 +33,8 @@ class FitResult:
     seconds: float  # including those before a resume
     planned_epochs: int  # length of the schedule; under a time budget the last may be incomplete
     stopped: str  # why training ended: "finished", "early" (validation stopped improving) or "time" (budget spent)
+    epochs_made: float = 0.0  # passes over the training rows; the last may be incomplete
+    time_note: str = ""  # the one of `notes` that says that the time budget ended training, if it did
 
 
 def make_result(start: Start, end: RunState, steps_per_epoch: int, rows: Rows) -> FitResult:
@@ -60,4 +62,6 @@ def make_result(start: Start, end: RunState, steps_per_epoch: int, rows: Rows) -
         seconds=end.seconds,
         planned_epochs=math.ceil(end.total_steps / steps_per_epoch),
         stopped=end.stopped,
+        epochs_made=start.state.step / steps_per_epoch,
+        time_note=end.notes[-1] if end.stopped == "time" else "",
     )
