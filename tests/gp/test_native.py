@@ -12,9 +12,8 @@ import torch
 
 from dspp.gp import conditional as hot_path
 from dspp.gp import native
-from dspp.gp.compiled import available
 from dspp.gp.conditional import Frozen, conditional
-from dspp.gp.kernels import KERNELS, RBF, Matern52
+from dspp.gp.kernels import KERNELS, RBF, Matern52, available
 from dspp.gp.linalg import factorise
 
 compiled = pytest.mark.skipif(native.load() is None, reason="there is no C++ compiler")

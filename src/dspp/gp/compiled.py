@@ -14,12 +14,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dspp.derivatives import first_only
-from dspp.gp.kernels import RBF, KernelKind, Matern12, Matern32, Matern52
+from dspp.gp.kernels import COMPILED, KernelKind
 from dspp.gp.linalg import matrix_gradients
 from dspp.gp.native import load
 from dspp.gp.workspace import Lease
 
-KINDS: list[type[KernelKind]] = [RBF, Matern12, Matern32, Matern52]  # in the order of moments.cpp
 _LONG, _POINTER = ctypes.c_long, ctypes.c_void_p
 
 
@@ -44,11 +43,6 @@ class _Gradients(ctypes.Structure):
         *((name, _POINTER) for name in ("x", "A", "H", "root", "Bt_m", "g_mean", "g_var")),
         *((name, _POINTER) for name in ("from_x", "from_z", "RR", "dm")),
     ]
-
-
-def available(kind: type[KernelKind], z: Tensor) -> bool:
-    """Return whether there is compiled code for this kernel, dtype and device."""
-    return kind in KINDS and z.dtype == torch.float32 and z.device.type == "cpu" and load() is not None
 
 
 def _library() -> ctypes.CDLL:
@@ -123,7 +117,7 @@ class Packed:
         (W, D, M), tensors = self.zt.shape, (self.zt, self.B, self.S1, self.m)
         sizes = (W, D, M, self.lead, self.B.shape[-1])
         return _Points(
-            *sizes, *map(_address, tensors), KINDS.index(self.kind), self.kind.horizon, self.full, self.triangular
+            *sizes, *map(_address, tensors), COMPILED.index(self.kind), self.kind.horizon, self.full, self.triangular
         )
 
 

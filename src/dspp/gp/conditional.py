@@ -26,8 +26,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dspp.derivatives import first_only
-from dspp.gp.compiled import Packed, available, compiled_conditional
-from dspp.gp.kernels import KernelKind, augment
+from dspp.gp.algebra import UPPER, transposed_product
+from dspp.gp.compiled import Packed, compiled_conditional
+from dspp.gp.kernels import KernelKind, augment, available
 from dspp.gp.linalg import matrix_gradients
 from dspp.gp.workspace import Lease
 
@@ -129,8 +130,8 @@ def covariance_excess(C: Float[Tensor, "W M *M"]) -> Float[Tensor, "W M *M"]:
     """Return S − 1 for S = C Cᵀ, without gradient: the backward pass below adds that of C."""
     if C.dim() == 2:
         return C.square() - 1
-    C = C.tril()
-    S1 = C @ C.mT
+    Ct = C.tril().mT.contiguous()
+    S1 = transposed_product(Ct, Ct, UPPER, UPPER)
     S1.diagonal(dim1=-2, dim2=-1).sub_(1)
     return S1
 

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from dspp.errors import NumericalError
 from dspp.gp.conditional import TILE, Frozen, conditional
 from dspp.gp.inducing import WhitenedGaussian
-from dspp.gp.kernels import ARDKernel
+from dspp.gp.kernels import ARDKernel, available
 from dspp.gp.linalg import Whitening, factorise, whiten
 from dspp.gp.means import Mean
 
@@ -125,7 +125,7 @@ class GPLayer(nn.Module):
     def _solve(self, count: bool = False) -> _Solved:
         z = self.kernel.scale(self.inducing_points)
         K = self.kernel.exact_matrix(z)
-        result = factorise(K, self.jitter, self.name)
+        result = factorise(K, self.jitter, self.name, available(self.kernel.kind, z))
         self.climbs += result.climbs if count else 0  # once per step, once per predictor
         B, jitter = result.inverse_root.to(z.dtype), result.jitter.to(z.dtype)
         solved = _Solved(z, K, B, self.q.mean, self.q.root, jitter)

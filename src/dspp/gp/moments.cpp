@@ -8,27 +8,11 @@
 // Every row takes the same instructions in the same order, and every sum over rows is cut in the same way, so no bit
 // depends on the number of threads, or of a row's moments on the rows around it.
 
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <vector>
+#include "common.h"
 
-#if defined(__AVX512F__)
-constexpr long LANES = 16, ROWS = 12, TILE = 8;  // 2 · ROWS sums are kept in registers
-#elif defined(__AVX__)
-constexpr long LANES = 8, ROWS = 6, TILE = 4;
-#else
-constexpr long LANES = 4, ROWS = 6, TILE = 4;
-#endif
-constexpr long PANEL = 2 * LANES;
+constexpr long LANES = Lanes<float>::count, PANEL = 2 * LANES;
 constexpr long CACHED = 1 << 15;  // numbers of k, or of A, in L2 at a time: 128 KB
-typedef float Vector __attribute__((vector_size(4 * LANES)));                              // in registers
-typedef float Anywhere __attribute__((vector_size(4 * LANES), aligned(4), may_alias));  // in memory
-
-static inline const Anywhere& at(const float* p) { return *reinterpret_cast<const Anywhere*>(p); }
-static inline Anywhere& at(float* p) { return *reinterpret_cast<Anywhere*>(p); }
+typedef Lanes<float>::Register Vector;
 
 static float total(const float* lanes) {
     float sum = 0;
@@ -37,54 +21,6 @@ static float total(const float* lanes) {
 }
 
 // ---------------------------------------------------------------- kernels
-
-// 2^y for −126 ≤ y ≤ 0: the nearest integer n goes to the exponent, and a Taylor series (error 5e-9) does the rest.
-static inline float power_of_2(float y) {
-    const float shift = 12582912.0f;  // 1.5 · 2^23: the sum has no bits left for a fraction
-    float shifted = y + shift, f = y - (shifted - shift);
-    float p = 1.5252734e-5f;
-    p = p * f + 1.5403530e-4f;
-    p = p * f + 1.3333558e-3f;
-    p = p * f + 9.6181291e-3f;
-    p = p * f + 5.5504109e-2f;
-    p = p * f + 2.4022651e-1f;
-    p = p * f + 6.9314718e-1f;
-    p = p * f + 1.0f;
-    uint32_t n, bits;
-    std::memcpy(&n, &shifted, 4);
-    std::memcpy(&bits, &p, 4);
-    bits += n << 23;
-    std::memcpy(&p, &bits, 4);
-    return p;
-}
-
-constexpr float LOG2_E = 1.44269504f;
-
-// The kinds of kernels.py, in the order of native.KINDS: k(t²), and its slope as in `KernelKind.fill`.
-struct RBF {
-    static float value(float t2, float& slope) { return slope = power_of_2(-0.5f * LOG2_E * t2); }
-};
-struct Matern12 {
-    static float value(float t2, float& slope) {
-        float t = std::sqrt(t2), e = power_of_2(-LOG2_E * t);
-        slope = t2 <= 0 ? 0 : e / t;
-        return e;
-    }
-};
-struct Matern32 {
-    static float value(float t2, float& slope) {
-        float t = std::sqrt(t2);
-        slope = power_of_2(-LOG2_E * t);
-        return (1 + t) * slope;
-    }
-};
-struct Matern52 {
-    static float value(float t2, float& slope) {
-        float t = std::sqrt(t2), e = power_of_2(-LOG2_E * t);
-        slope = (1 + t) * e;
-        return slope + t2 * (1.0f / 3) * e;
-    }
-};
 
 // k(x, Z) of ROWS rows and, if asked for, its slope; t² is clamped where k vanishes, as denormal numbers are slow.
 template <class Kind>
@@ -112,7 +48,7 @@ static void fill(const float* x, const float* zt, long D, long M, float horizon,
 using Fill = decltype(&fill<RBF>);
 static const Fill KINDS[] = {fill<RBF>, fill<Matern12>, fill<Matern32>, fill<Matern52>};
 
-// ---------------------------------------------------------------- products and threads
+// ---------------------------------------------------------------- products
 
 // out = in[:, from .. to] · panel, for ROWS rows. (Inlined, GCC 12 moves the sums out of registers.)
 __attribute__((noinline)) static void multiply(const float* in, long M, long from, long to, const float* panel,
@@ -145,28 +81,6 @@ __attribute__((noinline)) static void multiply_columns(const float* in, long M, 
     }
     std::memcpy(out, sums, sizeof(sums));
 }
-
-extern "C" void GOMP_parallel(void (*work)(void*), void* data, unsigned threads, unsigned flags);  // torch's own pool
-
-// Calls task(i) for all i, in any order, on torch's threads.
-template <class Task>
-static void parallel(long count, int threads, const Task& task) {
-    struct Shared {
-        const Task& task;
-        std::atomic<long> next;
-        long count;
-    } shared{task, {0}, count};
-    auto work = [](void* data) {
-        auto& all = *static_cast<Shared*>(data);
-        for (long i; (i = all.next++) < all.count;) all.task(i);
-    };
-    if (threads > 1 && count > 1)
-        GOMP_parallel(work, &shared, threads, 0);
-    else
-        work(&shared);
-}
-
-static long ceil_div(long a, long b) { return (a + b - 1) / b; }
 
 // ---------------------------------------------------------------- forward
 
