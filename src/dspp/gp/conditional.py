@@ -34,6 +34,7 @@ from dspp.gp.workspace import Lease
 
 TILE = 16  # in whole registers, sums and powers round alike wherever a number is
 CHUNK_ROWS = 63 * TILE  # rows of k(x, Z) handled at a time: 1.2 MB for M = 300 in float32
+ROUNDING = 32  # times ε: eigenvalues of S that are above 1 by less count as 1, and a variance changes by no more
 BLOCKS = 3  # a triangular matrix is cut into; a third of each product is skipped
 
 Moments = tuple[Float[Tensor, "W R"], Float[Tensor, "W R"]]
@@ -79,33 +80,32 @@ def conditional(
 
 @dataclass(frozen=True)
 class Frozen:
-    """What predictions need of the inducing points, in the basis in which S − 1 is diagonal.
+    """What predictions need of the inducing points: B, m and E with mean = (B k)ᵀ m and var = 1 + j + (B k)ᵀ E (B k).
 
-    With S − 1 = U E Uᵀ, L⁻¹ becomes Uᵀ L⁻¹ and m becomes Uᵀ m: a full S then costs one product per row instead of two.
+    For a diagonal S these are L⁻¹, the whitened mean and S − 1; for a full one see `_diagonalise`.
     M is padded to whole registers with points of zero weight, so that a row's result does not depend on the rows
     predicted together with it. If there is compiled code, `packed` is its copy.
     """
 
     kind: type[KernelKind]
     z: Float[Tensor, "W M D"]  # scaled
-    B: Float[Tensor, "W M M"]
-    m: Float[Tensor, "W M"]
-    excess: Float[Tensor, "W M"]  # E
+    B: Float[Tensor, "W O M"]
+    m: Float[Tensor, "W O"]
+    excess: Float[Tensor, "W O"]  # E
     jitter: Float[Tensor, " W"]
-    triangular: bool  # whether B still is: a diagonal S needs no change of basis
+    triangular: bool  # whether the first M rows of B are
     packed: Packed | None
 
     @classmethod
     def make(cls, kind: type[KernelKind], z: Tensor, B: Tensor, m: Tensor, C: Tensor, jitter: Tensor) -> "Frozen":
         """Freeze the arguments of `conditional`."""
-        E = covariance_excess(C)
-        if C.dim() == 3:
-            E, U = torch.linalg.eigh(E.to(torch.float64))
-            turned = (U.mT @ torch.cat([B, m.unsqueeze(-1)], dim=-1).to(torch.float64)).to(B.dtype)
-            B, m, E = turned[..., :-1], turned[..., -1], E.to(B.dtype)
-        more = -z.shape[-2] % TILE
+        more, E, triangular = -z.shape[-2] % TILE, covariance_excess(C), True
         z = torch.cat([z, z[:, :1].expand(-1, more, -1)], dim=-2)
-        B, m, E, triangular = pad(B, (0, more, 0, more)), pad(m, (0, more)), pad(E, (0, more)), C.dim() == 2
+        B, m, E = pad(B, (0, more, 0, more)), pad(m, (0, more)), pad(E, (0, more) * (E.dim() - 1))
+        if C.dim() == 3:
+            B, m, E, triangular = _diagonalise(B, m, E)
+        rest = -B.shape[-2] % TILE
+        B, m, E = pad(B, (0, 0, 0, rest)), pad(m, (0, rest)), pad(E, (0, rest))
         packed = Packed.make(kind, z, B, m, E, triangular) if available(kind, z) else None
         return cls(kind, z, B, m, E, jitter, triangular, packed)
 
@@ -118,6 +118,29 @@ class Frozen:
         xa, za = augment(x - centre, self.z - centre)
         mean, update, _ = _moments(self.kind, xa, za, self.B, self.m, self.excess, False, self.triangular)
         return mean, _variance(update, self.jitter)
+
+
+def _diagonalise(
+    B: Float[Tensor, "W M M"], m: Float[Tensor, "W M"], S1: Float[Tensor, "W M M"]
+) -> tuple[Float[Tensor, "W O M"], Float[Tensor, "W O"], Float[Tensor, "W O"], bool]:
+    """Return B, m and E of `Frozen` for a full S − 1 = U E Uᵀ, and whether the first M rows of B are triangular.
+
+    Training makes most of E negative. That part of Bᵀ (S − 1) B is −Tᵀ T, where T, from a QR decomposition of
+    |E|^½ Uᵀ B, is lower triangular. T, a row per positive eigenvalue and one for the mean have about half as many
+    numbers as Uᵀ B, which is used if more than a third of E is positive.
+    """
+    E, U = torch.linalg.eigh(S1.to(torch.float64))  # ascending
+    B, m = U.mT @ B.to(torch.float64), (U.mT @ m.to(torch.float64).unsqueeze(-1)).squeeze(-1)
+    (W, M), least = m.shape, ROUNDING * torch.finfo(S1.dtype).eps
+    positive = int((E > least).sum(-1).max())
+    triangular = positive <= M // 3
+    if triangular:
+        root = E.clamp_max(0.0).neg().sqrt().unsqueeze(-1) * B
+        T = torch.linalg.qr(root.flip(-1), mode="r").R.flip(-1, -2)  # QR makes an upper triangle
+        B = torch.cat([T, B[:, M - positive :], m.unsqueeze(-2) @ B], dim=-2)
+        E = torch.cat([E.new_full((W, M), -1.0), E[:, M - positive :].clamp_min(0.0), E.new_zeros(W, 1)], dim=-1)
+        m = torch.cat([m.new_zeros(W, M + positive), m.new_ones(W, 1)], dim=-1)
+    return B.to(S1.dtype), m.to(S1.dtype), E.to(S1.dtype), triangular
 
 
 def _variance(update: Float[Tensor, "W R"], jitter: Float[Tensor, " W"]) -> Float[Tensor, "W R"]:
@@ -190,7 +213,7 @@ def _moments(
     full = S1.dim() == 3
     mean, update = xa.new_empty(W, R), xa.new_empty(W, R)
     n_max = min(R, CHUNK_ROWS)
-    leases = [Lease((W, R, M) if keep else (n_max, M), like=xa) for _ in range(2 + full)]
+    leases = [Lease((W, R, size) if keep else (n_max, size), like=xa) for size in (B.shape[-2], *[M] * (1 + full))]
     scratch = Lease((2, n_max, M), like=xa)
     t2, k = scratch.tensor
     for w, rows, n in _chunks(W, R):
@@ -206,7 +229,7 @@ def _moments(
             (h,) = maybe_h
             torch.sum(torch.mul(a, torch.mm(a, S1[w], out=h), out=k[:n]), -1, out=update[w, rows])
         else:
-            torch.mv(torch.mul(a, a, out=k[:n]), S1[w], out=update[w, rows])
+            torch.mv(torch.mul(a, a, out=k[:n]) if keep else a.square_(), S1[w], out=update[w, rows])
     return mean, update, leases if keep else []
 
 
@@ -236,7 +259,7 @@ def _edges(M: int) -> list[tuple[int, int]]:
 
 
 def _times_lower_transpose(k: Tensor, B: Tensor, out: Tensor) -> Tensor:
-    """Compute K Bᵀ for lower triangular B: column block [i, j) needs only the columns of K before j."""
+    """Compute K Bᵀ for B that begins with a lower triangle: columns [i, j) of it need only those of K before j."""
     for i, j in _edges(len(B)):
         torch.mm(k[:, :j], B[i:j, :j].mT, out=out[:, i:j])
     return out

@@ -50,19 +50,28 @@ static const Fill KINDS[] = {fill<RBF>, fill<Matern12>, fill<Matern32>, fill<Mat
 
 // ---------------------------------------------------------------- products
 
-// out = in[:, from .. to] · panel, for ROWS rows. (Inlined, GCC 12 moves the sums out of registers.)
-__attribute__((noinline)) static void multiply(const float* in, long M, long from, long to, const float* panel,
-                                               Vector (&out)[ROWS][2]) {
-    Vector sums[ROWS][2] = {};
+// Adds in[:, from .. to] · panel for ROWS rows and halves first .. last of the panel's columns; returns what follows.
+template <int first, int last>
+__attribute__((always_inline)) static inline const float* add_product(const float* in, long M, long from, long to,
+                                                                      const float* panel, Vector (&sums)[ROWS][2]) {
     for (long p = from; p < to; p++, panel += PANEL) {
-        Vector left = at(panel), right = at(panel + LANES);
+        Vector half[2];
+        for (int h = first; h <= last; h++) half[h] = at(panel + h * LANES);
 #pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++) {
-            float value = in[r * M + p];
-            sums[r][0] += value * left;
-            sums[r][1] += value * right;
-        }
+        for (int r = 0; r < ROWS; r++)
+            for (int h = first; h <= last; h++) sums[r][h] += in[r * M + p] * half[h];
     }
+    return panel;
+}
+
+// out = in[:, from .. to] · panel, for ROWS rows. Up to `left`, the right half of the panel is 0, and from `right` on the
+// left half. (Inlined, GCC 12 moves the sums out of registers.)
+__attribute__((noinline)) static void multiply(const float* in, long M, long from, long left, long right, long to,
+                                               const float* panel, Vector (&out)[ROWS][2]) {
+    Vector sums[ROWS][2] = {};
+    panel = add_product<0, 0>(in, M, from, left, panel, sums);
+    panel = add_product<0, 1>(in, M, std::max(from, left), right, panel, sums);
+    add_product<1, 1>(in, M, std::max(from, right), to, panel, sums);
     std::memcpy(out, sums, sizeof(sums));
 }
 
@@ -85,15 +94,15 @@ __attribute__((noinline)) static void multiply_columns(const float* in, long M, 
 // ---------------------------------------------------------------- forward
 
 struct Points {  // of W GPs
-    long W, D, M, lead, B_size;  // B_size: numbers of B's panels per GP
-    const float *zt, *B, *S1;  // (W, D, M); panels of Bᵀ (upper); of S − 1, or its diagonal (W, M)
-    const float* m;            // (W, M)
+    long W, D, M, lead, O, B_size;  // O: rows of B, for a step M; B_size: numbers of B's panels per GP
+    const float *zt, *B, *S1;       // (W, D, M); panels of Bᵀ (upper); of S − 1, or its diagonal (W, O)
+    const float* m;                 // (W, O)
     int kind;
     float horizon;
     int full, triangular;  // S; B
 
-    long panels() const { return M / PANEL; }
-    long depth(long c) const { return triangular ? (c + 1) * PANEL : M; }  // column c of Bᵀ is 0 from here on
+    long panels() const { return O / PANEL; }
+    long depth(long c) const { return triangular ? std::min((c + 1) * PANEL, M) : M; }  // panel c of Bᵀ is 0 from here on
 };
 
 // A block of ROWS rows, of which `count` exist.
@@ -112,22 +121,23 @@ static const float* whole_block(const Points& g, const float* x, long count, std
 
 static void add_a(const Points& g, long w, long c, const float* panel, Block& block) {
     Vector a[ROWS][2];
-    multiply(block.k, g.M, g.lead, g.depth(c), panel, a);
+    const long depth = g.depth(c), left = g.triangular && c * PANEL < g.M ? depth - LANES : depth;
+    multiply(block.k, g.M, g.lead, 0, std::max(left, g.lead), depth, panel, a);
     for (int half = 0; half < 2; half++) {
         const long j = c * PANEL + half * LANES;
-        Vector weight = at(g.m + w * g.M + j);
+        Vector weight = at(g.m + w * g.O + j);
         for (int r = 0; r < ROWS; r++) at(block.sums[r][0]) += a[r][half] * weight;
         if (block.A)
             for (int r = 0; r < ROWS; r++) at(block.A + r * g.M + j) = a[r][half];
         if (g.full) continue;
-        Vector E = at(g.S1 + w * g.M + j);
+        Vector E = at(g.S1 + w * g.O + j);
         for (int r = 0; r < ROWS; r++) at(block.sums[r][1]) += a[r][half] * a[r][half] * E;
     }
 }
 
 static void add_h(const Points& g, long c, const float* panel, Block& block) {
     Vector h[ROWS][2];
-    multiply(block.A, g.M, g.lead, g.M, panel, h);
+    multiply(block.A, g.M, g.lead, 0, g.M, g.M, panel, h);
     for (int half = 0; half < 2; half++) {
         const long j = c * PANEL + half * LANES;
         for (int r = 0; r < ROWS; r++) {
@@ -201,7 +211,7 @@ static void add_slopes(const Points& g, const Gradients& o, long w, long row, lo
                        const float* s, const float* slope, const float* x1, float* from_x, float* from_z) {
     const long M = g.M, E = g.D + 1;
     Vector d[ROWS][2];
-    multiply(s, M, std::max(c * PANEL, g.lead), M, panel, d);
+    multiply(s, M, std::max(c * PANEL, g.lead), c * PANEL + LANES, M, M, panel, d);
     for (int half = 0; half < 2; half++) {
         const long j = c * PANEL + half * LANES;
         Vector Bt_m = at(o.Bt_m + w * M + j);
