@@ -132,7 +132,7 @@ def _diagonalise(
     E, U = torch.linalg.eigh(S1.to(torch.float64))  # ascending
     B, m = U.mT @ B.to(torch.float64), (U.mT @ m.to(torch.float64).unsqueeze(-1)).squeeze(-1)
     (W, M), least = m.shape, ROUNDING * torch.finfo(S1.dtype).eps
-    positive = int((E > least).sum(-1).max())
+    positive = int((least < E).sum(-1).max())
     triangular = positive <= M // 3
     if triangular:
         root = E.clamp_max(0.0).neg().sqrt().unsqueeze(-1) * B
