@@ -193,6 +193,8 @@ class _Conditional(torch.autograd.Function):
             torch.mm(d, za[w].mT, out=from_x[w, rows])
             from_z[w].addmm_(xa[w, rows].mT, d)
         dm = (g_mean.unsqueeze(-2) @ A).squeeze(-2)
+        if H is not None:
+            RR = RR.tril() + RR.tril(-1).mT
         dK, dC = matrix_gradients(RR, B, m, C, S1, dm)
         dx, dz = _point_gradients(xa, za, from_x, from_z.mT, ctx.slope_factor)
         return dx, dz, dK, None, dm, dC, None, None

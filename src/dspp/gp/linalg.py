@@ -136,12 +136,11 @@ def kernel_gradient(B: Float[Tensor, "W M M"], dAAt: Float[Tensor, "W M M"]) -> 
 
 
 def matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, C: Tensor, S1: Tensor, dm: Tensor) -> tuple[Tensor, Tensor]:
-    """Return dK_ZZ and dC from R, of which only the lower triangle is valid."""
+    """Return dK_ZZ and dC from R, of which only the lower triangle is needed if S is diagonal."""
     rank_one = m.unsqueeze(-1) * dm.unsqueeze(-2)  # m (A gμ)ᵀ
     if C.dim() == 2:
         dC = C * RR.diagonal(dim1=-2, dim2=-1)
         return kernel_gradient(B, rank_one.add_(S1.unsqueeze(-1) * RR)), dC
-    RR = RR.tril() + RR.tril(-1).mT
     dC = transposed_product(RR, C.tril(), y=LOWER, lower=True).tril()  # dC = 2 dS C = R C
     return kernel_gradient(B, rank_one.add_(transposed_product(S1, RR, lower=True))), dC
 

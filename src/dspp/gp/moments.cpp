@@ -203,7 +203,7 @@ struct Gradients {
     const float *root, *Bt_m;             // panels of (S − 1) B or, with H, of B (lower triangular); (W, M)
     const float *g_mean, *g_var;          // (W, R)
     float *from_x, *from_z;               // (W, R, D + 1), null if not needed; (W, tasks, D + 1, M)
-    float *RR, *dm;                       // (W, M, M), of which the lower triangle is valid; (W, M)
+    float *RR, *dm;                       // (W, M, M), without upper triangle for a diagonal S; (W, M)
 };
 
 // dLoss/dt² of a panel for ROWS rows, and its products with [z, 1] and [x, 1].
@@ -283,6 +283,9 @@ static void gram_panel(const Points& g, const Gradients& o, long w, long c) {
         }
     }
     for (int half = 0; half < 2; half++) at(o.dm + w * M + c * PANEL + half * LANES) = dm[half];
+    if (g.full)
+        for (long i = (c + 1) * PANEL; i < M; i++)
+            for (long j = c * PANEL; j < (c + 1) * PANEL; j++) RR[j * M + i] = RR[i * M + j];
 }
 
 extern "C" long backward_tasks(long M, long R) { return ceil_div(R, rows_at_a_time(M)); }
