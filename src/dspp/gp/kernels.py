@@ -238,10 +238,15 @@ class ARDKernel(nn.Module):
         """Prior variance σ² > 0 of each GP."""
         return softplus(self.raw_outputscale)
 
+    @property
+    def rate(self) -> Float[Tensor, "W 1 D"]:
+        """What points are multiplied by, so that t² is a squared distance."""
+        rate: Tensor = (self.kind.factor**0.5 / self.lengthscale).unsqueeze(-2)
+        return rate
+
     def scale(self, x: Float[Tensor, "*W R D"]) -> Float[Tensor, "W R D"]:
         """Divide by the length scales, so that t² is a squared distance."""
-        scaled: Tensor = x * (self.kind.factor**0.5 / self.lengthscale).unsqueeze(-2)
-        return scaled
+        return x * self.rate
 
     def unit_matrix(self, x: Float[Tensor, "W R D"], z: Float[Tensor, "W M D"]) -> Float[Tensor, "W R M"]:
         """Return the kernel matrix of scaled points, without the output scale."""
