@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dspp.gp.native import load
-from dspp.gp.workspace import Lease
 
 MIN_POINTS = 12  # of a compiled product
 
@@ -36,8 +35,8 @@ def inverse_root(K: Float[Tensor, "W M M"], jitter: Float[Tensor, " W"]) -> tupl
     """Return L⁻¹, where K + jitter = L Lᵀ, and which matrices (W,) have none; all numbers are in float64."""
     W, M, _ = K.shape
     K, B, failed = K.contiguous(), torch.empty_like(K), torch.empty(W, dtype=torch.int32)
-    scratch = Lease((W, _library().root_numbers(M)), like=K)
-    _library().inverse_root(W, M, torch.get_num_threads(), *_addresses(K, jitter, scratch.tensor, B, failed))
+    scratch = K.new_empty(W, _library().root_numbers(M))
+    _library().inverse_root(W, M, torch.get_num_threads(), *_addresses(K, jitter, scratch, B, failed))
     return B, failed
 
 

@@ -1,8 +1,8 @@
 """Compiles and loads `moments.cpp` and `algebra.cpp`, which take half the time of torch's operations or less.
 
-It is optional. The first model on a machine compiles it, in about a second, if there is a C++ compiler; the result is
-kept in the user's cache folder (`$XDG_CACHE_HOME/dspp`). Without a compiler or a folder, with another dtype or device
-or a kernel of one's own, or with DSPP_COMPILE=0 in the environment, torch computes the same up to rounding.
+It is optional. The first model on a machine compiles it, in two to three seconds, if there is a C++ compiler; the
+result is kept in the user's cache folder (`$XDG_CACHE_HOME/dspp`). Without a compiler or a folder, with another dtype
+or device or a kernel of one's own, or with DSPP_COMPILE=0 in the environment, torch computes the same up to rounding.
 """
 
 import ctypes
