@@ -196,8 +196,9 @@ class Predictor:
         """
         rows = self._rows(X)
         padded = nn.functional.pad(rows, (0, 0, 0, -len(rows) % TILE))
-        tasks = [partial(self._predict, part) for part in padded.split(self._part_rows(len(padded)))]
         compiled = all(layer.compiled for layer in self.model.gp_layers)  # such code has threads of its own
+        workers = 1 if compiled else torch.get_num_threads()
+        tasks = [partial(self._predict, part) for part in padded.split(self._part_rows(len(padded), workers))]
         first, *rest = [task() for task in tasks] if compiled else run(tasks)
         whole: Predictive = type(first).concat([first, *rest]) if rest else first
         return whole.rows(slice(len(rows))) if len(padded) > len(rows) else whole
@@ -206,10 +207,9 @@ class Predictor:
         predictive: Predictive = self.model.likelihood(self.model(rows))
         return predictive
 
-    def _part_rows(self, count: int) -> int:
-        """Return the rows per part: whole tiles, and as many parts for each thread."""
+    def _part_rows(self, count: int, workers: int) -> int:
+        """Return the rows per part: whole tiles, and as many parts for each worker."""
         largest = max(1, self.BATCH_ROWS // self.num_components // TILE) * TILE
-        workers = torch.get_num_threads()
         parts = math.ceil(count / (largest * workers)) * workers
         return math.ceil(count / (parts * TILE)) * TILE
 

@@ -12,9 +12,8 @@ import torch
 
 from dspp.gp import conditional as hot_path
 from dspp.gp import native
-from dspp.gp.compiled import available
 from dspp.gp.conditional import Frozen, conditional
-from dspp.gp.kernels import KERNELS, RBF, Matern52
+from dspp.gp.kernels import KERNELS, RBF, Matern52, available
 from dspp.gp.linalg import factorise
 
 compiled = pytest.mark.skipif(native.load() is None, reason="there is no C++ compiler")
@@ -157,6 +156,27 @@ def test_a_graph_can_be_used_twice_and_others_may_wait_meanwhile() -> None:
         assert torch.equal(one, two)
     with torch.no_grad():
         assert start(0)[1] == graphs[0][1]
+
+
+@pytest.mark.parametrize("M", [1, 5, 40, 100, 300])
+@pytest.mark.parametrize(("lowest", "triangular"), [(0.1, True), (0.6, True), (0.9, False), (1.0, True)])
+def test_a_full_covariance_that_training_has_narrowed_needs_a_triangle(lowest: float, triangular: bool, M: int) -> None:
+    """Roots of S from `lowest` to 1.2, or S = 1; with few of them above 1, half of the product is skipped."""
+    g = torch.Generator().manual_seed(M)
+    z, m, x = torch.randn(2, M, 3, generator=g), torch.randn(2, M, generator=g), rows(50)
+    roots = torch.linspace(lowest, 1.2, M) if lowest < 1 else torch.ones(M)
+    U = torch.linalg.qr(torch.randn(2, M, M, generator=g)).Q
+    S = U @ torch.diag_embed(roots.square()) @ U.mT
+    C = torch.linalg.cholesky(S.double()).float()
+    K = Matern52.value((z.unsqueeze(-2) - z.unsqueeze(-3)).double().square().sum(-1))
+    solved = factorise(K, 1e-3, "here")
+    points = Frozen.make(Matern52, z, solved.inverse_root.float(), m, C, solved.jitter.float())
+    assert points.triangular == triangular or M < 40
+    exact = hot_path.plain(Matern52, x.double(), z.double(), K, m.double(), (C @ C.mT).double(), solved.jitter)
+    for packed in (points.packed, None):
+        mean, var = dataclasses.replace(points, packed=packed).moments(x)
+        assert torch.allclose(mean.double(), exact[0], atol=3e-4), (mean - exact[0]).abs().max()
+        assert torch.allclose(var.double(), exact[1], atol=1e-4), (var - exact[1]).abs().max()
 
 
 @compiled

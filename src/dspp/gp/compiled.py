@@ -14,12 +14,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dspp.derivatives import first_only
-from dspp.gp.kernels import RBF, KernelKind, Matern12, Matern32, Matern52
+from dspp.gp.kernels import COMPILED, KernelKind
 from dspp.gp.linalg import matrix_gradients
 from dspp.gp.native import load
 from dspp.gp.workspace import Lease
 
-KINDS: list[type[KernelKind]] = [RBF, Matern12, Matern32, Matern52]  # in the order of moments.cpp
 _LONG, _POINTER = ctypes.c_long, ctypes.c_void_p
 
 
@@ -27,7 +26,7 @@ class _Points(ctypes.Structure):
     """The struct of this name in moments.cpp."""
 
     _fields_ = [
-        *((name, _LONG) for name in ("W", "D", "M", "lead", "B_size")),
+        *((name, _LONG) for name in ("W", "D", "M", "lead", "O", "B_size")),
         *((name, _POINTER) for name in ("zt", "B", "S1", "m")),
         ("kind", ctypes.c_int),
         ("horizon", ctypes.c_float),
@@ -46,11 +45,6 @@ class _Gradients(ctypes.Structure):
     ]
 
 
-def available(kind: type[KernelKind], z: Tensor) -> bool:
-    """Return whether there is compiled code for this kernel, dtype and device."""
-    return kind in KINDS and z.dtype == torch.float32 and z.device.type == "cpu" and load() is not None
-
-
 def _library() -> ctypes.CDLL:
     library = load()
     assert library is not None, "asked `available` first"
@@ -63,7 +57,7 @@ class Packed:
 
     Attributes:
         kind: the kernel's shape.
-        zt: scaled points; here and below, M counts the padding.
+        zt: scaled points; here and below, M and O, the number of rows of B, count the padding.
         B: panels of Bᵀ.
         m: whitened mean.
         S1: diagonal of S − 1, or its panels.
@@ -76,7 +70,7 @@ class Packed:
     kind: type[KernelKind]
     zt: Float[Tensor, "W D M"]
     B: Float[Tensor, "W P"]
-    m: Float[Tensor, "W M"]
+    m: Float[Tensor, "W O"]
     S1: Float[Tensor, "W Q"]
     lead: int
     full: bool
@@ -90,14 +84,17 @@ class Packed:
         """Pack the arguments of `conditional`, S1 as `covariance_excess` returns it."""
         width = _library().panel_columns()
         lead, full = -z.shape[-2] % width, S1.dim() == 3
+        tail = -(lead + m.shape[-1]) % width
         zt = torch.cat([z[:, :1].expand(-1, lead, -1), z], dim=-2).mT.contiguous()
-        Bt = _pad(B, lead, 2).mT
+        Bt = pad(B, (lead, 0, lead, tail)).mT
         ends = range(width, Bt.shape[-1] + 1, width)
         panels = [Bt[:, lead : end if triangular else None, end - width : end] for end in ends]
-        S1 = _pad(S1, lead, S1.dim() - 1)
         if full:
+            S1 = _pad(S1, lead, 2)
             S1 = _join([S1[:, lead:, end - width : end] for end in ends])
-        return cls(kind, zt, _join(panels), _pad(m, lead, 1), S1, lead, full, triangular, width)
+        else:
+            S1 = pad(S1, (lead, tail))
+        return cls(kind, zt, _join(panels), pad(m, (lead, tail)), S1, lead, full, triangular, width)
 
     @property
     def usable(self) -> bool:
@@ -110,7 +107,7 @@ class Packed:
     ) -> tuple[Float[Tensor, "W R"], Float[Tensor, "W R"], list[Lease]]:
         """Return Aᵀ m, Aᵀ (S − 1) A and, if `keep`, A and (for a full S) H."""
         x = x.contiguous()
-        (W, R, _), M = x.shape, self.m.shape[-1]
+        (W, R, _), M = x.shape, self.zt.shape[-1]
         mean, update = x.new_empty(W, R), x.new_empty(W, R)
         leases = [Lease((W, R, M), like=x) for _ in range(1 + self.full)] if keep else []
         kept = [_address(lease.tensor) for lease in leases] + [None] * (2 - len(leases))
@@ -121,9 +118,9 @@ class Packed:
     def points(self) -> _Points:
         """Return the addresses of all this."""
         (W, D, M), tensors = self.zt.shape, (self.zt, self.B, self.S1, self.m)
-        sizes = (W, D, M, self.lead, self.B.shape[-1])
+        sizes = (W, D, M, self.lead, self.m.shape[-1], self.B.shape[-1])
         return _Points(
-            *sizes, *map(_address, tensors), KINDS.index(self.kind), self.kind.horizon, self.full, self.triangular
+            *sizes, *map(_address, tensors), COMPILED.index(self.kind), self.kind.horizon, self.full, self.triangular
         )
 
 

@@ -26,13 +26,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dspp.derivatives import first_only
-from dspp.gp.compiled import Packed, available, compiled_conditional
-from dspp.gp.kernels import KernelKind, augment
+from dspp.gp.algebra import UPPER, transposed_product
+from dspp.gp.compiled import Packed, compiled_conditional
+from dspp.gp.kernels import KernelKind, augment, available
 from dspp.gp.linalg import matrix_gradients
 from dspp.gp.workspace import Lease
 
 TILE = 16  # in whole registers, sums and powers round alike wherever a number is
 CHUNK_ROWS = 63 * TILE  # rows of k(x, Z) handled at a time: 1.2 MB for M = 300 in float32
+ROUNDING = 32  # times ε: eigenvalues of S that are above 1 by less count as 1, and a variance changes by no more
 BLOCKS = 3  # a triangular matrix is cut into; a third of each product is skipped
 
 Moments = tuple[Float[Tensor, "W R"], Float[Tensor, "W R"]]
@@ -78,33 +80,32 @@ def conditional(
 
 @dataclass(frozen=True)
 class Frozen:
-    """What predictions need of the inducing points, in the basis in which S − 1 is diagonal.
+    """What predictions need of the inducing points: B, m and E with mean = (B k)ᵀ m and var = 1 + j + (B k)ᵀ E (B k).
 
-    With S − 1 = U E Uᵀ, L⁻¹ becomes Uᵀ L⁻¹ and m becomes Uᵀ m: a full S then costs one product per row instead of two.
+    For a diagonal S these are L⁻¹, the whitened mean and S − 1; for a full one see `_diagonalise`.
     M is padded to whole registers with points of zero weight, so that a row's result does not depend on the rows
     predicted together with it. If there is compiled code, `packed` is its copy.
     """
 
     kind: type[KernelKind]
     z: Float[Tensor, "W M D"]  # scaled
-    B: Float[Tensor, "W M M"]
-    m: Float[Tensor, "W M"]
-    excess: Float[Tensor, "W M"]  # E
+    B: Float[Tensor, "W O M"]
+    m: Float[Tensor, "W O"]
+    excess: Float[Tensor, "W O"]  # E
     jitter: Float[Tensor, " W"]
-    triangular: bool  # whether B still is: a diagonal S needs no change of basis
+    triangular: bool  # whether the first M rows of B are
     packed: Packed | None
 
     @classmethod
     def make(cls, kind: type[KernelKind], z: Tensor, B: Tensor, m: Tensor, C: Tensor, jitter: Tensor) -> "Frozen":
         """Freeze the arguments of `conditional`."""
-        E = covariance_excess(C)
-        if C.dim() == 3:
-            E, U = torch.linalg.eigh(E.to(torch.float64))
-            turned = (U.mT @ torch.cat([B, m.unsqueeze(-1)], dim=-1).to(torch.float64)).to(B.dtype)
-            B, m, E = turned[..., :-1], turned[..., -1], E.to(B.dtype)
-        more = -z.shape[-2] % TILE
+        more, E, triangular = -z.shape[-2] % TILE, covariance_excess(C), True
         z = torch.cat([z, z[:, :1].expand(-1, more, -1)], dim=-2)
-        B, m, E, triangular = pad(B, (0, more, 0, more)), pad(m, (0, more)), pad(E, (0, more)), C.dim() == 2
+        B, m, E = pad(B, (0, more, 0, more)), pad(m, (0, more)), pad(E, (0, more) * (E.dim() - 1))
+        if C.dim() == 3:
+            B, m, E, triangular = _diagonalise(B, m, E)
+        rest = -B.shape[-2] % TILE
+        B, m, E = pad(B, (0, 0, 0, rest)), pad(m, (0, rest)), pad(E, (0, rest))
         packed = Packed.make(kind, z, B, m, E, triangular) if available(kind, z) else None
         return cls(kind, z, B, m, E, jitter, triangular, packed)
 
@@ -119,6 +120,29 @@ class Frozen:
         return mean, _variance(update, self.jitter)
 
 
+def _diagonalise(
+    B: Float[Tensor, "W M M"], m: Float[Tensor, "W M"], S1: Float[Tensor, "W M M"]
+) -> tuple[Float[Tensor, "W O M"], Float[Tensor, "W O"], Float[Tensor, "W O"], bool]:
+    """Return B, m and E of `Frozen` for a full S − 1 = U E Uᵀ, and whether the first M rows of B are triangular.
+
+    Training makes most of E negative. That part of Bᵀ (S − 1) B is −Tᵀ T, where T, from a QR decomposition of
+    |E|^½ Uᵀ B, is lower triangular. T, a row per positive eigenvalue and one for the mean have about half as many
+    numbers as Uᵀ B, which is used if more than a third of E is positive.
+    """
+    E, U = torch.linalg.eigh(S1.to(torch.float64))  # ascending
+    B, m = U.mT @ B.to(torch.float64), (U.mT @ m.to(torch.float64).unsqueeze(-1)).squeeze(-1)
+    (W, M), least = m.shape, ROUNDING * torch.finfo(S1.dtype).eps
+    positive = int((least < E).sum(-1).max())
+    triangular = positive <= M // 3
+    if triangular:
+        root = E.clamp_max(0.0).neg().sqrt().unsqueeze(-1) * B
+        T = torch.linalg.qr(root.flip(-1), mode="r").R.flip(-1, -2)  # QR makes an upper triangle
+        B = torch.cat([T, B[:, M - positive :], m.unsqueeze(-2) @ B], dim=-2)
+        E = torch.cat([E.new_full((W, M), -1.0), E[:, M - positive :].clamp_min(0.0), E.new_zeros(W, 1)], dim=-1)
+        m = torch.cat([m.new_zeros(W, M + positive), m.new_ones(W, 1)], dim=-1)
+    return B.to(S1.dtype), m.to(S1.dtype), E.to(S1.dtype), triangular
+
+
 def _variance(update: Float[Tensor, "W R"], jitter: Float[Tensor, " W"]) -> Float[Tensor, "W R"]:
     """Return 1 + j + Aᵀ (S − 1) A, clamped to var ≥ j, which holds in exact arithmetic."""
     return torch.maximum(1 + jitter.unsqueeze(-1) + update, jitter.unsqueeze(-1))
@@ -129,8 +153,8 @@ def covariance_excess(C: Float[Tensor, "W M *M"]) -> Float[Tensor, "W M *M"]:
     """Return S − 1 for S = C Cᵀ, without gradient: the backward pass below adds that of C."""
     if C.dim() == 2:
         return C.square() - 1
-    C = C.tril()
-    S1 = C @ C.mT
+    Ct = C.tril().mT.contiguous()
+    S1 = transposed_product(Ct, Ct, UPPER, UPPER)
     S1.diagonal(dim1=-2, dim2=-1).sub_(1)
     return S1
 
@@ -169,6 +193,8 @@ class _Conditional(torch.autograd.Function):
             torch.mm(d, za[w].mT, out=from_x[w, rows])
             from_z[w].addmm_(xa[w, rows].mT, d)
         dm = (g_mean.unsqueeze(-2) @ A).squeeze(-2)
+        if H is not None:
+            RR = RR.tril() + RR.tril(-1).mT
         dK, dC = matrix_gradients(RR, B, m, C, S1, dm)
         dx, dz = _point_gradients(xa, za, from_x, from_z.mT, ctx.slope_factor)
         return dx, dz, dK, None, dm, dC, None, None
@@ -189,7 +215,7 @@ def _moments(
     full = S1.dim() == 3
     mean, update = xa.new_empty(W, R), xa.new_empty(W, R)
     n_max = min(R, CHUNK_ROWS)
-    leases = [Lease((W, R, M) if keep else (n_max, M), like=xa) for _ in range(2 + full)]
+    leases = [Lease((W, R, size) if keep else (n_max, size), like=xa) for size in (B.shape[-2], *[M] * (1 + full))]
     scratch = Lease((2, n_max, M), like=xa)
     t2, k = scratch.tensor
     for w, rows, n in _chunks(W, R):
@@ -205,7 +231,7 @@ def _moments(
             (h,) = maybe_h
             torch.sum(torch.mul(a, torch.mm(a, S1[w], out=h), out=k[:n]), -1, out=update[w, rows])
         else:
-            torch.mv(torch.mul(a, a, out=k[:n]), S1[w], out=update[w, rows])
+            torch.mv(torch.mul(a, a, out=k[:n]) if keep else a.square_(), S1[w], out=update[w, rows])
     return mean, update, leases if keep else []
 
 
@@ -235,7 +261,7 @@ def _edges(M: int) -> list[tuple[int, int]]:
 
 
 def _times_lower_transpose(k: Tensor, B: Tensor, out: Tensor) -> Tensor:
-    """Compute K Bᵀ for lower triangular B: column block [i, j) needs only the columns of K before j."""
+    """Compute K Bᵀ for B that begins with a lower triangle: columns [i, j) of it need only those of K before j."""
     for i, j in _edges(len(B)):
         torch.mm(k[:, :j], B[i:j, :j].mT, out=out[:, i:j])
     return out

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from dspp.derivatives import first_only
+from dspp.gp.algebra import kernel_matrix
+from dspp.gp.native import load
 from dspp.registry import Registry
 
 KERNELS: Registry[type["KernelKind"]] = Registry("kernel")
@@ -140,6 +142,14 @@ class Matern52(KernelKind):
         torch.addcmul(slope, t2, k, value=1 / 3, out=k)  # (1 + t + t²/3) e⁻ᵗ
 
 
+COMPILED: list[type[KernelKind]] = [RBF, Matern12, Matern32, Matern52]  # in the order of the compiled code
+
+
+def available(kind: type[KernelKind], z: Tensor) -> bool:
+    """Return whether there is compiled code for this kernel, dtype and device."""
+    return kind in COMPILED and z.dtype == torch.float32 and z.device.type == "cpu" and load() is not None
+
+
 class _KernelMatrix(torch.autograd.Function):
     """K_ij = k(|x_i − z_j|²) for scaled inputs, with the analytic slope in the backward pass."""
 
@@ -168,12 +178,15 @@ class _SelfKernelMatrix(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, kind):  # type: ignore[no-untyped-def]
-        exact = x.to(torch.float64)
-        t2 = squared_distance(exact, exact).clamp_(max=kind.horizon)
-        if kind.kink:
-            t2.diagonal(dim1=-2, dim2=-1).zero_()
-        k, slope = torch.empty_like(t2), torch.empty_like(t2)
-        kind.fill(t2, k, slope)
+        if available(kind, x):
+            k, slope = kernel_matrix(x, COMPILED.index(kind), kind.horizon)
+        else:
+            exact = x.to(torch.float64)
+            t2 = squared_distance(exact, exact).clamp_(max=kind.horizon)
+            if kind.kink:
+                t2.diagonal(dim1=-2, dim2=-1).zero_()
+            k, slope = torch.empty_like(t2), torch.empty_like(t2)
+            kind.fill(t2, k, slope)
         ctx.save_for_backward(x, slope.to(x.dtype))
         ctx.slope_factor = kind.slope_factor
         return k
@@ -225,10 +238,15 @@ class ARDKernel(nn.Module):
         """Prior variance σ² > 0 of each GP."""
         return softplus(self.raw_outputscale)
 
+    @property
+    def rate(self) -> Float[Tensor, "W 1 D"]:
+        """What points are multiplied by, so that t² is a squared distance."""
+        rate: Tensor = (self.kind.factor**0.5 / self.lengthscale).unsqueeze(-2)
+        return rate
+
     def scale(self, x: Float[Tensor, "*W R D"]) -> Float[Tensor, "W R D"]:
         """Divide by the length scales, so that t² is a squared distance."""
-        scaled: Tensor = x * (self.kind.factor**0.5 / self.lengthscale).unsqueeze(-2)
-        return scaled
+        return x * self.rate
 
     def unit_matrix(self, x: Float[Tensor, "W R D"], z: Float[Tensor, "W M D"]) -> Float[Tensor, "W R M"]:
         """Return the kernel matrix of scaled points, without the output scale."""

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from dspp.errors import NumericalError
 from dspp.gp.conditional import TILE, Frozen, conditional
 from dspp.gp.inducing import WhitenedGaussian
-from dspp.gp.kernels import ARDKernel
+from dspp.gp.kernels import ARDKernel, available
 from dspp.gp.linalg import Whitening, factorise, whiten
 from dspp.gp.means import Mean
 
@@ -29,6 +29,16 @@ class _Solved:
     C: Float[Tensor, "W M *M"]
     jitter: Float[Tensor, " W"]
     basis: tuple[Tensor, Tensor, Tensor] | None = None  # of the decoupled mean: scaled points, coefficients, KL
+
+
+@dataclass(frozen=True)
+class _Cached:
+    """Everything that predictions need and that does not depend on x."""
+
+    solved: _Solved
+    frozen: Frozen
+    rate: Float[Tensor, "W 1 D"]
+    outputscale: Float[Tensor, " W"]
 
 
 class GPLayer(nn.Module):
@@ -71,22 +81,23 @@ class GPLayer(nn.Module):
         if mean_points is not None:
             self.mean_points = nn.Parameter(mean_points.detach().expand(width, *mean_points.shape).clone())
             self.mean_coefficients = nn.Parameter(torch.zeros(width, len(mean_points), dtype=torch.float32))
-        self._cached: tuple[_Solved, Frozen] | None = None
+        self._cached: _Cached | None = None
 
     def forward(self, x: Float[Tensor, "S N D"], mean_x: Float[Tensor, "S N E"] | None = None) -> LayerMoments:
         """Return mean and variance at each row; the mean function reads `mean_x` if given (skip connections)."""
         S, N, D = x.shape
-        rows, kind = self.kernel.scale(x.reshape(1, S * N, D)), self.kernel.kind
-        if self._cached is not None:
-            s, frozen = self._cached
-            mean, var = frozen.moments(rows)
+        kernel, cached = self.kernel, self._cached
+        rows = x.reshape(1, S * N, D) * (kernel.rate if cached is None else cached.rate)
+        if cached is not None:
+            s, outputscale = cached.solved, cached.outputscale
+            mean, var = cached.frozen.moments(rows)
         else:
-            s = self._solve(count=True)
-            mean, var = conditional(kind, rows, s.z, s.K, s.B, s.m, s.C, s.jitter)
+            s, outputscale = self._solve(count=True), kernel.outputscale
+            mean, var = conditional(kernel.kind, rows, s.z, s.K, s.B, s.m, s.C, s.jitter)
         if s.basis is not None:
             points, coefficients, _ = s.basis
-            mean = mean + (self.kernel.unit_matrix(rows, points) @ coefficients.unsqueeze(-1)).squeeze(-1)
-        scale = self.kernel.outputscale.unsqueeze(-1)
+            mean = mean + (kernel.unit_matrix(rows, points) @ coefficients.unsqueeze(-1)).squeeze(-1)
+        scale = outputscale.unsqueeze(-1)
         mean, var = scale.sqrt() * mean, scale * var  # (W, S·N)
         prior_mean = self.mean(x if mean_x is None else mean_x)
         return self._check_finite(prior_mean + mean.mT.reshape(S, N, -1), var.mT.reshape(S, N, -1))
@@ -104,7 +115,7 @@ class GPLayer(nn.Module):
         kl = self.q.kl()
         if self.mean_points is None:
             return kl
-        solved = self._solve() if self._cached is None else self._cached[0]
+        solved = self._solve() if self._cached is None else self._cached.solved
         assert solved.basis is not None
         return kl + solved.basis[2]
 
@@ -113,19 +124,20 @@ class GPLayer(nn.Module):
         self._cached = None
         if keep:
             with torch.no_grad():
-                s = self._solve(count=True)
-                self._cached = _pad_basis(s), Frozen.make(self.kernel.kind, s.z, s.B, s.m, s.C, s.jitter)
+                s, kernel = self._solve(count=True), self.kernel
+                frozen = Frozen.make(kernel.kind, s.z, s.B, s.m, s.C, s.jitter)
+                self._cached = _Cached(_pad_basis(s), frozen, kernel.rate, kernel.outputscale)
 
     @property
     def compiled(self) -> bool:
         """Whether there is a cache that compiled code reads."""
-        packed = None if self._cached is None else self._cached[1].packed
+        packed = None if self._cached is None else self._cached.frozen.packed
         return packed is not None and packed.usable
 
     def _solve(self, count: bool = False) -> _Solved:
         z = self.kernel.scale(self.inducing_points)
         K = self.kernel.exact_matrix(z)
-        result = factorise(K, self.jitter, self.name)
+        result = factorise(K, self.jitter, self.name, available(self.kernel.kind, z))
         self.climbs += result.climbs if count else 0  # once per step, once per predictor
         B, jitter = result.inverse_root.to(z.dtype), result.jitter.to(z.dtype)
         solved = _Solved(z, K, B, self.q.mean, self.q.root, jitter)

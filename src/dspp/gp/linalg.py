@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dspp.derivatives import first_only
 from dspp.errors import NumericalError
+from dspp.gp.algebra import LOWER, UPPER, compiles_products, inverse_root, transposed_product
 
 JITTER_LADDER = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
 
@@ -25,26 +26,39 @@ class Whitening:
     climbs: int  # increases above the configured jitter, summed over the W matrices
 
 
-def factorise(K: Float[Tensor, "W M M"], jitter: float, where: str) -> Whitening:
+def factorise(K: Float[Tensor, "W M M"], jitter: float, where: str, compiled: bool = False) -> Whitening:
     """Factorise K + jitter·1 in float64, with more jitter (counted) for the matrices that need it.
+
+    Args:
+        K: the kernel matrices.
+        jitter: the jitter to begin with.
+        where: name of the layer in error messages.
+        compiled: whether to use compiled code, whose last bits differ from torch's.
 
     Raises:
         NumericalError: a matrix holds NaN or inf, or is not positive definite even with the largest jitter.
     """
     K = K.detach().to(torch.float64)
+    solve = inverse_root if compiled else _inverse_root
     used = torch.full(K.shape[:1], jitter, dtype=torch.float64, device=K.device)
-    L, info = torch.linalg.cholesky_ex(_with_diagonal(K, used))
+    B, failed = solve(K, used)
     climbs = 0
     for rung in JITTER_LADDER[1:]:
-        failed = info > 0
-        if not bool(failed.any()):
+        again = failed > 0
+        if not bool(again.any()):
             break
-        climbs += int(failed.sum())
-        used = torch.where(failed, max(jitter, 1e-10) * rung, used)
-        L, info = torch.linalg.cholesky_ex(_with_diagonal(K, used))
-    if bool((info > 0).any()) or not bool(torch.isfinite(L.diagonal(dim1=-2, dim2=-1).sum())):
+        climbs += int(again.sum())
+        used = torch.where(again, max(jitter, 1e-10) * rung, used)
+        B, failed = solve(K, used)
+    if bool((failed > 0).any()) or not bool(torch.isfinite(B.diagonal(dim1=-2, dim2=-1).sum())):
         raise NumericalError(_explain(K, where, float(used.max())))
-    return Whitening(_triangular_inverse(L), used, climbs)
+    return Whitening(B, used, climbs)
+
+
+def _inverse_root(K: Float[Tensor, "W M M"], jitter: Float[Tensor, " W"]) -> tuple[Tensor, Tensor]:
+    """Return L⁻¹, where K + jitter = L Lᵀ, and which matrices (W,) have none."""
+    L, failed = torch.linalg.cholesky_ex(_with_diagonal(K, jitter))
+    return (_triangular_inverse(L) if not bool(failed.any()) else L), failed
 
 
 def negative_log_normal(K: Float[Tensor, "n n"], y: Float[Tensor, " n"]) -> tuple[float, Float[Tensor, "n n"]] | None:
@@ -107,6 +121,10 @@ def kernel_gradient(B: Float[Tensor, "W M M"], dAAt: Float[Tensor, "W M M"]) -> 
     """
     P = dAAt.tril()
     P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+    if compiles_products(P):
+        PB = transposed_product(P.mT, B, UPPER, LOWER, lower=True)
+        dK = transposed_product(B, PB, LOWER, LOWER)
+        return (dK + dK.mT).mul_(-0.5)
     h = P.shape[-1] // 2  # P, B and P B are lower triangular: by halves, 9 of 16 quarter products are non-zero
     dK = torch.empty_like(P)
     right = P[:, h:, h:] @ B[:, h:, h:]
@@ -118,14 +136,13 @@ def kernel_gradient(B: Float[Tensor, "W M M"], dAAt: Float[Tensor, "W M M"]) -> 
 
 
 def matrix_gradients(RR: Tensor, B: Tensor, m: Tensor, C: Tensor, S1: Tensor, dm: Tensor) -> tuple[Tensor, Tensor]:
-    """Return dK_ZZ and dC from R, of which only the lower triangle is valid."""
+    """Return dK_ZZ and dC from R, of which only the lower triangle is needed if S is diagonal."""
     rank_one = m.unsqueeze(-1) * dm.unsqueeze(-2)  # m (A gμ)ᵀ
     if C.dim() == 2:
         dC = C * RR.diagonal(dim1=-2, dim2=-1)
         return kernel_gradient(B, rank_one.add_(S1.unsqueeze(-1) * RR)), dC
-    RR, C = RR.tril() + RR.tril(-1).mT, C.tril()
-    RC = RR @ C  # dC = 2 dS C = R C, and S R = C (R C)ᵀ since R is symmetric
-    return kernel_gradient(B, torch.baddbmm(rank_one - RR, C, RC.mT)), RC.tril()
+    dC = transposed_product(RR, C.tril(), y=LOWER, lower=True).tril()  # dC = 2 dS C = R C
+    return kernel_gradient(B, rank_one.add_(transposed_product(S1, RR, lower=True))), dC
 
 
 class _Whiten(torch.autograd.Function):

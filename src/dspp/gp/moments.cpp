@@ -8,27 +8,11 @@
 // Every row takes the same instructions in the same order, and every sum over rows is cut in the same way, so no bit
 // depends on the number of threads, or of a row's moments on the rows around it.
 
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <vector>
+#include "common.h"
 
-#if defined(__AVX512F__)
-constexpr long LANES = 16, ROWS = 12, TILE = 8;  // 2 · ROWS sums are kept in registers
-#elif defined(__AVX__)
-constexpr long LANES = 8, ROWS = 6, TILE = 4;
-#else
-constexpr long LANES = 4, ROWS = 6, TILE = 4;
-#endif
-constexpr long PANEL = 2 * LANES;
+constexpr long LANES = Lanes<float>::count, PANEL = 2 * LANES;
 constexpr long CACHED = 1 << 15;  // numbers of k, or of A, in L2 at a time: 128 KB
-typedef float Vector __attribute__((vector_size(4 * LANES)));                              // in registers
-typedef float Anywhere __attribute__((vector_size(4 * LANES), aligned(4), may_alias));  // in memory
-
-static inline const Anywhere& at(const float* p) { return *reinterpret_cast<const Anywhere*>(p); }
-static inline Anywhere& at(float* p) { return *reinterpret_cast<Anywhere*>(p); }
+typedef Lanes<float>::Register Vector;
 
 static float total(const float* lanes) {
     float sum = 0;
@@ -37,54 +21,6 @@ static float total(const float* lanes) {
 }
 
 // ---------------------------------------------------------------- kernels
-
-// 2^y for −126 ≤ y ≤ 0: the nearest integer n goes to the exponent, and a Taylor series (error 5e-9) does the rest.
-static inline float power_of_2(float y) {
-    const float shift = 12582912.0f;  // 1.5 · 2^23: the sum has no bits left for a fraction
-    float shifted = y + shift, f = y - (shifted - shift);
-    float p = 1.5252734e-5f;
-    p = p * f + 1.5403530e-4f;
-    p = p * f + 1.3333558e-3f;
-    p = p * f + 9.6181291e-3f;
-    p = p * f + 5.5504109e-2f;
-    p = p * f + 2.4022651e-1f;
-    p = p * f + 6.9314718e-1f;
-    p = p * f + 1.0f;
-    uint32_t n, bits;
-    std::memcpy(&n, &shifted, 4);
-    std::memcpy(&bits, &p, 4);
-    bits += n << 23;
-    std::memcpy(&p, &bits, 4);
-    return p;
-}
-
-constexpr float LOG2_E = 1.44269504f;
-
-// The kinds of kernels.py, in the order of native.KINDS: k(t²), and its slope as in `KernelKind.fill`.
-struct RBF {
-    static float value(float t2, float& slope) { return slope = power_of_2(-0.5f * LOG2_E * t2); }
-};
-struct Matern12 {
-    static float value(float t2, float& slope) {
-        float t = std::sqrt(t2), e = power_of_2(-LOG2_E * t);
-        slope = t2 <= 0 ? 0 : e / t;
-        return e;
-    }
-};
-struct Matern32 {
-    static float value(float t2, float& slope) {
-        float t = std::sqrt(t2);
-        slope = power_of_2(-LOG2_E * t);
-        return (1 + t) * slope;
-    }
-};
-struct Matern52 {
-    static float value(float t2, float& slope) {
-        float t = std::sqrt(t2), e = power_of_2(-LOG2_E * t);
-        slope = (1 + t) * e;
-        return slope + t2 * (1.0f / 3) * e;
-    }
-};
 
 // k(x, Z) of ROWS rows and, if asked for, its slope; t² is clamped where k vanishes, as denormal numbers are slow.
 template <class Kind>
@@ -112,21 +48,30 @@ static void fill(const float* x, const float* zt, long D, long M, float horizon,
 using Fill = decltype(&fill<RBF>);
 static const Fill KINDS[] = {fill<RBF>, fill<Matern12>, fill<Matern32>, fill<Matern52>};
 
-// ---------------------------------------------------------------- products and threads
+// ---------------------------------------------------------------- products
 
-// out = in[:, from .. to] · panel, for ROWS rows. (Inlined, GCC 12 moves the sums out of registers.)
-__attribute__((noinline)) static void multiply(const float* in, long M, long from, long to, const float* panel,
-                                               Vector (&out)[ROWS][2]) {
-    Vector sums[ROWS][2] = {};
+// Adds in[:, from .. to] · panel for ROWS rows and halves first .. last of the panel's columns; returns what follows.
+template <int first, int last>
+__attribute__((always_inline)) static inline const float* add_product(const float* in, long M, long from, long to,
+                                                                      const float* panel, Vector (&sums)[ROWS][2]) {
     for (long p = from; p < to; p++, panel += PANEL) {
-        Vector left = at(panel), right = at(panel + LANES);
+        Vector half[2];
+        for (int h = first; h <= last; h++) half[h] = at(panel + h * LANES);
 #pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++) {
-            float value = in[r * M + p];
-            sums[r][0] += value * left;
-            sums[r][1] += value * right;
-        }
+        for (int r = 0; r < ROWS; r++)
+            for (int h = first; h <= last; h++) sums[r][h] += in[r * M + p] * half[h];
     }
+    return panel;
+}
+
+// out = in[:, from .. to] · panel, for ROWS rows. Up to `left`, the right half of the panel is 0, and from `right` on the
+// left half. (Inlined, GCC 12 moves the sums out of registers.)
+__attribute__((noinline)) static void multiply(const float* in, long M, long from, long left, long right, long to,
+                                               const float* panel, Vector (&out)[ROWS][2]) {
+    Vector sums[ROWS][2] = {};
+    panel = add_product<0, 0>(in, M, from, left, panel, sums);
+    panel = add_product<0, 1>(in, M, std::max(from, left), right, panel, sums);
+    add_product<1, 1>(in, M, std::max(from, right), to, panel, sums);
     std::memcpy(out, sums, sizeof(sums));
 }
 
@@ -146,40 +91,18 @@ __attribute__((noinline)) static void multiply_columns(const float* in, long M, 
     std::memcpy(out, sums, sizeof(sums));
 }
 
-extern "C" void GOMP_parallel(void (*work)(void*), void* data, unsigned threads, unsigned flags);  // torch's own pool
-
-// Calls task(i) for all i, in any order, on torch's threads.
-template <class Task>
-static void parallel(long count, int threads, const Task& task) {
-    struct Shared {
-        const Task& task;
-        std::atomic<long> next;
-        long count;
-    } shared{task, {0}, count};
-    auto work = [](void* data) {
-        auto& all = *static_cast<Shared*>(data);
-        for (long i; (i = all.next++) < all.count;) all.task(i);
-    };
-    if (threads > 1 && count > 1)
-        GOMP_parallel(work, &shared, threads, 0);
-    else
-        work(&shared);
-}
-
-static long ceil_div(long a, long b) { return (a + b - 1) / b; }
-
 // ---------------------------------------------------------------- forward
 
 struct Points {  // of W GPs
-    long W, D, M, lead, B_size;  // B_size: numbers of B's panels per GP
-    const float *zt, *B, *S1;  // (W, D, M); panels of Bᵀ (upper); of S − 1, or its diagonal (W, M)
-    const float* m;            // (W, M)
+    long W, D, M, lead, O, B_size;  // O: rows of B, for a step M; B_size: numbers of B's panels per GP
+    const float *zt, *B, *S1;       // (W, D, M); panels of Bᵀ (upper); of S − 1, or its diagonal (W, O)
+    const float* m;                 // (W, O)
     int kind;
     float horizon;
     int full, triangular;  // S; B
 
-    long panels() const { return M / PANEL; }
-    long depth(long c) const { return triangular ? (c + 1) * PANEL : M; }  // column c of Bᵀ is 0 from here on
+    long panels() const { return O / PANEL; }
+    long depth(long c) const { return triangular ? std::min((c + 1) * PANEL, M) : M; }  // panel c of Bᵀ is 0 from here on
 };
 
 // A block of ROWS rows, of which `count` exist.
@@ -198,22 +121,23 @@ static const float* whole_block(const Points& g, const float* x, long count, std
 
 static void add_a(const Points& g, long w, long c, const float* panel, Block& block) {
     Vector a[ROWS][2];
-    multiply(block.k, g.M, g.lead, g.depth(c), panel, a);
+    const long depth = g.depth(c), left = g.triangular && c * PANEL < g.M ? depth - LANES : depth;
+    multiply(block.k, g.M, g.lead, 0, std::max(left, g.lead), depth, panel, a);
     for (int half = 0; half < 2; half++) {
         const long j = c * PANEL + half * LANES;
-        Vector weight = at(g.m + w * g.M + j);
+        Vector weight = at(g.m + w * g.O + j);
         for (int r = 0; r < ROWS; r++) at(block.sums[r][0]) += a[r][half] * weight;
         if (block.A)
             for (int r = 0; r < ROWS; r++) at(block.A + r * g.M + j) = a[r][half];
         if (g.full) continue;
-        Vector E = at(g.S1 + w * g.M + j);
+        Vector E = at(g.S1 + w * g.O + j);
         for (int r = 0; r < ROWS; r++) at(block.sums[r][1]) += a[r][half] * a[r][half] * E;
     }
 }
 
 static void add_h(const Points& g, long c, const float* panel, Block& block) {
     Vector h[ROWS][2];
-    multiply(block.A, g.M, g.lead, g.M, panel, h);
+    multiply(block.A, g.M, g.lead, 0, g.M, g.M, panel, h);
     for (int half = 0; half < 2; half++) {
         const long j = c * PANEL + half * LANES;
         for (int r = 0; r < ROWS; r++) {
@@ -279,7 +203,7 @@ struct Gradients {
     const float *root, *Bt_m;             // panels of (S − 1) B or, with H, of B (lower triangular); (W, M)
     const float *g_mean, *g_var;          // (W, R)
     float *from_x, *from_z;               // (W, R, D + 1), null if not needed; (W, tasks, D + 1, M)
-    float *RR, *dm;                       // (W, M, M), of which the lower triangle is valid; (W, M)
+    float *RR, *dm;                       // (W, M, M), without upper triangle for a diagonal S; (W, M)
 };
 
 // dLoss/dt² of a panel for ROWS rows, and its products with [z, 1] and [x, 1].
@@ -287,7 +211,7 @@ static void add_slopes(const Points& g, const Gradients& o, long w, long row, lo
                        const float* s, const float* slope, const float* x1, float* from_x, float* from_z) {
     const long M = g.M, E = g.D + 1;
     Vector d[ROWS][2];
-    multiply(s, M, std::max(c * PANEL, g.lead), M, panel, d);
+    multiply(s, M, std::max(c * PANEL, g.lead), c * PANEL + LANES, M, M, panel, d);
     for (int half = 0; half < 2; half++) {
         const long j = c * PANEL + half * LANES;
         Vector Bt_m = at(o.Bt_m + w * M + j);
@@ -359,6 +283,9 @@ static void gram_panel(const Points& g, const Gradients& o, long w, long c) {
         }
     }
     for (int half = 0; half < 2; half++) at(o.dm + w * M + c * PANEL + half * LANES) = dm[half];
+    if (g.full)
+        for (long i = (c + 1) * PANEL; i < M; i++)
+            for (long j = c * PANEL; j < (c + 1) * PANEL; j++) RR[j * M + i] = RR[i * M + j];
 }
 
 extern "C" long backward_tasks(long M, long R) { return ceil_div(R, rows_at_a_time(M)); }

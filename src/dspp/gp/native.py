@@ -1,8 +1,8 @@
-"""Compiles and loads `moments.cpp`, which computes the hot path in float32 in half the time of torch's operations.
+"""Compiles and loads `moments.cpp` and `algebra.cpp`, which take half the time of torch's operations or less.
 
-It is optional. The first model on a machine compiles it, in about a second, if there is a C++ compiler; the result is
-kept in the user's cache folder (`$XDG_CACHE_HOME/dspp`). Without a compiler or a folder, with another dtype or device
-or a kernel of one's own, or with DSPP_COMPILE=0 in the environment, torch computes the same up to rounding.
+It is optional. The first model on a machine compiles it, in two to three seconds, if there is a C++ compiler; the
+result is kept in the user's cache folder (`$XDG_CACHE_HOME/dspp`). Without a compiler or a folder, with another dtype
+or device or a kernel of one's own, or with DSPP_COMPILE=0 in the environment, torch computes the same up to rounding.
 """
 
 import ctypes
@@ -16,8 +16,8 @@ import threading
 from pathlib import Path
 
 log = logging.getLogger("dspp")
-SOURCE = Path(__file__).with_name("moments.cpp")
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+HEADER, *SOURCES = (Path(__file__).with_name(name) for name in ("common.h", "algebra.cpp", "moments.cpp"))
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 MAX_SECONDS = 20  # of compilation
 
 
@@ -34,12 +34,17 @@ def load() -> ctypes.CDLL | None:
     except (OSError, RuntimeError) as error:
         log.debug("without compiled code: %s", error)
         return None
-    count, address = ctypes.c_long, ctypes.c_void_p
-    library.panel_columns.restype = library.backward_tasks.restype = count
-    library.backward_tasks.argtypes = [count, count]
-    library.forward.argtypes = [address, count, ctypes.c_int, *[address] * 5]
-    library.backward.argtypes = [address, address, ctypes.c_int]
-    library.forward.restype = library.backward.restype = None
+    count, number, address = ctypes.c_long, ctypes.c_int, ctypes.c_void_p
+    for function in ("panel_columns", "backward_tasks", "root_numbers"):
+        getattr(library, function).restype = count
+    library.backward_tasks.argtypes, library.root_numbers.argtypes = [count, count], [count]
+    library.forward.argtypes = [address, count, number, *[address] * 5]
+    library.backward.argtypes = [address, address, number]
+    library.kernel_matrix.argtypes = [*[count] * 3, number, ctypes.c_double, number, *[address] * 3]
+    library.inverse_root.argtypes = [count, count, number, *[address] * 5]
+    library.transposed_product.argtypes = [count, count, *[number] * 4, *[address] * 3]
+    for function in ("forward", "backward", "kernel_matrix", "inverse_root", "transposed_product"):
+        getattr(library, function).restype = None
     return library
 
 
@@ -55,7 +60,7 @@ def _cache_folder() -> Path:
 
 def _fingerprint() -> str:
     """Return a name for this code on this kind of processor: folders may be shared between machines."""
-    digest = hashlib.sha256(SOURCE.read_bytes())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (HEADER, *SOURCES)))
     digest.update(repr((FLAGS, platform.machine(), platform.processor())).encode())
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
@@ -71,7 +76,7 @@ def _compile(path: Path) -> None:
         raise OSError("there is no C++ compiler")
     part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     try:
-        command = [compiler, *FLAGS, str(SOURCE), "-o", str(part)]
+        command = [compiler, *FLAGS, *map(str, SOURCES), "-o", str(part)]
         subprocess.run(command, check=True, capture_output=True, timeout=MAX_SECONDS)
         part.replace(path)
     except subprocess.SubprocessError as error:

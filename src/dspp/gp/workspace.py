@@ -7,6 +7,7 @@ The garbage collector may drop a lease at any moment, even in a thread that is j
 buffer therefore takes no lock: `_returned` is a deque, whose `append` and `popleft` are atomic.
 """
 
+import functools
 import math
 import threading
 from collections import deque
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 MAX_BUFFERS = 16
+KEPT = 1 << 24  # bytes
 _returned: deque[Tensor] = deque(maxlen=MAX_BUFFERS)
 _free: list[Tensor] = []
 _lock = threading.Lock()  # protects `_free`
@@ -51,4 +53,15 @@ def _take(size: int, like: Tensor) -> Tensor:
         for i, buffer in enumerate(_free):
             if buffer.dtype == like.dtype and buffer.device == like.device and size <= buffer.numel() <= 2 * size:
                 return _free.pop(i)
+    _keep_freed_memory()
     return torch.empty(size, dtype=like.dtype, device=like.device)
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Let the C library reuse the memory of the smaller tensors of a step, too.
+
+    By default glibc returns freed memory to the system, page by page, when there is more of it than twice the largest
+    block freed so far (see M_MMAP_THRESHOLD in mallopt(3)). This block is never written to, so it takes no memory.
+    """
+    torch.empty(KEPT, dtype=torch.uint8)

@@ -199,6 +199,8 @@ def over_row_chunks(function: Callable[..., Tensor], elements_per_row: int, *by_
 
 def average(weights: Float[Tensor, " S"], values: Float[Tensor, "S ..."]) -> Float[Tensor, "..."]:
     """Return Σ_s ω_s values_s."""
+    if len(weights) == 1:  # in a tenth of the time
+        return weights * values[0]
     total: Tensor = torch.tensordot(weights, values, dims=1)
     return total
 
