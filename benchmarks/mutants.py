@@ -42,7 +42,8 @@ TIMEOUT = 900.0  # seconds for the tests of one mutant; all of them take a minut
 EQUIVALENT = {
     "gp/linalg.py: JITTER_LADDER = (1.0, 10.0, 100.0, 1000.0, 10_000.0): 1.0 -> 1.5": "rung 0, the configured jitter, "
     "is not read",
-    "gp/kernels.py: return scaled: return scaled -> return -scaled": "both sides of every distance change their sign",
+    "gp/kernels.py: return x * self.rate: return x * self.rate -> return -(x * self.rate)": "both sides of every "
+    "distance change their sign",
 }
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {

@@ -7,11 +7,11 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 import experiments.cli
@@ -85,7 +85,7 @@ def test_the_commands_of_a_page_run(page, workplace):
         assert result is None or result.exit_code == 0, f"{line}\n{result.output}"
 
 
-def _run(line: str) -> Result | None:
+def _run(line: str) -> Any:
     words = shlex.split(line)
     if words[0] == "torchrun":  # the same command in one process
         words = ["dspp", *words[words.index("dspp") + 1 :]]
@@ -107,7 +107,7 @@ def _run(line: str) -> Result | None:
     return CliRunner().invoke(app, words[1:], catch_exceptions=False)
 
 
-def _check_experiment(words: list[str]) -> Result | None:
+def _check_experiment(words: list[str]) -> Any:
     """Run `list`; of the others, which take hours or rewrite the report, check the names of options."""
     if words[0] == "list":
         return CliRunner().invoke(experiments.cli.app, words, catch_exceptions=False)

@@ -250,7 +250,9 @@ def test_means_of_categories_and_the_choice_of_likelihood_keep_groups_together(
     table = attach_roles(attach_targets(frame, np.exp(Y)), groups=GROUPS)
     folds: list[np.ndarray] = []
 
-    def recording_score(X: Any, y: Any, fold: np.ndarray, seed: int, weights: Any, stop_early: bool) -> float:
+    def recording_score(
+        X: Any, y: Any, fold: np.ndarray, seed: int, weights: Any, stop_early: bool, *more: Any
+    ) -> float:
         assert not stop_early
         folds.append(fold)
         return 0.0
