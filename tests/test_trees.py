@@ -281,7 +281,7 @@ def test_the_number_of_fits(name: str, expected: int, monkeypatch: pytest.Monkey
     assert min(sizes) > 40
 
 
-@pytest.mark.parametrize(("seconds", "per_tree"), [(10.0, 0.01), (10.0, 0.001), (100.0, 1e-5)])
+@pytest.mark.parametrize(("seconds", "per_tree"), [(10.0, 0.01), (10.0, 0.002), (10.0, 0.001), (100.0, 1e-5)])
 def test_all_fits_end_in_time_whatever_the_machine(
     seconds: float, per_tree: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +290,7 @@ def test_all_fits_end_in_time_whatever_the_machine(
     clock, rounds = [0.0], []
 
     def grow(binned: object, y: np.ndarray, weights: object, seed: int, most: int, *args: object) -> Trees:
-        clock[0] += per_tree * most
+        clock[0] += per_tree * most * len(y) / 90  # rows of the first fit
         rounds.append(most)
         return fit_trees(X[:19], y[:19])
 
