@@ -384,6 +384,16 @@ def test_few_steps_solve_most_rows_and_all_agree_with_the_bracket(monkeypatch: p
     assert sum(left) < 0.05 * levels.numel() * len(mixture)
 
 
+def test_quantiles_of_separate_components_are_exact_in_every_row() -> None:
+    g = seeded(0)
+    mean, std = 3.0 * torch.randn(10, 20_000, generator=g, dtype=F64), torch.randn(10, 20_000, generator=g, dtype=F64)
+    log_weights = (1.5 * torch.randn(10, generator=g, dtype=F64)).log_softmax(0)
+    mixture = NormalMixture(log_weights, mean, std.exp().square(), torch.tensor(0.0, dtype=F64))
+    levels = torch.tensor([0.05, 0.5, 0.95], dtype=F64)
+    reached = mixture.cdf(mixture.quantile(levels))
+    assert ((reached - levels[:, None]).abs() <= 1e-9).all()
+
+
 @given(
     logits=st.lists(st.floats(-30, 5), min_size=1, max_size=6),
     seed=st.integers(0, 2**31),
