@@ -304,6 +304,31 @@ def test_all_fits_end_in_time_whatever_the_machine(
         assert rounds == [MAX_TREES] * 7
 
 
+@pytest.mark.parametrize(("folds", "seconds"), [(1, 10.0), (5, 40.0)])
+def test_a_machine_that_slows_down_shortens_all_fits_alike(
+    folds: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trees for new rows are fitted last: with fewer rounds than the others, they would mislead the members."""
+    X, y = table(300)
+    fold = np.where(np.arange(300) < 60, 0, -1) if folds == 1 else np.arange(300) % folds
+    clock, boost = [0.0], crossfit.boost
+
+    def grow(binned: object, y: np.ndarray, *args: object) -> Trees:
+        trees = boost(binned, y, *args)
+        clock[0] += 1.0 if clock[0] < 3.0 else 4.0  # the fourth fit and those after it take longer
+        return trees
+
+    monkeypatch.setattr(crossfit, "boost", grow)
+    short = cross_fit(X, y, fold, stop_early=False, seconds_left=lambda: seconds - clock[0])
+    monkeypatch.setattr(crossfit, "boost", boost)
+    rounds = len(short.all_rows)
+    assert crossfit.FEWEST_TREES <= rounds < 200  # which is how many they have without a limit
+    assert {len(trees) for trees in short.without_fold} == {rounds}
+    alike = cross_fit(X, y, fold, stop_early=False, max_rounds=rounds)
+    np.testing.assert_array_equal(short.columns, alike.columns)
+    np.testing.assert_array_equal(short.all_rows.predict(X), alike.all_rows.predict(X))
+
+
 def test_held_out_rows_have_the_predictions_of_trees_of_the_training_rows() -> None:
     X, y = table()
     X = np.round(X, 1)  # few values, so that cuts between them do not depend on the rows

@@ -77,7 +77,8 @@ def cross_fit(
             together.
         max_rounds: the largest number of trees per fit.
         max_rows: the largest number of rows per fit; None for all.
-        seconds_left: returns how much time is left for all fits, which have fewer trees if necessary; None: any time.
+        seconds_left: returns how much time is left for all fits, which have fewer trees if necessary, all at most as
+            many as the one that may have fewest; None: any time.
 
     Raises:
         InputError: the arguments do not match, or some fit would have no rows.
@@ -101,30 +102,38 @@ def cross_fit(
     masks = {(held[k] | part).tobytes() for k in range(K) for part in parts[k]} | {np.zeros(len(X), bool).tobytes()}
     pace = _Pace(max_rounds, len(masks), seconds_left)
 
-    def without(left_out: Bool[np.ndarray, " N"]) -> tuple[Trees, Float[np.ndarray, "N D"]]:
+    def inputs_without(left_out: Bool[np.ndarray, " N"]) -> Float[np.ndarray, "N D"]:
+        return X if X_without is None else check_rows(X_without(left_out), y, weights)[0]
+
+    def fit_without(left_out: Bool[np.ndarray, " N"]) -> None:
         rows, key = ~left_out, left_out.tobytes()
         if not weights[rows].any():
             raise InputError("fold: expected training rows outside of any two folds, got none; pass more folds or rows")
-        inputs = X if X_without is None else check_rows(X_without(left_out), y, weights)[0]
         if key not in fits:
-            codes = binned if X_without is None else bin_columns(inputs, weights, seed)
+            codes = binned if X_without is None else bin_columns(inputs_without(left_out), weights, seed)
             used = min(int(rows.sum()), max_rows or len(X))
             rounds = pace.start_fit(used)
             fits[key] = boost(codes.select(rows), y[rows], weights[rows], seed, rounds, max_rows, stop_early)
-        return fits[key], inputs
 
-    columns, without_fold = np.empty((K, len(X))), []
-    for k in range(K):
-        for part in parts[k]:
-            if part.any():
-                trees, inputs = without(held[k] | part)
-                columns[k, part] = trees.predict(inputs[part])
-        without_fold.append(without(held[k])[0])
-    return CrossFitted(columns, without(np.zeros(len(X), bool))[0], tuple(without_fold))
+    def trees_without(left_out: Bool[np.ndarray, " N"]) -> Trees:
+        return fits[left_out.tobytes()].first(pace.most)  # new rows must meet trees like those of the training rows
+
+    pairs = [(k, part, held[k] | part) for k in range(K) for part in parts[k] if part.any()]
+    no_rows = np.zeros(len(X), bool)
+    for left_out in (*(mask for _, _, mask in pairs), *held, no_rows):
+        fit_without(left_out)
+    columns = np.empty((K, len(X)))
+    for k, part, left_out in pairs:
+        columns[k, part] = trees_without(left_out).predict(inputs_without(left_out)[part])
+    return CrossFitted(columns, trees_without(no_rows), tuple(map(trees_without, held)))
 
 
 class _Pace:
-    """How many trees each of several fits may have, so that all of them end in time."""
+    """How many trees each of several fits may have, so that all of them end in time.
+
+    Attributes:
+        most: The fewest that any fit so far was allowed. No fit is allowed more than the one before.
+    """
 
     def __init__(self, most: int, fits: int, seconds_left: Callable[[], float] | None) -> None:
         self.most, self.fits, self.seconds_left = most, fits, seconds_left
@@ -138,9 +147,9 @@ class _Pace:
         left = self.seconds_left()
         per_tree = rows * ((self.seconds - left) / self.grown if self.grown else TREE_SECONDS)
         affordable = left / max(self.fits * per_tree, 1e-9)
-        rounds = int(min(max(affordable, FEWEST_TREES), self.most))
-        self.fits, self.grown = max(self.fits - 1, 1), self.grown + rounds * rows
-        return rounds
+        self.most = int(min(max(affordable, FEWEST_TREES), self.most))
+        self.fits, self.grown = max(self.fits - 1, 1), self.grown + self.most * rows
+        return self.most
 
 
 def assign_inner(fold: Int[np.ndarray, " N"], seed: int) -> Int[np.ndarray, " N"]:

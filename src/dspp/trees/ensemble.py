@@ -7,7 +7,7 @@ one of the 32 leaves: the arrays of a damaged or hostile file may predict nonsen
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -49,6 +49,13 @@ class Trees:
 
     def __len__(self) -> int:
         return len(self.value)
+
+    def first(self, count: int) -> "Trees":
+        """Return the first trees: those of a fit that was ended after so many rounds."""
+        if count >= len(self):
+            return self
+        arrays = {name: getattr(self, name)[:count] for name in ("feature", "threshold", "left_leaves", "value")}
+        return replace(self, **arrays)
 
     def predict(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
         """Return one prediction per row, which does not depend on the other rows, to the bit.
