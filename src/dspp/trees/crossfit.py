@@ -116,7 +116,10 @@ def cross_fit(
             fits[key] = boost(codes.select(rows), y[rows], weights[rows], seed, rounds, max_rows, stop_early)
 
     def trees_without(left_out: Bool[np.ndarray, " N"]) -> Trees:
-        return fits[left_out.tobytes()].first(pace.most)  # new rows must meet trees like those of the training rows
+        trees = fits[left_out.tobytes()]
+        if seconds_left is None:
+            return trees
+        return trees.first(pace.most)  # new rows must meet trees like those of the training rows
 
     pairs = [(k, part, held[k] | part) for k in range(K) for part in parts[k] if part.any()]
     no_rows = np.zeros(len(X), bool)
