@@ -77,8 +77,8 @@ def cross_fit(
             together.
         max_rounds: the largest number of trees per fit.
         max_rows: the largest number of rows per fit; None for all.
-        seconds_left: returns how much time is left for all fits, which have fewer trees if necessary, all at most as
-            many as the one that may have fewest; None: any time.
+        seconds_left: returns how much time is left for all fits, which have fewer trees if necessary: none has more
+            than the slowest could afford. None: any time.
 
     Raises:
         InputError: the arguments do not match, or some fit would have no rows.
@@ -99,8 +99,10 @@ def cross_fit(
     fits: dict[bytes, Trees] = {}
     held = [outer == k for k in range(K)]
     parts = [[one, *(~one & (inner == j) for j in np.unique(inner))] for one in held]
-    masks = {(held[k] | part).tobytes() for k in range(K) for part in parts[k]} | {np.zeros(len(X), bool).tobytes()}
-    pace = _Pace(max_rounds, len(masks), seconds_left)
+    pairs = [(k, part, held[k] | part) for k in range(K) for part in parts[k] if part.any()]
+    no_rows = np.zeros(len(X), bool)
+    to_fit = (*(left_out for _, _, left_out in pairs), *held, no_rows)
+    pace = _Pace(max_rounds, len({left_out.tobytes() for left_out in to_fit}), seconds_left)
 
     def inputs_without(left_out: Bool[np.ndarray, " N"]) -> Float[np.ndarray, "N D"]:
         return X if X_without is None else check_rows(X_without(left_out), y, weights)[0]
@@ -121,9 +123,7 @@ def cross_fit(
             return trees
         return trees.first(pace.most)  # new rows must meet trees like those of the training rows
 
-    pairs = [(k, part, held[k] | part) for k in range(K) for part in parts[k] if part.any()]
-    no_rows = np.zeros(len(X), bool)
-    for left_out in (*(mask for _, _, mask in pairs), *held, no_rows):
+    for left_out in to_fit:
         fit_without(left_out)
     columns = np.empty((K, len(X)))
     for k, part, left_out in pairs:

@@ -51,7 +51,7 @@ class Trees:
         return len(self.value)
 
     def first(self, count: int) -> "Trees":
-        """Return the first trees: those of a fit that was ended after so many rounds."""
+        """Return the first `count` trees, which are those of a fit that ended after as many rounds."""
         if count >= len(self):
             return self
         arrays = {name: getattr(self, name)[:count] for name in ("feature", "threshold", "left_leaves", "value")}
