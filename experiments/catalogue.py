@@ -82,7 +82,7 @@ EXPERIMENTS = _all(
         "Multivariate regression",
         "5.3, A.3",
         ROBOTICS,
-        ("SVGP", "PPGPR", "DGP-2L", "gamma-DGP-2L", "DSPP-QR3-2L"),
+        ("SVGP", "PPGPR", "DGP-2L", "gamma-DGP-2L", "DSPP-QR3-2L", ENSEMBLE),
     ),
     Experiment(
         "multilayer",

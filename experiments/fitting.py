@@ -160,11 +160,18 @@ def _run_ensemble(
 ) -> tuple[dict[str, float | None], float, dict[str, Any]]:
     """Fit the default ensemble, as a user would call it, and return scores in standardised units, seconds and details.
 
-    It gets the rows as they are in the file, so that it can choose the likelihood by the target. The validation rows
-    are training rows: an ensemble holds out rows by itself.
+    A single target is as it is in the file, so that the ensemble can choose the likelihood by it; several are
+    standardised, like those of the other methods. The validation rows are training rows: an ensemble holds out rows by
+    itself.
     """
-    train, test, val = part_rows(data, unit.split, unit.parts, unit.setting.get("split_by", "rows"))
-    rows = np.concatenate([train, val])
+    if parts.y.ndim == 1:
+        train, test, val = part_rows(data, unit.split, unit.parts, unit.setting.get("split_by", "rows"))
+        rows = np.concatenate([train, val])
+        X, y, X_test, y_test = data.X[rows], data.y[rows], data.X[test], data.y[test]
+        scale = float(Standardizer.fit(data.y[train]).scale)
+    else:
+        X, y = np.concatenate([parts.X, parts.X_val]), np.concatenate([parts.y, parts.y_val])
+        X_test, y_test, scale = parts.X_test, parts.y_test, 1.0
     begin = time.perf_counter()
     model = DSPPRegressor(
         model_settings={"noise_floor": unit.setting.get("noise_floor", 1e-4)},
@@ -172,16 +179,16 @@ def _run_ensemble(
         jobs=1,  # units run side by side
         progress=False,
     )
-    model.fit(data.X[rows], data.y[rows], should_stop=stop)
+    model.fit(X, y, should_stop=stop)
     seconds = time.perf_counter() - begin
-    found = scores(unwrap(model.predict_dist(data.X[test])), replace(parts, y_test=data.y[test]))
+    found = scores(unwrap(model.predict_dist(X_test)), replace(parts, y_test=y_test))
     members = model.fitted_.members
     details = {
-        "training_rows": len(rows),  # validation rows included
+        "training_rows": len(X),  # validation rows included
         "members": len(members),
         "jitter_climbs": sum(member.model.jitter_climbs for member in members),
     }
-    return standardise_scores(found, float(Standardizer.fit(data.y[train]).scale)), seconds, details
+    return standardise_scores(found, scale), seconds, details
 
 
 def standardise_scores(found: Mapping[str, float | None], unit: float) -> dict[str, float | None]:

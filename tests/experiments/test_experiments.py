@@ -228,12 +228,15 @@ def test_a_split_by_groups_keeps_trajectories_together() -> None:
     [
         ("univariate", "kin40k", "DSPP-QR3-2L", 10, 8, {"epochs": 400, "batch_size": 1000, "sites": 10}),
         ("univariate", "kin40k", "gamma-DGP-2L", 10, 8, {"beta": 1.0, "test_sites": 32}),
+        ("univariate", "kin40k", "PPGPR", 10, 8, {"epochs": 400}),  # two numbers of inducing points
+        ("univariate", "kin40k", "OD-SVGP", 10, 2, {"epochs": 400}),
         ("univariate", "houseelectric", "DGP-2L", 10, 8, {"epochs": 150, "batch_size": 2000}),
         ("univariate", "song", "DGP-2L", 10, 8, {"epochs": 250, "batch_size": 2000}),
         ("quadrature", "bike", "DSPP-QR1-2L", 10, 8, {"sites": 3}),
         ("multivariate", "sarcos_testset", "DSPP-QR3-2L", 5, 8, {"sites": 8, "inducing": 150, "epochs": 300}),
         ("multivariate", "sarcos_testset", "DGP-2L", 5, 8, {"test_sites": 16, "batch_size": 400}),
         ("multivariate", "sarcos_testset", "SVGP", 5, 1, {"inducing": 300}),
+        ("multivariate", "sarcos_testset", "PPGPR", 5, 4, {"inducing": 300}),
         ("multilayer", "protein", "DSPP-QR3-3L", 5, 32, {"inducing": 300}),
         ("dkl", "protein", "NN+DSPP-QR3-2L", 10, 8, {"width": 5}),
         ("biased", "pol", "BPDGP-2L", 5, 8, {"sites": 32}),
@@ -285,6 +288,36 @@ def test_the_default_ensemble_is_run_as_users_call_it_and_scored_like_the_others
     assert record["metrics"]["nll"] < 1.0  # a Normal that ignores the inputs has 1.42
     results.add(tmp_path / "univariate.jsonl", record)
     assert results.read(tmp_path / "univariate.jsonl")[0]["selected"]
+
+
+def test_the_default_ensemble_of_several_outputs_is_scored_on_standardised_targets(tmp_path: Path, monkeypatch) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (100, 2))
+    Y = np.column_stack([100 * X[:, 0], 5 + X.sum(1)]) + [10, 0.1] * rng.standard_normal((100, 2))
+    np.savez(tmp_path / "two.npz", X=X, Y=Y)
+    digest = hashlib.sha256((tmp_path / "two.npz").read_bytes()).hexdigest()
+    (tmp_path / "SHA256SUMS").write_text(f"{digest}  two.npz\n")
+    made = []
+
+    def small(**given: Any) -> DSPPRegressor:
+        made.append(DSPPRegressor(**given, members=2, inducing=8, epochs=20, batch_size=20))
+        return made[-1]
+
+    monkeypatch.setattr(fitting, "DSPPRegressor", small)
+    unit = Unit("multivariate", "two", 0, ENSEMBLE, "quick", (15, 3, 2), {"noise_floor": 1e-4})
+    record = fitting.run_unit(unit, tmp_path, tmp_path, {"versions": {}, "commit": None}, os.getpid())
+    train, test, _ = part_rows(load("two", tmp_path), 0, (15, 3, 2))
+    X_test, Y_test = ((A[test] - A[train].mean(0)) / A[train].std(0) for A in (X, Y))
+    predicted = made[0].predict_dist(X_test)
+    outputs = predicted.outputs()
+    expected = {
+        "nll": -np.mean(predicted.log_prob(Y_test)) / 2,  # per output
+        "rmse": np.sqrt(np.mean((predicted.mean - Y_test) ** 2)),
+        "coverage90": np.mean([np.abs(one.cdf(y) - 0.5) <= 0.45 for one, y in zip(outputs, Y_test.T, strict=True)]),
+    }
+    assert {name: record["metrics"][name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    assert record["details"]["training_rows"] == 85
+    assert record["metrics"]["nll"] < 1.0  # a Normal that ignores the inputs has 1.42
 
 
 def test_the_default_ensemble_is_run_in_quick_only_with_nothing_to_tune() -> None:
