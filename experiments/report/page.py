@@ -19,6 +19,7 @@ from experiments.report.layout import EXPERIMENTS
 from experiments.report.paper import Paper, read_paper
 from experiments.report.records import SUITE_FILE, Loaded, read_records
 from experiments.report.sections import headline, sections
+from experiments.report.studies import studies_section
 from experiments.report.suite import read_suite
 from experiments.report.tables import CSV_HEADER
 
@@ -39,8 +40,8 @@ def write_report(results: Path, paper: Path | None, out: Path | None = None) -> 
         InputError: A folder does not exist, or a file of the paper's is not as expected.
     """
     loaded, figures_of_paper = read_records(results), read_paper(paper)
-    everyday = everyday_section(read_suite(results / SUITE_FILE))
-    files = report_files(loaded, figures_of_paper, [everyday] if everyday else [])
+    others = studies_section(results, loaded.records), everyday_section(read_suite(results / SUITE_FILE))
+    files = report_files(loaded, figures_of_paper, [section for section in others if section])
     out = results / "report" if out is None else out
     try:
         _write(files, out)

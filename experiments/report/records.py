@@ -13,7 +13,7 @@ from experiments.catalogue import OTHERS
 from experiments.report.layout import Layout, Metric, order_names
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")  # names that become file names
-_TAKEN = ("index", "headline", "tables")  # files of the report itself
+_TAKEN = ("index", "headline", "tables", "studies")  # files of the report itself
 SUITE_FILE = "tables.jsonl"  # of benchmarks.tables, whose lines are not records of experiments
 
 
@@ -57,11 +57,21 @@ def read_records(folder: Path) -> Loaded:
     records: list[Record] = []
     left_out = {}
     for path in sorted(set(folder.glob("*.jsonl")) - {folder / SUITE_FILE}):
-        read = [_record(line) for line in _lines(path)]
-        records += [record for record in read if record is not None]
-        if read.count(None):
-            left_out[path.name] = read.count(None)
+        found, unreadable = read_file(path)
+        records += found
+        if unreadable:
+            left_out[path.name] = unreadable
     return Loaded(tuple(records), left_out)
+
+
+def read_file(path: Path) -> tuple[list[Record], int]:
+    """Read the records of one file; return them and the number of lines that are not records.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    read = [_record(line) for line in _lines(path)]
+    return [record for record in read if record is not None], read.count(None)
 
 
 def _lines(path: Path) -> list[bytes]:
