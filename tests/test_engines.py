@@ -399,3 +399,43 @@ def test_a_trial_that_is_given_again_gets_no_more_than_the_time_that_is_left(
         assert result.trials[-1].reason == "the time budget was exhausted before a worker could train it"
     else:
         assert 0 < pools[0].outcomes[-1].notes["time_budget"] <= most
+
+
+SLOW_FEEDER = """
+import gc, threading, time
+from importlib import import_module
+from dspp.engines import run_all
+
+queues = import_module("joblib.externals.loky.backend.queues")
+semaphores = import_module("joblib.externals.loky.backend.synchronize")
+feed, removing = queues.Queue._feed, threading.Event()
+
+
+def slow_feed(*given):
+    feed(*given)
+    time.sleep(0.5)  # so that this thread is the last to use the semaphores
+
+
+def slow_cleanup(name):
+    semaphores.sem_unlink(name)
+    if threading.current_thread() is not threading.main_thread():
+        removing.set()
+        time.sleep(0.5)
+    semaphores.resource_tracker.unregister(name, "semlock")
+
+
+queues.Queue._feed = staticmethod(slow_feed)
+semaphores.SemLock._cleanup = staticmethod(slow_cleanup)
+tasks = run_all(time.sleep, [0, 100], jobs=2)
+next(tasks)
+tasks.close()
+del tasks
+gc.collect()
+removing.clear()
+print(removing.wait(30))
+"""
+
+
+def test_a_process_that_exits_while_a_queue_is_removed_leaks_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", SLOW_FEEDER], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

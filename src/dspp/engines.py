@@ -6,6 +6,7 @@ fails if a node dies. `joblib.Parallel` is not used either: it gives up all runn
 draws the next task before the caller has seen the last result, on which a search depends.
 """
 
+import atexit
 import logging
 import os
 import socket
@@ -213,6 +214,18 @@ def _call(task: Any) -> Any:
     function, shared = _work
     with _busy:
         return function(task, *shared)
+
+
+@atexit.register
+def _join_feeders() -> None:
+    """Wait until the threads that feed the queues of ended processes are done; they take milliseconds.
+
+    They are daemons that loky does not join, and each removes semaphores as it ends. If the interpreter exits meanwhile,
+    some remain registered, and loky reports them as leaked.
+    """
+    for thread in threading.enumerate():
+        if thread.name == "QueueFeederThread":
+            thread.join(1.0)
 
 
 class _Local:
