@@ -9,7 +9,7 @@ from typing import Any
 from experiments import complexity
 from experiments.catalogue import ENSEMBLE, Experiment
 from experiments.peers import PEERS
-from experiments.protocol import OTHER, PEER, Protocol, Setting, canonical
+from experiments.protocol import PEER, Protocol, Setting, canonical
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _keep_used(experiment: str, method: str, setting: Setting) -> Setting:
     if experiment == "complexity":
         return {name: setting[name] for name in complexity.SIZES}
     trees = method in PEERS
-    common = {"noise_floor", *OTHER}
+    common = {"noise_floor", "split_by"}
     if method == ENSEMBLE:
         return {k: v for k, v in setting.items() if k in common}
     return {k: v for k, v in setting.items() if k in common or (k in PEER) == trees}
