@@ -220,8 +220,8 @@ def _call(task: Any) -> Any:
 def _join_feeders() -> None:
     """Wait until the threads that feed the queues of ended processes are done; they take milliseconds.
 
-    They are daemons that loky does not join, and each removes semaphores as it ends. If the interpreter exits meanwhile,
-    some remain registered, and loky reports them as leaked.
+    They are daemons that loky does not join, and each removes semaphores as it ends. If the interpreter exits
+    meanwhile, some remain registered, and loky reports them as leaked.
     """
     for thread in threading.enumerate():
         if thread.name == "QueueFeederThread":

@@ -330,7 +330,7 @@ def test_the_default_ensemble_is_run_in_quick_only_with_nothing_to_tune() -> Non
 
 
 def test_rows_from_disk_give_nearly_the_same_fit(data_folder: Path, tmp_path: Path) -> None:
-    """With one batch per epoch only the inducing points start elsewhere. Rows with the wrong y would have an NLL of 1.4."""
+    """With one batch per epoch only the inducing points start elsewhere. With y in a wrong order the NLL is 1.4."""
     whole = {"inducing": 8, "noise_floor": 1e-4, "epochs": 5, "batch_size": 90, "restarts": 1, "beta": 0.05}
     fits = {}
     for source in ("memory", "disk"):
