@@ -12,6 +12,10 @@ from experiments.data import ROBOTICS, UNIVARIATE
 HEADLINE = "DSPP-QR3-2L"
 PROTOCOLS = ("paper", "quick")
 LARGE = UNIVARIATE[len(SMALL) :]
+# Nats by which the NLL of the raw target is higher. protein's file has t = log(1 + y) - 1.891 of the distance y in
+# ångström: with s the standard deviation of t, log s + mean of log(1 + y) over all rows. The test rows of one split may
+# differ by 0.01.
+RAW_NATS = {"protein": 1.634}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from experiments.report.layout import (
     METRICS,
     NLL,
     PROTOCOLS,
+    RAW_NATS,
     Layout,
     Metric,
     layout_of,
@@ -115,6 +116,8 @@ def _block(grid: Grid, own: Ranking, paper: Paper, layout: Layout, seen: Sequenc
         found.append(tables.rank_table(grid, own, everyone, paper, layout))
     nats = tables.nats_table(grid, paper, layout) if _is_nll(grid) else None
     found += [nats] if nats else []
+    if _is_nll(grid) and layout.name == "univariate":
+        found += [tables.raw_units_table(grid, dataset) for dataset in grid.datasets if dataset in RAW_NATS]
     shown = figures.dot_plot(grid, paper, layout)
     return Block(grid.metric.name, tuple(lines), tuple(found), (shown,), folded=not _is_nll(grid))
 

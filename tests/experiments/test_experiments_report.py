@@ -18,17 +18,26 @@ from scipy import stats
 from dspp.errors import InputError
 from experiments.catalogue import ENSEMBLE
 from experiments.catalogue import EXPERIMENTS as CATALOGUE
+from experiments.data import load
 from experiments.protocol import read_protocol
 from experiments.report import find_paper, verdicts, write_report
 from experiments.report import page as report_page
 from experiments.report.complexity import complexity_section, sweep
-from experiments.report.layout import EXPERIMENTS, METRICS, NLL, Layout, Metric, layout_of
+from experiments.report.layout import EXPERIMENTS, METRICS, NLL, RAW_NATS, Layout, Metric, layout_of
 from experiments.report.markdown import escape
 from experiments.report.paper import BESIDE, Paper, PaperCell, read_paper
 from experiments.report.ranks import Ranking, cliques, exact_pvalue, nemenyi, ranking, signed_rank
 from experiments.report.records import Grid, Record, grid_of, latest, read_records, source_of, summary
 from experiments.report.sections import comparisons, headline, sections
-from experiments.report.tables import CSV_HEADER, check_table, main_table, nats_table, our_best, rank_table
+from experiments.report.tables import (
+    CSV_HEADER,
+    check_table,
+    main_table,
+    nats_table,
+    our_best,
+    rank_table,
+    raw_units_table,
+)
 from experiments.report.verdicts import other_files, what_was_run
 from experiments.report.weights import distinct_fits, weights_section
 from experiments.units import list_units
@@ -501,6 +510,22 @@ def test_the_check_of_the_papers_row(tmp_path: Path) -> None:
     assert texts(table.rows[0]) == ["pol", "1", "−1.167", "−1.237", "0.010", "−1.167", "met"]
     assert texts(table.rows[1])[-2:] == ["−1.693", "missed by 0.100 nat"]
     assert check_table(found, Paper(), UNIVARIATE) is None
+
+
+def test_the_nll_of_protein_is_also_given_in_raw_units(tmp_path: Path) -> None:
+    found = grid(tmp_path, [nll("protein", DSPP, 0.225), nll("protein", "PPGPR", 0.75), nll("pol", "DGP-2L", -1.0)])
+    rows = [[entry.text for entry in row] for row in raw_units_table(found, "protein").rows]
+    assert rows == [["PPGPR", "0.750", "2.38"], [DSPP, "0.225", "1.86"]]  # not the DGP, which was run on pol only
+
+
+def test_raw_units_of_protein_are_those_of_its_file() -> None:
+    """The smallest distance is 0, whose logarithm of 1 + y is 0: this tells how the file was centred."""
+    try:
+        t = load("protein", download=False).y.astype(float)
+    except InputError:
+        pytest.skip("protein is not available")
+    assert np.expm1(t - t.min()).max() == pytest.approx(20.999, abs=1e-3)  # as in the description of the public data
+    assert RAW_NATS["protein"] == pytest.approx(np.log(t.std()) + np.mean(t - t.min()), abs=5e-4)
 
 
 def test_verdicts_say_where_the_order_holds_and_where_not(tmp_path: Path) -> None:
