@@ -11,7 +11,7 @@ from experiments.peers import PEERS
 
 ENSEMBLE = "DSPP ensemble (default)"  # `DSPPRegressor()`, as a user would call it
 OTHERS = (*PEERS, ENSEMBLE)  # methods that are not the paper's, and take no part in comparisons with it
-ROWS = {name: source.rows for name, source in SOURCES.items()}  # known before a data set is loaded
+ROWS = {name: source.rows for name, source in SOURCES.items() if source.rows}  # known before a data set is loaded
 DEEP_FOUR = ("kin40k", "protein", "keggdirected", "slice")
 
 

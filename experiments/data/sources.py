@@ -17,6 +17,8 @@ ROBOTICS = (
     "mujoco_swimmer",
     "mujoco_halfcheetah",
     "baxter_rhythmic_ugr",
+    "sarcos",
+    "rhythmic_baxter",
 )
 
 _UCI = f"{REPOSITORY}@{COMMIT[:7]}"
@@ -27,7 +29,7 @@ _MUJOCO = "gymnasium 1.4.0 and mujoco 4.0.0, random actions"
 class Source:
     """A data set; `rows` counts those of the file with the checksum `sha256`, or else of the public file."""
 
-    rows: int
+    rows: int  # 0: not known
     inputs: int
     outputs: int = 1
     origin: str = _UCI  # of the file with the checksum `sha256`, for reports
@@ -116,6 +118,9 @@ SOURCES: dict[str, Source] = {
         *(79107, 21, 7, "a real Baxter arm in rhythmic motion"),
         "f43a42a32b1841f82203e70de0a26b5a724e99a09e5288bf85db24054676dc94",
     ),
+    # Two of the paper's own, for those who have them: positions, velocities and accelerations of 7 joints -> torques.
+    "sarcos": Source(44484, 21, 7, "gaussianprocess.org/gpml/data: sarcos_inv.mat, the training file of SARCOS"),
+    "rhythmic_baxter": Source(0, 21, 7, "a Baxter arm in rhythmic motion, not published"),
 }
 
 
@@ -129,4 +134,12 @@ def how_to_get(name: str) -> str:
         return f"`python -m experiments.data --download {name}` downloads it from {REPOSITORY}"
     if name.startswith("mujoco_"):
         return f"`python -m experiments.data.mujoco {name}` simulates it"
+    if name == "sarcos":
+        return (
+            "`python -m experiments.data --add sarcos=sarcos_inv.mat` takes that file of gaussianprocess.org/gpml/data"
+        )
+    if SOURCES[name].sha256 is None:
+        return (
+            f"there is no public download: `python -m experiments.data --add {name}=FILE` takes your .mat, .npy or .csv"
+        )
     return f"there is no public download: put {name}.npz (arrays X and Y) into a folder"

@@ -18,11 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
+from scipy.io import savemat
 
 from dspp.errors import InputError
 from experiments import data
-from experiments.data import DataMissing, __main__, download, files, find, load, mujoco
-from experiments.data.sources import PUBLIC_URL, SOURCES, Source
+from experiments.data import DataMissing, __main__, convert, download, files, find, load, mujoco
+from experiments.data.sources import PUBLIC_URL, SOURCES, Source, how_to_get
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -422,7 +424,7 @@ class TestPlaces:
         monkeypatch.setattr(data, "__file__", str(tmp_path / "repo" / "experiments" / "data" / "__init__.py"))
         message = refusal(name, None, DataMissing)
         how = "--download" if name in data.UNIVARIATE else "data.mujoco" if "mujoco" in name else f"put {name}.npz"
-        assert how in message
+        assert (f"--add {name}=" if name in ("sarcos", "rhythmic_baxter") else how) in message
 
 
 class TestChecksums:
@@ -599,7 +601,7 @@ class TestSharedData:
 
 
 def test_groups_of_sets() -> None:
-    assert (len(data.QUADRATURE), len(data.UNIVARIATE), len(data.ROBOTICS)) == (8, 12, 7)
+    assert (len(data.QUADRATURE), len(data.UNIVARIATE), len(data.ROBOTICS)) == (8, 12, 9)
     assert set(data.UNIVARIATE) | set(data.ROBOTICS) == set(SOURCES)
     sizes = [SOURCES[name].rows for name in data.UNIVARIATE]
     assert sizes == sorted(sizes)
@@ -623,7 +625,7 @@ class TestList:
         assert (done.returncode, done.stderr) == (0, "")
         lines = {name: next(x for x in done.stdout.splitlines() if f" {name} " in x) for name in SOURCES}
         for name, source in SOURCES.items():
-            assert f"{source.rows} × {source.inputs} → {source.outputs}" in lines[name]
+            assert f"{source.rows or '?'} × {source.inputs} → {source.outputs}" in lines[name]
         assert "--data" in lines["slice"]
         assert "--download buzz" in lines["buzz"]
 
@@ -755,3 +757,94 @@ def test_the_list_of_experiments_says_which_data_sets_are_missing(
     (song,) = (line for line in lines if line.startswith("│ song "))
     assert "--data" in pol
     assert "--download song" in song
+
+
+class TestAdd:
+    """A table that somebody has becomes a data set in the cache."""
+
+    ROWS = np.random.default_rng(3).normal(size=(6, 28))
+
+    @pytest.fixture
+    def cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("DSPP_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(data, "__file__", str(tmp_path / "repo" / "experiments" / "data" / "__init__.py"))
+        monkeypatch.setitem(SOURCES, "sarcos", Source(6, 21, 7))
+        monkeypatch.setitem(SOURCES, "slice", Source(6, 27))
+        return tmp_path / "cache"
+
+    def write(self, path: Path, table: np.ndarray) -> Path:
+        if path.suffix == ".mat":
+            savemat(path, {"sarcos_inv": table})
+        elif path.suffix == ".npy":
+            np.save(path, table)
+        else:
+            np.savetxt(path, table, delimiter=",")
+        return path
+
+    @pytest.mark.parametrize("file", ["sarcos_inv.mat", "rows.npy", "rows.csv", "rows.csv.gz"])
+    def test_the_columns_are_inputs_and_then_outputs(self, file: str, cache: Path, tmp_path: Path) -> None:
+        convert.add("sarcos", self.write(tmp_path / file, self.ROWS), cache)
+        found = load("sarcos")  # verified by the checksum that was written beside it
+        np.testing.assert_array_equal(found.X, self.ROWS[:, :21].astype(np.float32))
+        np.testing.assert_array_equal(found.y, self.ROWS[:, 21:].astype(np.float32))
+
+    def test_a_single_output_is_a_vector(self, cache: Path, tmp_path: Path) -> None:
+        convert.add("slice", self.write(tmp_path / "rows.npy", self.ROWS), cache)
+        np.testing.assert_array_equal(load("slice").y, self.ROWS[:, 27].astype(np.float32))
+
+    def test_a_set_of_unknown_length_may_have_any(self, cache: Path, tmp_path: Path) -> None:
+        convert.add("rhythmic_baxter", self.write(tmp_path / "rows.npy", self.ROWS), cache)
+        assert load("rhythmic_baxter").y.shape == (6, 7)
+
+    @pytest.mark.parametrize(
+        ("name", "table", "message"),
+        [
+            ("sarcos", ROWS[:5], r"expected 6 rows of 28 numbers, 21 input\(s\) and then 7 .* of shape \(5, 28\)"),
+            ("sarcos", ROWS[:, 1:], r"of shape \(6, 27\)"),
+            ("sarcos", ROWS.astype(str), "expected 6 rows of 28 numbers"),
+            ("sarcos", np.where(ROWS > 1, np.nan, ROWS), "expected finite numbers"),
+            ("sarkos", ROWS, "'sarkos' is not a name of a data set"),
+        ],
+    )
+    def test_other_tables_are_refused(
+        self, name: str, table: np.ndarray, message: str, cache: Path, tmp_path: Path
+    ) -> None:
+        with pytest.raises(InputError, match=message):
+            convert.add(name, self.write(tmp_path / "rows.npy", table), cache)
+        assert not list(cache.glob("*.npz"))
+
+    @pytest.mark.parametrize(
+        ("file", "message"),
+        [
+            ("rows.mat", "expected a table of numbers"),
+            ("rows.csv", "expected a table of numbers"),
+            ("two.mat", "it has 2 variables: a, b; save one of them"),
+            ("pickled.npy", "expected a table of numbers"),
+            ("rows.xlsx", "expected a file that ends in .mat, .npy, .csv, .csv.gz"),
+            ("absent.csv", "cannot be read"),
+            ("absent.mat", "cannot be read"),
+        ],
+    )
+    def test_other_files_are_refused(self, file: str, message: str, cache: Path, tmp_path: Path) -> None:
+        (tmp_path / "rows.mat").write_bytes(b"not a matrix" * 50)
+        (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+        savemat(tmp_path / "two.mat", {"a": self.ROWS, "b": self.ROWS})
+        np.save(tmp_path / "pickled.npy", np.array([{}], dtype=object), allow_pickle=True)
+        with pytest.raises(InputError, match=message):
+            convert.add("sarcos", tmp_path / file, cache)
+
+    def test_an_existing_data_set_is_kept(self, cache: Path, tmp_path: Path) -> None:
+        path = convert.add("sarcos", self.write(tmp_path / "rows.npy", self.ROWS), cache)
+        before = path.read_bytes()
+        with pytest.raises(InputError, match="already exists; remove it to add sarcos again"):
+            convert.add("sarcos", self.write(tmp_path / "rows.npy", 2 * self.ROWS), cache)
+        assert path.read_bytes() == before
+
+    def test_the_command_adds_a_file_or_says_why_not(self, cache: Path, tmp_path: Path, capsys) -> None:
+        assert "--add sarcos=sarcos_inv.mat" in how_to_get("sarcos")
+        assert "--add rhythmic_baxter=FILE" in how_to_get("rhythmic_baxter")
+        with pytest.raises(typer.Exit):
+            __main__.main(add=["sarcos"])
+        assert "--add sarcos: expected NAME=FILE" in capsys.readouterr().err
+        __main__.main(add=[f"sarcos={self.write(tmp_path / 'rows.npy', self.ROWS)}"])
+        assert load("sarcos").y.shape == (6, 7)
