@@ -8,7 +8,11 @@ import pytest
 import torch
 from test_experiments import data_folder  # noqa: F401 - a fixture
 
+from dspp.config import TrainConfig
 from dspp.gp.means import MEANS
+from dspp.presets import preset
+from dspp.simulation import robot_arm
+from dspp.training import fit
 from experiments import starts
 
 
@@ -35,6 +39,15 @@ def test_the_mean_starts_along_the_directions_with_unit_variance() -> None:
     assert cosines == pytest.approx(np.eye(2), abs=1e-6)
 
 
+def test_the_directions_of_a_seed_are_those_of_a_fit_with_it() -> None:
+    """A tiny learning rate leaves the weights where they start."""
+    arm = robot_arm(60)
+    spec, config = preset("dspp", inducing=8, width=2), TrainConfig(epochs=1, seed=5, learning_rate=1e-9)
+    trained = fit(spec, arm.X, arm.y, config=config, progress=False).model.layers[0].mean.weight.detach().numpy()
+    assert starts.seed_directions(spec, arm.X, 5) == pytest.approx(trained, abs=1e-5)
+    assert starts.seed_directions(spec, arm.X, 4) != pytest.approx(trained, abs=0.1)
+
+
 def test_the_study_writes_one_record_per_seed(data_folder: Path, tmp_path: Path) -> None:  # noqa: F811
     starts.main("kin40k", width=2, epochs=1, seeds=2, data=data_folder, results=tmp_path)
     records = [json.loads(line) for line in (tmp_path / "univariate.jsonl").read_text().splitlines()]
@@ -42,3 +55,9 @@ def test_the_study_writes_one_record_per_seed(data_folder: Path, tmp_path: Path)
     assert {record["setting"]["hidden_mean"] for record in records} == {starts.NAME}
     assert len({record["metrics"]["nll"] for record in records}) == 2
     assert starts.NAME not in MEANS
+
+
+def test_the_study_can_start_like_another_seed(data_folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    starts.main("kin40k", width=2, epochs=1, seeds=1, like=3, first=7, data=data_folder, results=tmp_path)
+    (record,) = [json.loads(line) for line in (tmp_path / "univariate.jsonl").read_text().splitlines()]
+    assert (record["setting"]["seed"], record["setting"]["hidden_mean"]) == (7, "like-seed-3")
