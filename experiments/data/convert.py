@@ -42,6 +42,8 @@ def _read(file: Path) -> np.ndarray:
     """Return the only matrix of a file; nothing in it is executed."""
     if not file.name.endswith(SUFFIXES):
         raise InputError(f"{file}: expected a file that ends in {', '.join(SUFFIXES)}; convert it to one of these")
+    if not file.is_file():
+        raise InputError(f"{file}: there is no such file; check the path")
     try:
         if file.suffix == ".mat":
             return _read_mat(file)
@@ -49,7 +51,7 @@ def _read(file: Path) -> np.ndarray:
             return np.asarray(np.load(file, allow_pickle=False))
         return np.loadtxt(file, delimiter=",", ndmin=2, comments=None)
     except OSError as problem:
-        raise InputError(f"{file}: cannot be read ({problem.strerror or problem}); check the path") from None
+        raise InputError(f"{file}: cannot be read ({problem.strerror or problem}); check its permissions") from None
     except (ValueError, NotImplementedError, EOFError) as problem:
         raise InputError(f"{file}: expected a table of numbers ({str(problem).splitlines()[0]:.150})") from None
 

@@ -108,8 +108,8 @@ STUDIES = (
         "disk",
         "houseelectric read from disk",
         (
-            "Rows read from a file, in shuffled blocks, give the same scores as rows in memory, shuffled one by one: PPGPR "
-            "−2.439 and −2.434.",
+            "Rows read from a file, in shuffled blocks, give the same scores as rows in memory, shuffled one by one: "
+            "PPGPR −2.439 and −2.434.",
         ),
         ("rows_from",),
         (f"{RUN.format('univariate', 'quick', 'houseelectric', f'PPGPR,{HEADLINE}')} --grid rows_from=disk",),

@@ -821,8 +821,8 @@ class TestAdd:
             ("two.mat", "it has 2 variables: a, b; save one of them"),
             ("pickled.npy", "expected a table of numbers"),
             ("rows.xlsx", "expected a file that ends in .mat, .npy, .csv, .csv.gz"),
-            ("absent.csv", "cannot be read"),
-            ("absent.mat", "cannot be read"),
+            ("absent.csv", "there is no such file"),
+            ("absent.mat", "there is no such file"),
         ],
     )
     def test_other_files_are_refused(self, file: str, message: str, cache: Path, tmp_path: Path) -> None:
