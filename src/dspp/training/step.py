@@ -56,6 +56,8 @@ class TrainingStep:
         rate = self._config.learning_rate * self._schedule(done, self._config)
         for group in start.optimizer.param_groups:
             group["lr"] = rate * start.state.rate_factor
+        if start.model.features is not None:
+            _freeze_statistics(start.model.features, done >= self._config.freeze_statistics)
         with_nll = start.state.step % self._steps_per_epoch % NLL_STEPS == 0
         with self._group.together():
             value, total, nll = self._forward(start, batch, with_nll)
@@ -112,6 +114,17 @@ class TrainingStep:
         kl = model.kl() if weight == 1.0 else model.kl() / weight
         value = self._objective(model.likelihood, latent, rows.y, kl, self._num_rows, **how)
         return value if weight == 1.0 else weight * value
+
+
+def _freeze_statistics(network: nn.Module, frozen: bool) -> None:
+    """Let batch normalisation use its running statistics, as predictions do, or else those of the batch.
+
+    The statistics of a batch vary from step to step. A density that is trained with them to the end is as wide as this
+    noise, which predictions do not have: their intervals are too wide. (docs/decisions.md)
+    """
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.train(not frozen)
 
 
 def nll(model: Model, rows: Rows) -> float:
