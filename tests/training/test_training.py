@@ -131,6 +131,36 @@ def test_weight_decay_is_for_the_network_only():
     assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
 
 
+def normalised_by_the_batch(model) -> list[bool]:
+    return [m.training for m in model.features.modules() if isinstance(m, torch.nn.BatchNorm1d)]
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.5, [True] * 4 + [False] * 4), (1.0, [True] * 8), (0.0, [False] * 8)]
+)
+def test_batch_normalisation_uses_its_running_statistics_from_a_share_of_the_steps_on(share, expected):
+    seen = []
+
+    def score(model, rows):  # called at the end of each epoch
+        seen.append(set(normalised_by_the_batch(model)))
+        return 0.0
+
+    spec, config = small("nn+dspp", features=(8, 4)), QUICK.change(freeze_statistics=share)
+    fit(spec, X, Y, X_val=X_VAL, y_val=Y_VAL, config=config, score=score)
+    assert seen[:8] == [{mode} for mode in expected]
+
+
+def test_frozen_statistics_keep_the_noise_of_small_batches_out_of_the_intervals():
+    """The target has no noise, so whatever a model takes for noise is that of batch normalisation."""
+    config, found = QUICK.change(epochs=40, batch_size=12, learning_rate=0.01), {}
+    for share in (0.5, 1.0):
+        spec = small("nn+ppgpr", features=(32, 16))
+        model = fit(spec, X, np.sin(X[:, 0]), config=config.change(freeze_statistics=share)).model
+        mixture = model.predictor()(torch.tensor(X_VAL).float())
+        found[share] = -mixture.log_prob(torch.sin(torch.tensor(X_VAL[:, 0]).float())).mean().item()
+    assert found[0.5] < found[1.0] - 0.3
+
+
 def test_the_best_of_the_restarts_is_trained_on():
     scores, scored = iter([0.5, -0.25, 0.125, -0.5]), []  # the last is that of the model at its end
 
