@@ -166,7 +166,7 @@ class TrainConfig(_Config):
     milestones: tuple[float, ...] = (0.5, 0.75, 0.9)  # step: shares of the steps at which the rate falls
     decay: float = _at_least(0.1, 0.0)  # step: by this factor
     weight_decay: float = _at_least(0.0, 0.0)  # on the parameters of the feature network only
-    freeze_statistics: float = _at_least(0.5, 0.0)  # network: share of the steps that normalise by their own batch
+    freeze_statistics: float = _at_least(1.0, 0.0)  # network: share of the steps that normalise by their own batch
     restarts: int = _at_least(3, 1)  # short runs from different starts, of which the best continues
     restart_epochs: int = _at_least(1, 1)  # epochs of each short run, if there are several
     patience: int | None = _at_least(None, 1)  # with validation rows: stop after this many epochs without a better NLL

@@ -27,8 +27,7 @@ MODELS = {
     "nn+dspp": {"features": (6, 4)},
 }
 OUTPUTS = (1, 3)
-# 4 steps per epoch, 20 in all. freeze_statistics=1 is how networks were trained when the numbers were recorded.
-CONFIG = dspp.TrainConfig(epochs=5, batch_size=15, restarts=1, seed=11, threads=1, freeze_statistics=1.0)
+CONFIG = dspp.TrainConfig(epochs=5, batch_size=15, restarts=1, seed=11, threads=1)  # 4 steps per epoch, 20 in all
 RESUMED = CONFIG.change(epochs=6, restarts=2, restart_epochs=2)
 
 

@@ -446,19 +446,15 @@ def without_freeze_statistics(path):
     storage.write(path, tensors, {**header, "digest": storage.digest(tensors, header)}, CheckpointError)
 
 
-def test_runs_of_an_earlier_version_never_froze_statistics(tmp_path, stopped, never_stopped):
-    path = tmp_path / "run"
-    path.write_bytes(stopped)
-    without_freeze_statistics(path)
-    assert untimed(train(checkpoint=path, resume=True)) == untimed(never_stopped)  # there is no network
-    spec, path = preset("nn+ppgpr", inducing=10, features=(4, 3)), tmp_path / "network"
-    how = {"config": ONE_START.change(freeze_statistics=1.0), "snapshot_steps": 2}
+def test_runs_of_an_earlier_version_never_froze_statistics(tmp_path):
+    spec, path = preset("nn+ppgpr", inducing=10, features=(4, 3)), tmp_path / "run"
+    how = {"config": ONE_START, "snapshot_steps": 2}
     whole = fit(spec, X, Y, **how)
     with pytest.raises(TrainingInterrupted):
         fit(spec, X, Y, **how, checkpoint=path, should_stop=StopAfter(8))
     without_freeze_statistics(path)
     with pytest.raises(CheckpointError, match=r"freeze_statistics: 1.0 in the checkpoint, 0.5 here"):
-        fit(spec, X, Y, config=ONE_START, checkpoint=path, resume=True)
+        fit(spec, X, Y, config=ONE_START.change(freeze_statistics=0.5), checkpoint=path, resume=True)
     assert untimed(fit(spec, X, Y, **how, checkpoint=path, resume=True)) == untimed(whole)
 
 

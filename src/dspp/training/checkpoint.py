@@ -153,8 +153,8 @@ def _load(path: Path, identity: dict[str, Any]) -> tuple[RunState, tuple[str, ..
     digest = header.pop("digest", None)
     if digest != storage.digest(tensors, header):
         raise CheckpointError(f"{path} is damaged: its hash does not match; delete it to start afresh")
-    config = _current_config(header, identity)
-    tensors, header = upgrade_tensors(tensors), {**header, "spec": _current_spec(header.get("spec")), "config": config}
+    settings = {"spec": _current_spec(header.get("spec")), "config": _current_config(header.get("config"))}
+    tensors, header = upgrade_tensors(tensors), {**header, **settings}
     _refuse_another_run(path, header, identity)
     try:
         return unpack(RunState, tensors, header["run"]), _changes(header)
@@ -168,13 +168,9 @@ def _current_spec(spec: Any) -> Any:
     return {**spec, "model": upgrade_settings(model)} if isinstance(model, dict) else spec
 
 
-def _current_config(header: dict[str, Any], identity: dict[str, Any]) -> Any:
-    """Return the settings of training; older runs never froze the statistics of a network, if they had one."""
-    config, model = header.get("config"), identity["spec"]["model"]
-    if not isinstance(config, dict):
-        return config
-    has_network = bool(model["features"]) or identity["features"] is not None
-    return {"freeze_statistics": 1.0 if has_network else identity["config"]["freeze_statistics"], **config}
+def _current_config(config: Any) -> Any:
+    """Return the settings of training with those that older versions did not have."""
+    return {"freeze_statistics": 1.0, **config} if isinstance(config, dict) else config
 
 
 def _refuse_another_run(path: Path, header: dict[str, Any], identity: dict[str, Any]) -> None:
