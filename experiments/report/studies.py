@@ -1,5 +1,6 @@
 """The section on questions that the protocols leave open: small studies, whose records are in `results/studies`."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,7 +21,7 @@ QUESTION = (
 SCORES = {metric.key: metric.name for metric in METRICS if metric.key in ("nll", "crps", "rmse", "coverage90")}
 SYMBOLS = {"inducing": "M", "width": "W", "beta": "β", "batch_size": "batch", "learning_rate": "rate"}
 SYMBOLS |= {"weight_decay": "weight decay", "hidden_mean": "hidden mean", "restart_epochs": "epochs of a start"}
-SYMBOLS |= {"restarts": "starts", "rows_from": "rows from"}
+SYMBOLS |= {"restarts": "starts", "rows_from": "rows from", "freeze_statistics": "statistics frozen at"}
 DEFAULTS = {f.name: f.default for config in (ModelConfig, ObjectiveConfig, TrainConfig) for f in fields(config)}
 DEFAULTS |= {"rows_from": "memory"}
 
@@ -95,7 +96,7 @@ STUDIES = (
             "The network and its batch normalisation are the same in all of these fits, so neither prevents the "
             "paper's figure.",
         ),
-        ("epochs", "inducing", "batch_size", "beta", "learning_rate", "weight_decay"),
+        ("epochs", "inducing", "batch_size", "beta", "learning_rate", "weight_decay", "freeze_statistics"),
         (
             f"{RUN.format('dkl', 'paper', 'protein', NETWORK)} --epochs 100 --grid beta=0.2 "
             "--grid weight_decay=1e-4,1e-3 --grid restarts=1",
@@ -167,10 +168,18 @@ def studies_section(results: Path, records: Sequence[Record]) -> Section | None:
 def groups(study: Study, records: Iterable[Record]) -> dict[tuple[str, ...], list[Record]]:
     """Return the records by data set, method and varied settings; fits that differ in the seed only are one group."""
     found: dict[tuple[str, ...], list[Record]] = {}
-    for record in sorted(records, key=lambda record: (record.dataset, record.method)):
+    for record in records:
         settings = (_show(record, name) for name in study.settings)
         found.setdefault((record.dataset, record.method, *settings), []).append(record)
-    return found
+    return dict(sorted(found.items(), key=lambda item: [_number_first(text) for text in item[0]]))
+
+
+def _number_first(text: str) -> tuple[float, str]:
+    """Return a key that sorts numbers by size, before words."""
+    try:
+        return float(text), ""
+    except ValueError:
+        return math.inf, text
 
 
 def _show(record: Record, name: str) -> str:

@@ -59,7 +59,7 @@ def test_selected_records_of_a_protocol_stand_beside(tmp_path: Path, monkeypatch
     (main / "univariate.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [shown, *others]))
     section = studies_section(folder_with(tmp_path, seeded(0, -1.0, width=3)), read_records(main).records)
     assert section is not None
-    assert [row[2].text for row in section.parts[0].blocks[0].tables[0].rows] == ["8", "3"]
+    assert [row[2].text for row in section.parts[0].blocks[0].tables[0].rows] == ["3", "8"]  # by size
 
 
 def test_without_records_there_is_no_section(tmp_path: Path) -> None:
