@@ -65,14 +65,20 @@ STUDIES = (
         (
             "The paper's settings for 100 epochs, a single start, five seeds: with W = 3 the NLL spans 0.7 nat "
             "(−1.772 to −1.061), with W = 5 0.2 nat. Two runs of 400 epochs that were not explained (−1.87 and "
-            "−1.37) differ by less, so the start suffices as a reason.",
+            "−1.37) differ by less.",
+            "Most of it comes from the directions along which the linear mean of the hidden layer starts, three random "
+            "ones of eight inputs. Fits of seeds 0, 1 and 2 that start along those of the best seed (`like-seed-3`) "
+            "have −1.756 on average, 0.49 nat better than along their own. A fit of the best seed that starts along "
+            "those of the worst (`like-seed-2`) has −1.400, 0.37 nat worse than along its own.",
             "The best of six starts after six epochs each, as judged by training NLL, reaches −1.790 on average, "
             "for 36 % more epochs; it does not reach W = 5.",
             "One epoch per start, as in our `paper` protocol, is too short to tell starts apart here: among the "
             "five seeds of W = 3, validation NLL after one epoch would have picked the worst.",
-            "It does not help to start the linear mean along the three directions in which a fitted PPGPR varies "
-            "most, which carry 84 % of its variation: −1.299 on average. Principal directions of the inputs are "
-            "arbitrary here, since all have nearly the same variance (0.98 to 1.03).",
+            "It does not help to start along the three directions in which a fitted PPGPR varies most, which carry "
+            "84 % of its variation: −1.299 on average. Principal directions of the inputs are arbitrary here, since "
+            "all have nearly the same variance (0.98 to 1.03).",
+            "Longer trials of starts were not run on other sets. The default is unchanged: it has W = 5, where the "
+            "start matters little.",
         ),
         ("width", "restarts", "restart_epochs", "hidden_mean"),
         (
@@ -81,29 +87,38 @@ STUDIES = (
             f"{RUN.format('univariate', 'paper', 'kin40k', HEADLINE)} {SHORT} --grid width=3 --grid restarts=6 "
             "--grid restart_epochs=6 --grid seed=0,1,2",
             "experiments.starts kin40k",
+            "experiments.starts kin40k --like 3 --seeds 3",
+            "experiments.starts kin40k --like 2 --seeds 1 --first 3",
         ),
     ),
     Study(
         "dkl",
-        "A network in front of a DSPP needs more steps than `quick` has",
+        "A network in front of a DSPP: batch normalisation and short training are to blame",
         (
-            "`quick` trains for 10 epochs on protein and gives 0.476 (the paper has 0.278). With more inducing "
-            "points, larger batches or a larger β, one at a time, nothing changes (0.470, 0.484 and 0.487). 50 "
-            "epochs give 0.148, so the short schedule is to blame.",
-            "100 epochs of the paper's settings with a weight decay of 1e-4 give 0.116, better than the paper's "
-            "figure and than a DSPP without a network (0.225 after 400 epochs with W = 3). Weight decay matters: "
-            "1e-3 gives 0.273.",
-            "The network and its batch normalisation are the same in all of these fits, so neither prevents the "
-            "paper's figure.",
+            "On kin40k batch normalisation is to blame (the paper has −1.458). Training normalises by the statistics "
+            "of each batch, predictions by running ones. The model takes the difference for noise: without freezing, "
+            "90 % intervals contain 99.8 % of the test rows after 50 epochs, and the NLL is −1.114. If the statistics "
+            "are frozen at half of the steps, 12 epochs give −1.411 instead of −0.854.",
+            "On protein the short schedule is to blame. 10 epochs give 0.476 (the paper has 0.278), and 0.481 with "
+            "frozen statistics. More inducing points, larger batches or a larger β, one at a time, change nothing "
+            "(0.470, 0.484 and 0.487). 50 epochs give 0.148.",
+            "100 epochs of the paper's settings with a weight decay of 1e-4 give 0.116 on protein. Weight decay "
+            "matters: 1e-3 gives 0.273.",
+            "Freezing needs a small rate. At 0.05 the networks collapse after it, and the epochs kept are early ones "
+            "(protein 0.803, keggdirected 0.714). So it is not the default; `quick` has it with the paper's rate.",
+            "A DSPP without a network, trained for 50 epochs, has −1.987 on kin40k, −2.949 on keggdirected and 0.268 on "
+            "protein. As in the paper, a network helps on protein and not on keggdirected.",
         ),
         ("epochs", "inducing", "batch_size", "beta", "learning_rate", "weight_decay", "freeze_statistics"),
         (
             f"{RUN.format('dkl', 'paper', 'protein', NETWORK)} --epochs 100 --grid beta=0.2 "
             "--grid weight_decay=1e-4,1e-3 --grid restarts=1",
-            f"{RUN.format('dkl', 'quick', 'protein', NETWORK)} --grid learning_rate=0.01 --grid beta=0.2 "
-            "(or inducing=300, batch_size=1000, --epochs 50)",
+            f"{RUN.format('dkl', 'quick', 'protein', NETWORK)} --grid freeze_statistics=1.0 --grid beta=0.2 "
+            "(or inducing=300, batch_size=1000)",
+            f"{RUN.format('dkl', 'quick', 'kin40k,protein,keggdirected', f'{NETWORK},{HEADLINE}')} --epochs 50 "
+            "(and with --grid freeze_statistics=1.0, or 0.75, --grid learning_rate=0.05)",
         ),
-        ("dkl", "quick", ("protein", "kin40k"), (NETWORK, HEADLINE)),
+        ("dkl", "quick", ("protein", "kin40k", "keggdirected"), (NETWORK, HEADLINE)),
     ),
     Study(
         "disk",
