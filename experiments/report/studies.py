@@ -106,8 +106,8 @@ STUDIES = (
             "matters: 1e-3 gives 0.273.",
             "Freezing needs a small rate. At 0.05 the networks collapse after it, and the epochs kept are early ones "
             "(protein 0.803, keggdirected 0.714). So it is not the default; `quick` has it with the paper's rate.",
-            "A DSPP without a network, trained for 50 epochs, has −1.987 on kin40k, −2.949 on keggdirected and 0.268 on "
-            "protein. As in the paper, a network helps on protein and not on keggdirected.",
+            "A DSPP without a network, trained for 50 epochs, has −1.987 on kin40k, −2.949 on keggdirected and 0.268 "
+            "on protein. As in the paper, a network helps on protein and not on keggdirected.",
         ),
         ("epochs", "inducing", "batch_size", "beta", "learning_rate", "weight_decay", "freeze_statistics"),
         (
