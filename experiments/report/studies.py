@@ -171,9 +171,8 @@ def studies_section(results: Path, records: Sequence[Record]) -> Section | None:
     for study in STUDIES:
         path = results / FOLDER / f"{study.name}.jsonl"
         if path.is_file() and (mine := read_file(path)[0]):
-            known = {(record.dataset, record.method, record.metric("nll")) for record in mine}
-            beside = [r for r in records if study.keeps(r) and (r.dataset, r.method, r.metric("nll")) not in known]
-            shown = [*beside, *mine]
+            beside = (record for record in records if study.keeps(record))
+            shown = list({(_key(study, r), r.metric("nll")): r for r in (*beside, *mine)}.values())  # each fit once
             commands = ", ".join(f"`python -m {command}`" for command in study.commands)
             blocks.append(Block(study.title, study.findings, (_table(study, shown, commands),)))
             rows += list(_csv(study, shown))
@@ -186,9 +185,13 @@ def groups(study: Study, records: Iterable[Record]) -> dict[tuple[str, ...], lis
     """Return the records by data set, method and varied settings; fits that differ in the seed only are one group."""
     found: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
-        settings = (_show(record, name) for name in study.settings)
-        found.setdefault((record.dataset, record.method, *settings), []).append(record)
+        found.setdefault(_key(study, record), []).append(record)
     return dict(sorted(found.items(), key=lambda item: [_number_first(text) for text in item[0]]))
+
+
+def _key(study: Study, record: Record) -> tuple[str, ...]:
+    """Return the data set, the method and the varied settings, as text."""
+    return (record.dataset, record.method, *(_show(record, name) for name in study.settings))
 
 
 def _number_first(text: str) -> tuple[float, str]:

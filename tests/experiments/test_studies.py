@@ -62,6 +62,18 @@ def test_selected_records_of_a_protocol_stand_beside(tmp_path: Path, monkeypatch
     assert [row[2].text for row in section.parts[0].blocks[0].tables[0].rows] == ["3", "8"]  # by size
 
 
+def test_a_fit_in_both_is_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = ("univariate", "quick", ("kin40k",), ("DSPP-QR3-2L",))
+    study = Study("starts", "A title", (), ("width",), ("experiments run X",), beside)
+    monkeypatch.setattr(studies, "STUDIES", (study,))
+    folder, fit = folder_with(tmp_path, seeded(0, -1.5, width=3)), seeded(0, -1.5, width=3)
+    (tmp_path / "univariate.jsonl").write_text(json.dumps(fit) + "\n")
+    section = studies_section(folder, read_records(folder).records)
+    assert section is not None
+    (row,) = section.parts[0].blocks[0].tables[0].rows
+    assert [entry.text for entry in row[2:5]] == ["3", "1", "−1.500"]  # one fit
+
+
 def test_without_records_there_is_no_section(tmp_path: Path) -> None:
     assert studies_section(tmp_path, []) is None
 
