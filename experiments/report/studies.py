@@ -127,11 +127,11 @@ STUDIES = (
         "houseelectric read from disk",
         (
             "Rows read from a file, in shuffled blocks, give the same scores as rows in memory, shuffled one by one: "
-            "PPGPR −2.439 and −2.434.",
+            "PPGPR −2.439 and −2.434. The deep models were run in memory only.",
         ),
         ("rows_from",),
-        (f"{RUN.format('univariate', 'quick', 'houseelectric', f'PPGPR,{HEADLINE}')} --grid rows_from=disk",),
-        ("univariate", "quick", ("houseelectric",), ("PPGPR", HEADLINE)),
+        (f"{RUN.format('univariate', 'quick', 'houseelectric', 'PPGPR')} --grid rows_from=disk",),
+        ("univariate", "quick", ("houseelectric",), ("PPGPR",)),
     ),
     Study(
         "robots",
