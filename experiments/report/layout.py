@@ -90,7 +90,7 @@ EXPERIMENTS = (
             "different parts.",
             "The paper takes PPGPR and OD-SVGP from another paper and does not give their number of inducing points. "
             "`paper` therefore searches 300 and 1,000; OD-SVGP was run with 300 (and 900 for its mean) only.",
-            "Not run under `paper`: a second split of OD-SVGP on elevators and bike, deep baselines and OD-SVGP on the "
+            "Not run under `paper`: a second split of OD-SVGP on elevators and bike, DGPs and OD-SVGP on the "
             "KEGG sets, and houseelectric. Not run under `quick`: OD-SVGP and gamma-DGP on houseelectric.",
         ),
     ),
