@@ -126,7 +126,7 @@ def _training_rows(unit: Unit, parts: Parts, work: Path) -> Iterator[tuple[Any, 
         case "disk":
             y = parts.y.reshape(len(parts.y), -1)
             stretches = (slice(start, start + BLOCK_ROWS) for start in range(0, len(y), BLOCK_ROWS))
-            blocks = (np.column_stack([parts.X[rows], y[rows]]) for rows in stretches)
+            blocks = (np.column_stack([parts.X[stretch], y[stretch]]) for stretch in stretches)
             path = work / f"{unit.fit_key}.rows"
             cache = write_cache(path, blocks, len(y), parts.X.shape[1], y.shape[1], {"unit": unit.fit_key})
             with DiskRows(cache, model_spec(unit), train_config(unit)) as rows:
