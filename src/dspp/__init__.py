@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dspp.config import TrainConfig as TrainConfig
     from dspp.errors import CheckpointError as CheckpointError
     from dspp.errors import DsppError as DsppError
+    from dspp.errors import DsppWarning as DsppWarning
     from dspp.errors import InputError as InputError
     from dspp.errors import ModelFileError as ModelFileError
     from dspp.errors import NumericalError as NumericalError
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "calibration": "Calibration Conformal",
     "config": "ModelConfig ObjectiveConfig TrainConfig",
-    "errors": "CheckpointError DsppError InputError ModelFileError NumericalError TrainingDiverged TrainingInterrupted",
+    "errors": "CheckpointError DsppError DsppWarning InputError ModelFileError NumericalError TrainingDiverged "
+    "TrainingInterrupted",
     "estimators": "BPDGPRegressor DGPRegressor DSPPRegressor GammaDGPRegressor ODSVGPRegressor PPGPRRegressor "
     "PresetRegressor SVGPRegressor load",
     "predictive": "Distribution LogNormalMixture MultivariateNormalMixture NormalMixture StudentTMixture",

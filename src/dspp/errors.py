@@ -1,4 +1,4 @@
-"""The exceptions of `dspp`. Messages follow one template: "expected X, got Y; do Z"."""
+"""The exceptions and warnings of `dspp`. Messages of errors follow one template: "expected X, got Y; do Z"."""
 
 
 class DsppError(Exception):
@@ -97,4 +97,23 @@ class TrainingInterrupted(DsppError, RuntimeError):  # noqa: N818 - the name say
         ... except TrainingInterrupted as error:
         ...     print(str(error).split(";")[0])
         training was stopped at step 1
+    """
+
+
+class DsppWarning(UserWarning):
+    """A finding that is not an error, such as the notes on a fit, which `fitted_.notes` keeps.
+
+    `warnings.simplefilter("ignore", dspp.DsppWarning)` silences all of them.
+
+    Example:
+        >>> import warnings
+        >>> import numpy as np
+        >>> from dspp import DsppWarning, PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> with warnings.catch_warnings(record=True) as found:
+        ...     warnings.simplefilter("always", DsppWarning)
+        ...     model = PPGPRRegressor(epochs=2, inducing=8).fit(X, np.ones(60))
+        >>> print(found[0].message)
+        this fit has 1 note:
+          target 'y' is 1 in every row: the model can only repeat it
     """

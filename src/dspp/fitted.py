@@ -24,9 +24,10 @@ from dspp.history import Epoch
 from dspp.likelihoods import Codec
 from dspp.metrics import Comparison
 from dspp.model import Model, Predictor
-from dspp.notes import Note
+from dspp.notes import Note, list_notes
 from dspp.predictive import Predictive, RealPredictive, pull_together
 from dspp.presets import Spec
+from dspp.settings import check_number
 from dspp.table.checks import Array, check_width, check_X
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
@@ -145,7 +146,8 @@ class Fitted:
         names, count = ", ".join(self.target_names), len(self.members)
         shown = ", ".join(f"{name} {self.metrics[name]:.4g}" for name in HEADLINES if name in self.metrics)
         scores = f"; {shown} on {self.scored}" if shown and self.scored else ""
-        return f"<Fitted: {names} by {count} member{'s' if count > 1 else ''}, {self.num_rows:,} rows{scores}>"
+        members = f"{count} member{'s' if count > 1 else ''}"
+        return f"<Fitted: {names} by {members}, {self.num_rows:,} rows{scores}{list_notes(self.notes)}>"
 
     @classmethod
     def join(cls, parts: Sequence[Self], weights: Sequence[float]) -> Self:
@@ -306,7 +308,7 @@ class Fitted:
         self,
         table: MemoryTable,
         quantiles: Sequence[float] = (),
-        interval: float | None = None,
+        interval: float | Sequence[float] | None = None,
         components: bool = False,
         samples: int = 0,
         generator: torch.Generator | None = None,
@@ -318,16 +320,18 @@ class Fitted:
         Args:
             table: The rows.
             quantiles: Probabilities of quantiles: TARGET_q0.05 and so on.
-            interval: Coverage of central intervals: TARGET_lower and TARGET_upper.
+            interval: Coverage of central intervals: TARGET_lower and TARGET_upper; of several, TARGET_lower_0.5 and so
+                on.
             components: Whether to add weight, mean and spread of each component: TARGET_weight_0 and so on.
             samples: Number of samples: TARGET_sample_0 and so on.
             generator: Generator of the samples.
             moments: Whether to add TARGET_mean and TARGET_std.
             impute: See `predict`.
         """
-        mixture, folds = (self.predict(table, impute), {}) if interval is None else self._predict_folds(table, impute)
+        levels = interval_levels(interval)
+        mixture, folds = self._predict_folds(table, impute) if levels else (self.predict(table, impute), {})
         draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
-        ends = None if interval is None else self._intervals(mixture, folds, interval)
+        intervals = {suffix: self._intervals(mixture, folds, level) for suffix, level in levels.items()}
         columns: dict[str, Tensor] = {}
         for t, (name, one) in enumerate(zip(self.target_names, mixture.outputs(), strict=True)):
             if moments:
@@ -335,8 +339,8 @@ class Fitted:
             if len(quantiles):
                 values = one.quantile(torch.tensor(quantiles, dtype=torch.float64))
                 columns |= {f"{name}_{quantile_name(p)}": row for p, row in zip(quantiles, values, strict=True)}
-            if ends is not None:
-                columns |= {f"{name}_lower": ends[0][:, t], f"{name}_upper": ends[1][:, t]}
+            for suffix, (lower, upper) in intervals.items():
+                columns |= {f"{name}_lower{suffix}": lower[:, t], f"{name}_upper{suffix}": upper[:, t]}
             if components:
                 columns |= _components(name, one)
             if draws is not None:
@@ -363,12 +367,13 @@ class Fitted:
             return found.interval(folds, coverage)
         return None if found is None else found.interval(mixture, coverage)
 
-    def why_infinite(self, coverage: float | None) -> str:
-        """Return why recalibrated intervals are infinite; empty if they are not."""
-        if coverage is None or self.recalibration is None:
+    def why_infinite(self, coverage: float | Sequence[float] | None) -> str:
+        """Return why recalibrated intervals of the largest coverage are infinite; empty if they are not."""
+        levels = interval_levels(coverage).values()
+        if not levels or self.recalibration is None:
             return ""
-        why = self.recalibration.why_infinite(coverage, self.target_names)
-        return f"at a coverage of {coverage:.6g} intervals are infinite: {why}" if why else ""
+        why = self.recalibration.why_infinite(max(levels), self.target_names)
+        return f"at a coverage of {max(levels):.6g} intervals are infinite: {why}" if why else ""
 
     def evaluate(self, table: MemoryTable, impute: bool = False) -> "Evaluation":
         """Evaluate the model on rows with targets; for `impute` see `predict`.
@@ -476,6 +481,26 @@ def _shared(fitted: Fitted) -> dict[str, object]:
 def quantile_name(level: float) -> str:
     """Return the suffix of a quantile's column after "TARGET_", unique for each level."""
     return f"q{float(level)!r}"
+
+
+def interval_levels(interval: float | Sequence[float] | None) -> dict[str, float]:
+    """Return the coverage of each interval by the end of its columns' names: "" for a number, "_0.9" in a list.
+
+    Raises:
+        InputError: It is neither a number nor a list of different numbers.
+    """
+    if interval is None:
+        return {}
+    if np.ndim(interval) == 0:
+        check_number("coverage", interval)
+        return {"": cast(float, interval)}
+    try:
+        given = [float(level) for level in cast(Sequence[float], interval)]
+    except (TypeError, ValueError):
+        given = []
+    if not given or len(set(given)) < len(given):
+        raise InputError(f"coverage: expected a number, or different numbers such as (0.5, 0.9), got {interval!r:.100}")
+    return {f"_{level!r}": level for level in given}
 
 
 def _components(name: str, one: RealPredictive) -> dict[str, Tensor]:

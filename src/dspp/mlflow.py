@@ -14,7 +14,6 @@ The logged model holds the model file of dspp: nothing is pickled, and `load_mod
 
 import sys
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +24,7 @@ from dspp.estimators import load
 from dspp.estimators.regressor import Regressor
 from dspp.extras import require
 from dspp.fitted import quantile_name
+from dspp.notes import warn
 from dspp.table.frames import is_frame, to_arrow
 
 require("mlflow", "dspp.mlflow")
@@ -223,7 +223,7 @@ class PyfuncModel:
         quantiles = [float(p) for p in chosen["quantiles"]] if output in ("quantiles", "table") else []
         interval = float(level) if output in ("interval", "table") else None
         if why := self.model.fitted_.why_infinite(interval):
-            warnings.warn(why, stacklevel=2)
+            warn(why)
         table = self.model.predict_table(self._rows(model_input), quantiles, interval)
         frame = table if isinstance(table, pd.DataFrame) else table.to_pandas()  # Arrow, if the rows are an array
         moments = [output] if output in ("mean", "std") else ["mean", "std"] if output == "table" else []

@@ -19,7 +19,7 @@ _STYLE = """
 .dspp-html p { margin: 0 0 8px; }
 .dspp-html .parts { display: flex; flex-wrap: wrap; gap: 8px 40px; margin: 0 0 8px; }
 .dspp-html pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 4px 0; }
-.dspp-html ul { margin: 4px 0; padding-left: 20px; }
+.dspp-html ul { margin: 4px 0; padding-left: 20px; max-height: 14em; overflow-y: auto; }
 .dspp-html summary { cursor: pointer; }
 .dspp-html svg { display: block; overflow: visible; }
 .dspp-html svg text { font: 11px sans-serif; fill: currentColor; }
@@ -45,9 +45,10 @@ def paragraph(text: str, strong: str = "") -> Html:
     return Html(f"<p>{f'<strong>{escape(strong)}</strong> ' if strong else ''}{escape(text)}</p>")
 
 
-def fold(title: str, inside: Html) -> Html:
-    """Return something that opens on a click."""
-    return Html(f"<details><summary>{escape(title)}</summary>{inside}</details>")
+def fold(title: str, inside: Html, is_open: bool = False) -> Html:
+    """Return something that opens and closes on a click."""
+    start = '<details open="">' if is_open else "<details>"
+    return Html(f"{start}<summary>{escape(title)}</summary>{inside}</details>")
 
 
 def preformatted(text: str) -> Html:

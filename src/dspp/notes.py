@@ -1,10 +1,18 @@
 """Notes to the user: findings that are not errors."""
 
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from traceback import walk_stack
 from typing import Any
 
-from dspp.errors import InputError
+from dspp.errors import DsppWarning, InputError
+
+MOST_LISTED = 10
+_BETWEEN = ("dspp", "joblib", "mlflow", "sklearn", "skpro")  # packages that call us on behalf of the user
+_LOOPS = ("sklearn.utils.parallel", "sklearn.model_selection")
+_warned: set[tuple[str, str, int]] = set()  # from these loops: text, file and line
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,36 @@ class Note:
 def note_missing_targets(count: int) -> list[Note]:
     """Return a note on rows without a target, if there are any."""
     return [Note("", f"{count:,} row{'s' if count > 1 else ''} without a target left out")] if count else []
+
+
+def list_notes(notes: Sequence[Note]) -> str:
+    """Return the notes, each on a line of its own that begins with a line break; of many, the first ones."""
+    rest = f"\n  and {len(notes) - MOST_LISTED:,} more in fitted_.notes" if len(notes) > MOST_LISTED else ""
+    return "".join(f"\n  {note}" for note in notes[:MOST_LISTED]) + rest
+
+
+def warn_of_notes(notes: Sequence[Note]) -> None:
+    """Warn of the notes on a fit, if there are any, all at once."""
+    if notes:
+        warn(f"this fit has {len(notes):,} note{'s' if len(notes) > 1 else ''}:{list_notes(notes)}")
+
+
+def warn(text: str) -> None:
+    """Issue a `DsppWarning` that points at the user's line, also if it led here through scikit-learn.
+
+    From its loops over folds, settings and bags a line issues the same text once: they make Python forget which
+    warnings it has shown.
+    """
+    frames = list(walk_stack(sys._getframe()))
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in frames]
+    level = next((k for k, name in enumerate(modules) if name.partition(".")[0] not in _BETWEEN), len(frames) - 1)
+    frame, line = frames[level]
+    issued = (text, frame.f_code.co_filename, line)
+    in_loop = any(name.startswith(_LOOPS) for name in modules)
+    if not in_loop or issued not in _warned:
+        warnings.warn(text, DsppWarning, stacklevel=level + 1)
+    if in_loop:
+        _warned.add(issued)
 
 
 def notes_to_json(notes: Sequence[Note]) -> list[dict[str, str]]:

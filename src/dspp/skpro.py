@@ -98,7 +98,7 @@ class DSPPDistribution(BaseDistribution):  # type: ignore[misc]
         return self._each(lambda one, column: one.log_prob(column), x)
 
     def _pdf(self, x: Values) -> Any:
-        return self._each(lambda one, column: one.log_prob(column).exp(), x)
+        return self._each(lambda one, column: one.pdf(column), x)
 
     def _cdf(self, x: Values) -> Any:
         return self._each(lambda one, column: one.cdf(column), x)

@@ -203,8 +203,13 @@ def test_an_infinite_interval_is_announced(tmp_path: Path) -> None:
         "got 6 calibration rows of y, need at least 9 for 90 % intervals: such intervals are infinite; add rows or "
         "raise calibration_fraction"
     ]
-    with pytest.warns(UserWarning, match="0.9 intervals are infinite: got 6 calibration rows, need at least 9"):
+    with pytest.warns(dspp.DsppWarning, match="0.9 intervals are infinite: got 6 calibration rows, need at least 9"):
         assert np.isinf(model.predict_interval(X)).all()
+    with pytest.warns(dspp.DsppWarning, match="0.9 intervals are infinite") as found:
+        several = model.predict(X, interval=[0.9, 0.8])
+    assert [str(Path(one.filename)) for one in found] == [__file__]
+    assert np.isinf(several[..., 0]).all()
+    assert np.isfinite(several[..., 1]).all()
     assert np.isfinite(model.predict_interval(X, 0.8)).all()  # and no warning, which would be an error here
     assert "to contain 90 % of new rows, they are infinite" in (report_data(model, X, Y).conformal or "")
 

@@ -117,6 +117,33 @@ def test_all_answers_come_from_one_distribution(plain: Regressor) -> None:
     np.testing.assert_array_equal(plain.pred_dist(X).mean, mixture.mean)
 
 
+def test_intervals_of_several_coverages(plain: Regressor) -> None:
+    found = plain.predict_interval(X, (0.5, 0.9, 0.99))
+    assert found.shape == (N, 2, 3)
+    for k, coverage in enumerate((0.5, 0.9, 0.99)):
+        np.testing.assert_array_equal(found[:, :, k], plain.predict_interval(X, coverage))
+    assert plain.predict_interval(X, np.array([0.5])).shape == (N, 2, 1)
+    for odd in ([], [0.5, 0.5], ["half"], [[0.5]]):
+        with pytest.raises(InputError, match="coverage: expected a number, or different numbers"):
+            plain.predict_interval(X, odd)
+    with pytest.raises(InputError, match="coverage: expected a number inside"):
+        plain.predict_interval(X, [0.5, 1.0])
+
+
+def test_predict_answers_what_pipelines_cannot_ask_otherwise(houses: Regressor) -> None:
+    table = frame(9, seed=5)
+    for coverage in (0.9, [0.5, 0.9]):
+        expected = houses.predict_interval(table, coverage).to_numpy().reshape(9, -1, 2).swapaxes(1, 2)
+        found = houses.predict(table, interval=coverage)
+        np.testing.assert_array_equal(found, expected if isinstance(coverage, list) else expected[..., 0], strict=True)
+    found = houses.predict(table, quantiles=[0.1, 0.5, 0.5])
+    np.testing.assert_array_equal(found[:, :2], houses.predict_quantiles(table, [0.1, 0.5]).to_numpy(), strict=True)
+    with pytest.raises(InputError, match="expected one of return_std, quantiles and interval"):
+        houses.predict(table, True, interval=0.9)
+    with pytest.raises(InputError, match="expected one of return_std, quantiles and interval"):
+        houses.predict(table, quantiles=[0.5], interval=0.9)
+
+
 def test_scores(plain: Regressor) -> None:
     mixture = plain.predict_dist(X)
     assert plain.score_nll(X, Y) == pytest.approx(-mixture.log_prob(Y).mean())
@@ -143,6 +170,9 @@ def test_frames_in_frames_out(houses: Regressor) -> None:
     assert list(quantiles.columns) == ["price_q0.1", "price_q0.9"]
     pd.testing.assert_index_equal(quantiles.index, table.index)
     assert list(houses.predict_interval(table, 0.5).columns) == ["price_lower", "price_upper"]
+    several = houses.predict_interval(table, [0.5, 0.9])
+    assert list(several) == ["price_lower_0.5", "price_upper_0.5", "price_lower_0.9", "price_upper_0.9"]
+    pd.testing.assert_frame_equal(several, houses.predict_table(table, interval=(0.5, 0.9)).iloc[:, 2:])
 
 
 def test_pandas_polars_and_arrow_agree(houses: Regressor) -> None:
@@ -207,6 +237,8 @@ def test_several_outputs_some_not_observed() -> None:
     assert estimator.predict(X).shape == (N, 3)
     assert estimator.predict_quantiles(X, [0.1, 0.9]).shape == (N, 2, 3)
     assert estimator.predict_interval(X).shape == (N, 2, 3)
+    assert estimator.predict_interval(X, [0.5, 0.9]).shape == (N, 2, 2, 3)
+    np.testing.assert_array_equal(estimator.predict_interval(X, [0.5, 0.9])[:, :, 1], estimator.predict_interval(X))
     assert estimator.sample(X, 4).shape == (4, N, 3)
     assert np.isfinite(list(estimator.evaluate(X, targets).values())).all()
     seen = ~np.isnan(targets[:, 0])

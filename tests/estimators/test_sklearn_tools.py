@@ -10,7 +10,7 @@ import pytest
 import sklearn
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.figure import Figure
-from sklearn.compose import make_column_transformer
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.inspection import PartialDependenceDisplay, partial_dependence, permutation_importance
 from sklearn.linear_model import LinearRegression
@@ -65,6 +65,27 @@ def test_frames_of_transformers_arrive_with_their_names(library: str, kind: type
         np.testing.assert_array_equal(again.predict(X), pipeline.predict(X))
     interval = pipeline[-1].predict_interval(pipeline[:-1].transform(X))
     assert isinstance(interval, kind)
+
+
+def test_a_pipeline_passes_questions_on() -> None:
+    pipeline = make_pipeline(StandardScaler(), PPGPRRegressor(**QUICK)).fit(X, Y)
+    model, rows = pipeline[-1], pipeline[:-1].transform(X)
+    np.testing.assert_array_equal(pipeline.predict(X, interval=0.9), model.predict_interval(rows, 0.9))
+    np.testing.assert_array_equal(pipeline.predict(X, interval=[0.5, 0.9]), model.predict_interval(rows, [0.5, 0.9]))
+    np.testing.assert_array_equal(pipeline.predict(X, quantiles=[0.1, 0.5]), model.predict_quantiles(rows, [0.1, 0.5]))
+    with sklearn.config_context(enable_metadata_routing=True):
+        model.set_predict_request(interval=True)
+        np.testing.assert_array_equal(pipeline.predict(X, interval=0.9), model.predict_interval(rows, 0.9))
+
+
+def test_a_transformed_target_has_transformed_intervals() -> None:
+    positive = np.exp(0.2 * Y)
+    wrapped = TransformedTargetRegressor(PPGPRRegressor(**QUICK), func=np.log, inverse_func=np.exp).fit(X, positive)
+    inner = wrapped.regressor_
+    np.testing.assert_allclose(wrapped.predict(X, interval=0.9), np.exp(np.asarray(inner.predict_interval(X, 0.9))))
+    np.testing.assert_allclose(
+        wrapped.predict(X, quantiles=[0.1, 0.5]), np.exp(np.asarray(inner.predict_quantiles(X, [0.1, 0.5])))
+    )
 
 
 # ---------------------------------------------------------------- metadata routing

@@ -49,11 +49,26 @@ def same(mine: Any, inner: Tensor) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_median_and_the_density(kind: str) -> None:
+    mine = Distribution(KINDS[kind])
+    assert mine.median.shape == mine.mean.shape
+    medians = mine.median.reshape(N, -1).T
+    for one, median in zip(mine.outputs(), medians, strict=True):
+        np.testing.assert_allclose(one.cdf(median), 0.5, rtol=1e-8)
+    y = Y if kind in ONE else np.column_stack([Y, np.where(Y > 1, np.nan, -Y)])
+    np.testing.assert_array_equal(np.log(mine.pdf(y)), np.log(np.exp(mine.log_prob(y))))
+    if kind in ONE:
+        step = 1e-5
+        slope = (mine.cdf(Y + step) - mine.cdf(Y - step)) / (2 * step)
+        np.testing.assert_allclose(mine.pdf(Y), slope, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_fields_are_arrays(kind: str) -> None:
     inner = KINDS[kind]
     mine = Distribution(inner)
     assert mine.torch is inner
-    for name in ("mean", "std", "var", "weights", "log_weights", "component_mean", "component_var"):
+    for name in ("mean", "median", "std", "var", "weights", "log_weights", "component_mean", "component_var"):
         same(getattr(mine, name), getattr(inner, name))
     assert (mine.num_rows, mine.num_outputs, mine.num_components) == (N, inner.num_outputs, S)
     assert len(mine) == N

@@ -36,9 +36,9 @@ def test_every_number_is_that_of_the_rows_own_group(make) -> None:
     assert (len(whole), whole.num_rows, whole.num_outputs) == (2 * N, 2 * N, whole.parts[0].num_outputs)
     for row in range(2 * N):
         one, at = alone(whole, row), y[row : row + 1]
-        for name in ("mean", "std"):
+        for name in ("mean", "median", "std"):
             torch.testing.assert_close(getattr(whole, name)[row], getattr(one, name)[0], rtol=1e-12, atol=0)
-        for name in ("log_prob", "crps"):
+        for name in ("log_prob", "pdf", "crps"):
             found = getattr(whole, name)(y)[row]
             torch.testing.assert_close(found, getattr(one, name)(at)[0], rtol=1e-10, atol=1e-12)
 

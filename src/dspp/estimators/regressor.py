@@ -1,7 +1,6 @@
 """The base class of all estimators."""
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -16,11 +15,12 @@ from dspp import modelfile
 from dspp.calibration import Calibration
 from dspp.config import TrainConfig
 from dspp.errors import InputError
-from dspp.fitted import Evaluation, quantile_name
+from dspp.fitted import Evaluation, interval_levels, quantile_name
 from dspp.history import Epoch
+from dspp.notes import warn, warn_of_notes
 from dspp.predictive import Distribution
 from dspp.presets import Spec
-from dspp.settings import Parameters, Settings, check_number
+from dspp.settings import Parameters, Settings
 from dspp.table.frames import frame_like, is_frame
 from dspp.table.joined import from_dataset, is_dataset
 from dspp.table.memory import attach_targets, to_table
@@ -97,7 +97,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         cache: str | Path | None = None,
         keep_cache: bool = False,
     ) -> Self:
-        """Fit the model to rows X with targets y.
+        """Fit the model to rows X with targets y, and warn (`DsppWarning`) of its notes, which `fitted_.notes` keeps.
 
         Args:
             X: A data frame, a 2-D array of numbers, or a `pyarrow.dataset.Dataset` that may be larger than memory.
@@ -143,6 +143,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         how["validation"] = self._validation(X_val, y_val, sample_weight_val)
         with prepare(table, settings, **how) as prepared:
             self.fitted_, _ = train(prepared, settings, on_epoch=on_epoch, should_stop=should_stop, resume=resume)
+        warn_of_notes(self.fitted_.notes)
         return self
 
     def _validation(self, X_val: Any, y_val: Any, weights: Any) -> MemoryTable | None:
@@ -181,11 +182,30 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         """Return `predict_dist(X)`; the name that NGBoost uses."""
         return self.predict_dist(X)
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Return the mean of each row's distribution and, with `return_std`, its standard deviation.
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        *,
+        quantiles: float | Sequence[float] | None = None,
+        interval: float | Sequence[float] | None = None,
+    ) -> Any:
+        """Return the mean of each row's distribution, or one of the other predictions, as arrays also for a data frame.
 
-        These are arrays (N,), or (N, T) for T outputs, also for a data frame; `predict_table` returns data frames.
+        Pipelines of scikit-learn pass the arguments on: `pipeline.predict(X, interval=0.9)`.
+
+        Args:
+            X: The rows.
+            return_std: Whether to return the standard deviation too. The mean and it are (N,), or (N, T) for T outputs.
+            quantiles: Return the quantiles at these levels instead, in the shape of `predict_quantiles`.
+            interval: Return the intervals of this coverage instead, in the shape of `predict_interval`.
         """
+        if (quantiles is not None) + (interval is not None) + bool(return_std) > 1:
+            raise InputError("expected one of return_std, quantiles and interval, got several; use predict_table")
+        if quantiles is not None:
+            return self._quantiles(X, quantiles, as_frame=False)
+        if interval is not None:
+            return self._intervals(X, interval, as_frame=False)
         mixture = self.predict_dist(X)
         return (mixture.mean, mixture.std) if return_std else mixture.mean
 
@@ -193,7 +213,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         self,
         X: Any,
         quantiles: Sequence[float] = (),
-        interval: float | None = None,
+        interval: float | Sequence[float] | None = None,
         *,
         components: bool = False,
         samples: int = 0,
@@ -204,7 +224,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         Args:
             X: The rows; for an array, the result is an Arrow table.
             quantiles: Probabilities of quantiles: TARGET_q0.05 and so on.
-            interval: The coverage of a central interval: TARGET_lower and TARGET_upper.
+            interval: The coverage of a central interval: TARGET_lower and TARGET_upper; or several: TARGET_lower_0.5
+                and so on.
             components: Whether to include weight, mean and std of each component: TARGET_weight_0 and so on.
             samples: The number of samples per row: TARGET_sample_0 and so on.
             random_state: The seed of the samples.
@@ -215,27 +236,20 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def predict_quantiles(self, X: Any, alpha: float | Sequence[float] = (0.05, 0.5, 0.95)) -> Any:
         """Return the quantiles at the K levels `alpha`: (N, K), or (N, K, T); for a frame, columns such as y_q0.05."""
-        probabilities = _probabilities(alpha)
-        if is_frame(X) and len(set(probabilities)) < len(probabilities):
-            raise InputError(
-                f"alpha: expected unique levels, as they name the columns of a data frame, got {alpha!r:.100}"
-            )
-        columns = self._columns(X, quantiles=probabilities, moments=False)
-        return self._stack(X, columns, [quantile_name(p) for p in probabilities])
+        return self._quantiles(X, alpha, is_frame(X))
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> Any:
+    def predict_interval(self, X: Any, coverage: float | Sequence[float] = 0.9) -> Any:
         """Return central intervals of this coverage: (N, 2), or (N, 2, T); for a frame, y_lower and y_upper.
+
+        With a list of K coverages, they are (N, 2, K), or (N, 2, K, T), or the columns y_lower_0.5, y_upper_0.5 and so
+        on.
 
         With `conformal=True` the intervals are recalibrated, so that they have about this coverage on new rows whatever
         the model: at least `coverage` for a single model and for ensembles that hold out one part of the rows, at least
         2 · coverage − 1, less a term that vanishes with many rows, for ensembles of folds. With too few calibration
         rows they are infinite, with a warning.
         """
-        check_number("coverage", coverage)
-        columns = self._columns(X, interval=coverage, moments=False)
-        if why := self.fitted_.why_infinite(coverage):
-            warnings.warn(why, stacklevel=2)
-        return self._stack(X, columns, ["lower", "upper"])
+        return self._intervals(X, coverage, is_frame(X))
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Return samples from each row's distribution: (n_samples, N), or (n_samples, N, T)."""
@@ -245,10 +259,29 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         check_is_fitted(self, "fitted_")
         return self.fitted_.predictions(self._table(X, reset=False), impute=self.settings().impute, **what)
 
-    def _stack(self, X: Any, columns: dict[str, Array], labels: Sequence[str]) -> Any:
-        """Return several numbers per row and output, in the library of X."""
-        if is_frame(X):
+    def _quantiles(self, X: Any, alpha: float | Sequence[float], as_frame: bool) -> Any:
+        probabilities = _probabilities(alpha)
+        if as_frame and len(set(probabilities)) < len(probabilities):
+            raise InputError(
+                f"alpha: expected unique levels, as they name the columns of a data frame, got {alpha!r:.100}"
+            )
+        columns = self._columns(X, quantiles=probabilities, moments=False)
+        return frame_like(X, columns) if as_frame else self._stack(columns, map(quantile_name, probabilities))
+
+    def _intervals(self, X: Any, coverage: float | Sequence[float], as_frame: bool) -> Any:
+        columns = self._columns(X, interval=coverage, moments=False)
+        if why := self.fitted_.why_infinite(coverage):
+            warn(why)
+        if as_frame:
             return frame_like(X, columns)
+        suffixes = interval_levels(coverage)
+        found = self._stack(columns, [end + suffix for end in ("lower", "upper") for suffix in suffixes])
+        N, _, *T = found.shape
+        return found if np.ndim(coverage) == 0 else found.reshape(N, 2, len(suffixes), *T)
+
+    def _stack(self, columns: dict[str, Array], labels: Iterable[str]) -> Array:
+        """Return K numbers per row and output: (N, K), or (N, K, T)."""
+        labels = list(labels)
         outputs = [
             np.stack([columns[f"{name}_{label}"] for label in labels], axis=1) for name in self.fitted_.target_names
         ]

@@ -33,7 +33,7 @@ def describe(estimator: Any) -> Html:
     parts.append(fold("Settings", preformatted(repr(estimator))))
     if fitted.notes:
         count = len(fitted.notes)
-        parts.append(fold(f"{count} note{'' if count == 1 else 's'}", bullets(map(str, fitted.notes))))
+        parts.append(fold(f"{count} note{'' if count == 1 else 's'}", bullets(map(str, fitted.notes)), is_open=True))
     return page(*parts)
 
 

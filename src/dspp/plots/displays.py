@@ -9,6 +9,7 @@ import torch
 from scipy.stats import binom
 
 from dspp.errors import InputError
+from dspp.pipelines import last_step
 from dspp.plots.predictions import central_coverage
 from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, Vector, check_column, house_axes, label_axes
 from dspp.table.checks import Array
@@ -88,7 +89,7 @@ class CalibrationDisplay:
         Raises:
             InputError: The estimator predicts no distributions, or X or y is not valid.
         """
-        last, rows = _last_step(estimator, X)
+        last, rows = last_step(estimator, X)
         name = type(last).__name__ if name is None else name
         return cls.from_predictions(y, last.predict_dist(rows), output=output, name=name, ax=ax, **line)
 
@@ -183,19 +184,6 @@ class CalibrationDisplay:
         self.figure_.savefig(file, format="svg")
         text = file.getvalue()
         return text[text.index("<svg") :]
-
-
-def _last_step(estimator: Any, X: Any) -> tuple[Any, Any]:
-    """Return the estimator at the end of a search and a pipeline, and its rows."""
-    estimator = getattr(estimator, "best_estimator_", estimator)
-    if hasattr(estimator, "steps"):
-        estimator, X = estimator[-1], estimator[:-1].transform(X) if len(estimator) > 1 else X
-    if not hasattr(estimator, "predict_dist"):
-        raise InputError(
-            f"estimator: expected one that predicts distributions, such as DSPPRegressor, got "
-            f"{type(estimator).__name__}; pass an estimator with predict_dist, or use from_predictions"
-        )
-    return estimator, X
 
 
 def _column(y: Any, output: int, count: int) -> Vector:

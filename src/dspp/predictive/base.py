@@ -87,6 +87,10 @@ class WeightedComponents(ABC):
         """Standard deviation of y."""
         return self.var.sqrt()
 
+    def pdf(self, y: Array) -> Float[Tensor, " N"]:
+        """Return the density p(y_n), joint over the outputs observed in a row."""
+        return self.log_prob(y).exp()
+
     @torch.no_grad()
     def entropy(self, num_samples: int, generator: Generator | None = None) -> Float[Tensor, " N"]:
         """Estimate −E[log p(y_n)] from `num_samples` draws per row."""

@@ -16,10 +16,10 @@ from dspp.predictive.protocol import Predictive
 class Distribution:
     """The predictive distribution of N rows, in the units of the target.
 
-    It has the attributes and methods of the distribution it wraps, such as `NormalMixture`: mean, std, weights,
-    component_mean, cdf, quantile, interval, log_prob, crps, sample, outputs, plot_density and others. They return NumPy
-    arrays and take arrays, columns of data frames, lists or, for all rows at once, a number. `len` is N, and indexing
-    selects rows: `distribution[0]`, a slice, a list of row numbers or a mask. `sample(num, random_state=0)` is
+    It has the attributes and methods of the distribution it wraps, such as `NormalMixture`: mean, median, std, weights,
+    component_mean, pdf, log_prob, cdf, quantile, interval, crps, sample, outputs, plot_density and others. They return
+    NumPy arrays and take arrays, columns of data frames, lists or, for all rows at once, a number. `len` is N, and
+    indexing selects rows: `distribution[0]`, a slice, a list of row numbers or a mask. `sample(num, random_state=0)` is
     reproducible.
 
     Attributes:

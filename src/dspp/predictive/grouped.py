@@ -61,6 +61,11 @@ class GroupedPredictive(OneOutput):
         return self._rows_of(part.std for part in self.parts)
 
     @property
+    def median(self) -> Float[Tensor, " N *T"]:
+        """Median of y; of several outputs, that of each alone."""
+        return self._rows_of(part.median for part in self.parts)
+
+    @property
     def component_mean(self) -> Float[Tensor, "1 N *T"]:  # type: ignore[override]
         """The mean, which tells the shape of targets; components differ between groups."""
         return self.mean.unsqueeze(0)
@@ -68,6 +73,10 @@ class GroupedPredictive(OneOutput):
     def log_prob(self, y: Array) -> Float[Tensor, " N"]:
         """Return log p(y_n), joint over the outputs observed in a row."""
         return self._each(lambda part, y: part.log_prob(y), y)
+
+    def pdf(self, y: Array) -> Float[Tensor, " N"]:
+        """Return the density p(y_n), joint over the outputs observed in a row."""
+        return self.log_prob(y).exp()
 
     def crps(self, y: Array) -> Float[Tensor, " N *T"]:
         """Return the continuous ranked probability score of each output."""

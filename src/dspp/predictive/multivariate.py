@@ -70,6 +70,11 @@ class MultivariateNormalMixture(Mixture):
         d = self.component_mean - self.mean
         return maths.average(self.weights, self.component_cov + d.unsqueeze(-1) * d.unsqueeze(-2))
 
+    @property
+    def median(self) -> Float[Tensor, "N T"]:
+        """Median of each output alone."""
+        return torch.stack([one.median for one in self.outputs()], dim=-1)
+
     def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
         """Return log N(y_n | μ_sn, C_sn + diag σ²) of the observed outputs (0 if none), without the weights."""
         y = maths.check_targets(y, self.component_mean)

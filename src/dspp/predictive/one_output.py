@@ -32,6 +32,11 @@ class OneOutput(ABC):
     def quantile(self, p: float | Float[Tensor, " *K"]) -> Float[Tensor, " *K N"]:
         """Return x with F(x) = p, for one or K probabilities."""
 
+    @property
+    def median(self) -> Float[Tensor, " N"]:
+        """Median of y."""
+        return self.quantile(0.5)
+
     def outputs(self) -> list[Self]:
         """Return this distribution, as the only output."""
         return [self]

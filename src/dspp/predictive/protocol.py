@@ -39,11 +39,18 @@ class Predictive(Protocol):
     def std(self) -> Float[Tensor, " N *T"]:
         """Standard deviation of y."""
 
+    @property
+    def median(self) -> Float[Tensor, " N *T"]:
+        """Median of y; of several outputs, that of each alone."""
+
     def __len__(self) -> int:
         """Return N, the number of rows."""
 
     def log_prob(self, y: Array) -> Float[Tensor, " N"]:
         """Return the log density (or log probability) of y, joint over the outputs observed in a row."""
+
+    def pdf(self, y: Array) -> Float[Tensor, " N"]:
+        """Return the density (or probability) of y: exp(log_prob(y))."""
 
     def crps(self, y: Array) -> Float[Tensor, " N *T"]:
         """Return the continuous ranked probability score of each output; NaN if it was not observed."""

@@ -48,6 +48,6 @@ def _density(one: RealPredictive, row: int, ends: tuple[float, float], shaded: t
     places = [torch.linspace(*ends, POINTS, dtype=torch.float64), alone.quantile(levels).flatten().cpu()]
     x = torch.cat([*places, torch.tensor(shaded, dtype=torch.float64)]).unique()
     x = x[(x >= ends[0]) & (x <= ends[1])]
-    height = one.rows([row] * len(x)).log_prob(x.to(one.mean)).exp().cpu()
+    height = one.rows([row] * len(x)).pdf(x.to(one.mean)).cpu()
     height = torch.where(height.isfinite(), height, 0.0)
     return curve(x.tolist(), height.tolist(), shaded, ends) if height.max() > 0.0 else Html("")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dspp.errors import InputError
 from dspp.extras import require
+from dspp.notes import warn_of_notes
 from dspp.prepare import Prepared, prepare
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
 from dspp.table.memory import attach_targets, to_table
@@ -99,7 +100,7 @@ def tune(
     if given and (X_val is None or y_val is None):
         raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
     validation = attach_targets(to_table(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
-    return search(
+    result = search(
         prepare(table, any_model.settings(), validation=validation),
         models=models,
         space=space,
@@ -114,6 +115,8 @@ def tune(
         engine=engine,
         address=address,
     )
+    warn_of_notes(result.best_estimator.fitted_.notes)
+    return result
 
 
 def search(
