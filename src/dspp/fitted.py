@@ -16,8 +16,8 @@ from torch import Tensor
 
 from dspp.calibration import HEADLINE, Calibration, Conformal, CrossConformal, calibration_of
 from dspp.config import TrainConfig
-from dspp.encoding.encoder import IN_X, TableEncoder, encode
-from dspp.encoding.scaling import Standardizer, standardise
+from dspp.encoding.encoder import IN_X, TableEncoder, encode, name_columns
+from dspp.encoding.scaling import Standardizer, share_unknown, standardise
 from dspp.errors import InputError
 from dspp.guard import Guard
 from dspp.history import Epoch
@@ -117,6 +117,7 @@ class Fitted:
     conformal_folds: Int[Tensor, " n"] | None = None  # of calibration scores by folds: see calibration.CrossConformal
     held_out_spread: float = 1.0  # `spread` of a mixture of only the members that held out the same fold
     pull: float = 0.0  # how far members are moved towards their common mean; learned like `spread`
+    input_range: Float[np.ndarray, "2 D"] | None = None  # smallest and largest value of each encoded column in training
 
     def __post_init__(self) -> None:
         weights = self.weights
@@ -222,7 +223,7 @@ class Fitted:
 
     def predict_standardised(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
         """Return the predictive distribution, in the units of y, of encoded and scaled rows."""
-        return self.codec.decode(self.mix(self._predict_members(X), self.weights))
+        return self.codec.decode(self.mix(self._predict_members(X), self.weights, self._share_unknown(X)))
 
     def _standardise(self, X: Array, place: Place) -> Float[np.ndarray, "N D"]:
         rows = check_X(X)
@@ -236,9 +237,29 @@ class Fitted:
         column = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))
         return [member.predictor(add_column(X, column if member.kind == "trees" else None)) for member in self.members]
 
-    def mix(self, parts: Sequence[Predictive], weights: Sequence[float]) -> Predictive:
-        """Mix predictions of members in standardised units, corrected for spread and with the guard."""
-        if len(parts) == 1 and self.spread == 1.0 and self.guard is None:
+    def _share_unknown(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[Tensor, " N"] | None:
+        """Return how little the training rows say about each row; None if all rows lie in their range."""
+        if self._ends is None:
+            return None
+        share = share_unknown(np.asarray(X), self._ends)
+        return torch.from_numpy(share) if share.any() else None
+
+    @cached_property
+    def _ends(self) -> Float[np.ndarray, "2 D"] | None:
+        """The range of the training rows, standardised."""
+        return None if self.input_range is None else self.scale_X.transform(self.input_range)
+
+    def mix(
+        self, parts: Sequence[Predictive], weights: Sequence[float], unknown: Float[Tensor, " N"] | None = None
+    ) -> Predictive:
+        """Mix predictions of members in standardised units, corrected for spread and with the guard.
+
+        Args:
+            parts: The predictions.
+            weights: Their weights.
+            unknown: How far each row's prediction goes towards the marginal distribution; None: not at all.
+        """
+        if len(parts) == 1 and self.spread == 1.0 and self.guard is None and unknown is None:
             return parts[0]
         exact = [part.to(torch.float64) for part in parts]  # members may differ in dtype
         if self.pull and len(exact) > 1:
@@ -247,6 +268,8 @@ class Fitted:
         if self.spread != 1.0:
             floor = max(member.spec.model.noise_floor for member in self.members)
             mixed = mixed.widen(self.spread, floor)
+        if unknown is not None:
+            mixed = mixed.approach_standard(unknown)
         if self.guard is None:
             return mixed
         marginal = self.guard.predictive(self.members[0].spec.model.likelihood, len(mixed))
@@ -254,14 +277,14 @@ class Fitted:
             return mixed
         return type(mixed).mix([mixed, cast(Any, marginal)], [1.0 - self.guard.weight, self.guard.weight])
 
-    def _mix_by_fold(self, parts: Sequence[Predictive]) -> dict[int, Predictive]:
+    def _mix_by_fold(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None) -> dict[int, Predictive]:
         """Mix predictions of members fold by fold, in the units of y: F_j of `CrossConformal`."""
         assert self.conformal_folds is not None
         judge = replace(self, spread=self.held_out_spread)
         mixed = {}
         for fold in self.conformal_folds.unique().tolist():
             weights = self._fold_weights(fold)
-            mixed[fold] = self.codec.decode(judge.mix([parts[k] for k in weights], list(weights.values())))
+            mixed[fold] = self.codec.decode(judge.mix([parts[k] for k in weights], list(weights.values()), unknown))
         return mixed
 
     def _fold_weights(self, fold: int) -> dict[int, float]:
@@ -288,21 +311,32 @@ class Fitted:
         return self.distribution(self._encode(table, impute), table.place)
 
     def _encode(self, table: MemoryTable, impute: bool) -> Array:
-        if self.encoder is None and table.arrow is not None:
+        return encode(self.inputs(table), self.encoder, impute)
+
+    def inputs(self, table: MemoryTable) -> MemoryTable:
+        """Return the table with the columns that the model reads; with names, if it has learned names.
+
+        Raises:
+            InputError: The table has another number of columns than the array that the model was trained on.
+        """
+        if self.encoder is not None:
+            return table if table.arrow is not None else replace(table, arrow=name_columns(table, self.encoder))
+        if table.arrow is not None:
             table = table.select(name for name in table.names if name not in self.target_names)
             if len(table.names) != self.num_inputs:
                 raise InputError(
                     f"{table.where}: expected {self.num_inputs} columns, got {len(table.names)}; the model was trained "
                     "on an array without column names, so columns are taken in order"
                 )
-        return encode(table, self.encoder, impute)
+        return table
 
     def _predict_folds(self, table: MemoryTable, impute: bool = False) -> tuple[Predictive, dict[int, Predictive]]:
         """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
         if self.conformal_folds is None:
             return self.predict(table, impute), {}
-        parts = self._predict_members(self._standardise(self._encode(table, impute), table.place))
-        return self.codec.decode(self.mix(parts, self.weights)), self._mix_by_fold(parts)
+        X = self._standardise(self._encode(table, impute), table.place)
+        parts, unknown = self._predict_members(X), self._share_unknown(X)
+        return self.codec.decode(self.mix(parts, self.weights, unknown)), self._mix_by_fold(parts, unknown)
 
     def predictions(
         self,

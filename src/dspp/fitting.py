@@ -222,6 +222,7 @@ def _make_fitted(prepared: Prepared, settings: Settings, *, notes: tuple[Note, .
         versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS},
         conformal=None,
         num_rows=prepared.num_rows,
+        input_range=prepared.input_range,
         params=settings.params(),
         **fields,
     )

@@ -231,11 +231,12 @@ def test_categories_of_polars() -> None:
 
 
 def test_dates_are_days_since_the_first_and_the_cycles_that_vary() -> None:
-    days = [datetime.date(2024, 1, d) for d in (1, 2, 3)]  # Monday to Wednesday
+    days = [datetime.date(2024, 1, d) for d in range(1, 8)]  # Monday to Sunday
     encoder = fit(when=pa.array(days[::-1]))
     assert encoder.feature_names == ("when (days)", "when: weekday, sin", "when: weekday, cos")
-    angle = 2 * np.pi * np.arange(3) / 7
-    np.testing.assert_allclose(encoded(encoder, when=days), np.column_stack([range(3), np.sin(angle), np.cos(angle)]))
+    angle = 2 * np.pi * np.arange(7) / 7
+    expected = np.column_stack([range(7), np.sin(angle), np.cos(angle)])
+    np.testing.assert_allclose(encoded(encoder, when=days), expected, atol=1e-15)
 
 
 def test_which_cycles_a_column_of_times_has() -> None:
@@ -244,21 +245,45 @@ def test_which_cycles_a_column_of_times_has() -> None:
         return {name.split(": ")[1].split(",")[0] for name in names[1:]}
 
     assert cycles("2024-01-01 06:00", "2024-01-02 06:00") == set()
-    assert cycles("2024-01-01 06:00", "2024-01-01 18:00") == {"hour"}
-    assert cycles("2024-01-01", "2024-01-02", "2024-01-03") == {"weekday"}
-    assert cycles("2024-01-01", "2024-03-04") == {"day of year"}  # 63 days, both Mondays
-    assert cycles("2024-01-01", "2024-02-26") == set()
+    assert cycles("2024-01-01 06:00", "2024-01-02 18:00") == {"hour"}
+    assert cycles("2024-01-01", "2024-01-02", "2024-01-07") == {"weekday"}
+    assert cycles("2024-01-01", "2024-12-02") == {"day of year"}  # 336 days, both Mondays
+
+
+def test_a_cycle_that_the_rows_do_not_cover_once_is_no_input() -> None:
+    """Its values ahead would be extrapolated: ten months tell nothing of the season of the next two."""
+
+    def num_features(*moments: str) -> int:
+        return len(fit(t=pa.array(moments).cast(pa.timestamp("s"))).feature_names)
+
+    assert num_features("2024-01-01 06:00", "2024-01-01 18:00") == 1
+    assert num_features("2024-01-01", "2024-01-02", "2024-01-03") == 1
+    assert num_features("2013-01-01", "2013-10-29") == 1
+
+
+def test_days_stand_still_outside_of_the_range_seen_in_training() -> None:
+    encoder = fit(t=pa.array([datetime.date(2024, 1, 3), datetime.date(2024, 1, 6)]))
+    out = encoded(encoder, t=[datetime.date(y, m, d) for y, m, d in [(2023, 1, 1), (2024, 1, 5), (2030, 1, 1)]])
+    assert out[:, 0].tolist() == [0.0, 2.0, 3.0]
+    assert TableEncoder.from_json(json.loads(json.dumps(encoder.to_json()))) == encoder
+
+
+def test_days_go_on_in_an_encoding_of_an_earlier_version() -> None:
+    values = fit(t=pa.array([datetime.date(2024, 1, 3), datetime.date(2024, 1, 6)])).to_json()
+    del values["columns"][0]["latest"]
+    out = encoded(TableEncoder.from_json(values), t=[datetime.date(2024, 1, 13)])
+    assert out[:, 0].tolist() == [10.0]
 
 
 def test_the_hour_goes_round() -> None:
-    encoder = fit(t=pa.array(["2024-01-01 00:00", "2024-01-01 06:00"]).cast(pa.timestamp("s")))
+    encoder = fit(t=pa.array(["2024-01-01 00:00", "2024-01-02 12:00"]).cast(pa.timestamp("s")))
     out = encoded(encoder, t=["2024-01-01 06:00", "2024-01-02 06:00", "2024-01-01 18:00"])
     np.testing.assert_allclose(out[:, 1:], [[1, 0], [1, 0], [-1, 0]], atol=1e-12)
     np.testing.assert_allclose(out[:, 0], [0.25, 1.25, 0.75])
 
 
 def test_missing_dates() -> None:
-    encoder = fit(t=pa.array(["2024-01-01", "2024-01-02", "2024-01-05", None]).cast(pa.date32()))
+    encoder = fit(t=pa.array(["2024-01-01", "2024-01-02", "2024-01-10", None]).cast(pa.date32()))
     assert encoder.feature_names[-1] == "t is missing"
     np.testing.assert_array_equal(encoded(encoder, t=pa.array([None], pa.date32())), [[1.0, 0, 0, 1]])
 

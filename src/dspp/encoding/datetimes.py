@@ -1,7 +1,11 @@
-"""Encoding of dates and times: days since the first training row, and daily, weekly and yearly cycles."""
+"""Encoding of dates and times: days since the first training row, and daily, weekly and yearly cycles.
+
+A forecast asks about times that no training row has. So a cycle is an input only if the training rows cover it at least
+once, and outside of their range the days stand still: what a trend would do there, the rows do not tell.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -26,10 +30,18 @@ _CYCLES: Final = {
     "weekday": lambda micros: (micros // DAY + 3) % 7 / 7,
     "day of year": _season,
 }
+# The days from the first to the last training row that cover a cycle once: hourly, daily and monthly rows do.
+LENGTHS: Final = {"hour": 23 / 24, "weekday": 6, "day of year": 334}
+
+
+def _is_moment(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
 
 _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     **CHECKS,
-    "origin": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63,
+    "origin": _is_moment,
+    "latest": lambda value: value is None or _is_moment(value),
     "cycles": lambda value: is_tuple_of_texts(value, len(_CYCLES)) and set(value) <= set(_CYCLES),
 }
 
@@ -44,13 +56,20 @@ class Datetime(Column):
     fill: float  # days, the median
     origin: int  # microseconds since 1970, UTC: the first training row
     cycles: tuple[str, ...]
+    latest: int | None = None  # likewise: the last training row; None in older files, whose days go on
 
     @classmethod
-    def since(
-        cls, name: str, missing: bool, origin: int, micros: Int[np.ndarray, " N"], cycles: tuple[str, ...]
+    def between(
+        cls, name: str, missing: bool, ends: tuple[int, int], micros: Int[np.ndarray, " N"], cycles: tuple[str, ...]
     ) -> Column:
-        """Count days from `origin`; missing values are replaced by the median of `micros`."""
-        return cls(name, missing, float(np.median(_days(micros, origin))), origin, cycles)
+        """Count days from the first of the two `ends` to the last; the median of `micros` replaces missing values."""
+        origin, latest = ends
+        return cls(name, missing, float(np.median(_days(micros, origin))), origin, cycles, latest)
+
+    def ending_with(self, array: pa.Array, place: Place) -> "Datetime":
+        """Return the same column with the days ending at the last of these dates."""
+        micros, absent = arrays.datetimes(array, place)
+        return self if absent.all() else replace(self, latest=int(micros[~absent].max()))
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -62,8 +81,9 @@ class Datetime(Column):
     def how(self) -> str:
         """A description of the encoding."""
         cycles = f", and the cycles of {', '.join(self.cycles)}" if self.cycles else ""
+        ends = f" up to {format_moment(self.latest)}" if self.latest is not None else ""
         filled = f"; {self.fill:.6g} days where missing, and a column that marks it" if self.missing else ""
-        return f"days since {np.datetime64(self.origin, 'us').astype('datetime64[s]')} UTC{cycles}{filled}"
+        return f"days since {format_moment(self.origin)} UTC{ends}{cycles}{filled}"
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -77,11 +97,17 @@ class Datetime(Column):
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write the days, the cycles and the indicator."""
         micros, absent = arrays.datetimes(array, place)
-        write(np.where(absent, np.nan, _days(micros, self.origin)), self.fill, self.missing, out, place, impute)
+        inside = micros if self.latest is None else micros.clip(self.origin, self.latest)
+        write(np.where(absent, np.nan, _days(inside, self.origin)), self.fill, self.missing, out, place, impute)
         for i, cycle in enumerate(self.cycles):
             angle = 2 * np.pi * _CYCLES[cycle](micros)
             out[:, 1 + 2 * i] = np.where(absent, 0.0, np.sin(angle))
             out[:, 2 + 2 * i] = np.where(absent, 0.0, np.cos(angle))
+
+
+def format_moment(micros: int) -> str:
+    """Return a moment, in microseconds since 1970, as text."""
+    return str(np.datetime64(micros, "us").astype("datetime64[s]"))
 
 
 def _days(micros: Int[np.ndarray, " n"], origin: int) -> Float[np.ndarray, " n"]:

@@ -14,7 +14,7 @@ plus a column "<name> is missing" if the training rows have missing values.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any, Final, Self, TypeVar
 
@@ -118,6 +118,16 @@ class TableEncoder:
         """
         rows, complete = self._select(table, place.where), [c for c in self._used if not getattr(c, "missing", False)]
         return {column.name for column in complete if _has_missing(column, rows.column(column.name), place)}
+
+    def ending_with(self, table: pa.Table, place: Place = IN_X) -> Self:
+        """Return an encoder whose days end at the last of these rows, where those that are trained on end."""
+        columns = [
+            column.ending_with(table.column(column.name).combine_chunks(), place.of(column.name))
+            if isinstance(column, Datetime)
+            else column
+            for column in self.columns
+        ]
+        return type(self)(tuple(columns), self.notes)
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -372,7 +382,7 @@ def encode(table: MemoryTable, encoder: TableEncoder | None, impute: bool = Fals
         InputError: A value cannot be converted to the kind of its column, or is not finite; the error names it.
     """
     if encoder is not None:
-        columns = _name_columns(table, encoder) if table.arrow is None else table.arrow
+        columns = name_columns(table, encoder) if table.arrow is None else table.arrow
         return encoder.transform(columns, table.place, impute)
     if table.arrow is None:
         assert table.array is not None
@@ -387,7 +397,7 @@ def encode(table: MemoryTable, encoder: TableEncoder | None, impute: bool = Fals
     return array
 
 
-def _name_columns(table: MemoryTable, encoder: TableEncoder) -> pa.Table:
+def name_columns(table: MemoryTable, encoder: TableEncoder) -> pa.Table:
     """Return an array as a table with the column names of the training rows."""
     assert table.array is not None
     names = [column.name for column in encoder.columns]
@@ -406,7 +416,8 @@ def _column_from_json(values: Any) -> Column:
         raise InputError(f"expected the encoding of a column of kind {', '.join(kinds)}; it is damaged")
     made = kinds[values["kind"]]
     given = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items() if key != "kind"}
-    if set(given) != {field.name for field in fields(made)}:
+    known = {field.name: field.default is MISSING for field in fields(made)}
+    if not {name for name, required in known.items() if required} <= set(given) <= set(known):
         raise InputError(f"expected other fields in the encoding of a {made.kind} column; it is damaged")
     column: Column = made(**given)
     return column

@@ -18,7 +18,7 @@ from jaxtyping import Int, Shaped
 from pyarrow import types
 
 from dspp.encoding.columns import MAX_LEVELS, Boolean, Category, Column, Dropped, Number
-from dspp.encoding.datetimes import DAY, Datetime
+from dspp.encoding.datetimes import DAY, LENGTHS, Datetime
 from dspp.encoding.durations import Duration
 from dspp.table import arrays
 from dspp.table.messages import WITH_A_UNIT, Place, join_names
@@ -209,13 +209,17 @@ class DatetimeLearner(Learner):
         """Return the encoding."""
         if reason := self.range.reason_to_drop:
             return Dropped(self.name, reason)
+        ends = int(self.range.low), int(self.range.high)
+        span = (float(ends[1]) - float(ends[0])) / DAY
         varies = {
             "hour": bool(self.time_of_day.low < self.time_of_day.high),
             "weekday": len(self.weekdays) > 2,
-            "day of year": float(self.range.high) - float(self.range.low) > 60 * DAY,
+            "day of year": True,
         }
-        cycles = tuple(cycle for cycle, does in varies.items() if does)
-        return Datetime.since(self.name, self.range.missing, int(self.range.low), self.sample.values(), cycles)
+        is_clock = ends[0] >= 0 and ends[1] < DAY  # times without a date are phases of their cycle
+        covered = {cycle: span >= length or (cycle == "hour" and is_clock) for cycle, length in LENGTHS.items()}
+        cycles = tuple(cycle for cycle, does in varies.items() if does and covered[cycle])
+        return Datetime.between(self.name, self.range.missing, ends, self.sample.values(), cycles)
 
 
 class CategoryLearner(Learner):

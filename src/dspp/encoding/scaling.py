@@ -11,6 +11,8 @@ from jaxtyping import Float
 from dspp.encoding.warping import Warp
 from dspp.table.messages import Place
 
+# In widths of the range of the training rows; farther outside nothing changes any more.
+FAR = 10.0
 # A column whose spread is below this share of its magnitude varies by rounding only.
 ROUNDING = 16 * np.finfo(np.float64).eps
 
@@ -107,6 +109,25 @@ def standardise(
             at[0],
         )
     return scaled
+
+
+def share_unknown(Z: Float[np.ndarray, "N D"], ends: Float[np.ndarray, "2 D"]) -> Float[np.ndarray, " N"]:
+    """Return h, how little the training rows say about each row: 0 inside of their range, 1 far outside.
+
+    h = 1 − exp(−Σ_d e_d⁴), where e_d is how many widths of the range the row lies outside of it in column d: 0.0001 a
+    tenth of the width outside, 0.06 half of it, 0.63 the whole width.
+
+    Args:
+        Z: Standardised rows.
+        ends: The smallest and the largest value of each column in the training rows, standardised too.
+    """
+    low, high = ends
+    if not len(Z) or ((Z.min(axis=0) >= low) & (Z.max(axis=0) <= high)).all():
+        return np.zeros(len(Z))
+    width = high - low
+    varies = width > 0.0  # a constant column has no scale for how far is far
+    out = np.maximum(np.maximum(low - Z, Z - high), 0.0)[:, varies] / width[varies]
+    return np.asarray(-np.expm1(-(np.minimum(out, FAR) ** 4).sum(axis=1)))
 
 
 class RunningScale:

@@ -34,6 +34,7 @@ from dspp.modelfile.weights import (
     check_tensors,
     has_own_features,
     read_guard,
+    read_input_range,
     read_model,
     read_scale,
     read_scores,
@@ -208,6 +209,7 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         conformal_folds=conformal_folds,
         held_out_spread=float(get(header, "held_out_spread", float)),
         pull=float(get(header, "pull", float)),
+        input_range=read_input_range(tensors, D),
     )
     if cheap_to_factorise([member.model for member in members]):
         for member in members:

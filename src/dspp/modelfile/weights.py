@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from dspp.calibration import Conformal, CrossConformal
@@ -30,7 +32,8 @@ SIZES = ("width", "inducing", "mean_inducing", "sites", "test_sites")
 GUARD = ("log_weights", "mean", "var")
 WARP = ("centre", "unit", "power", "mean", "scale")
 SHARED = ("guard.", "trees.", "warp.")  # prefixes of tensors that belong to no member
-OTHERS = ("scale_X.mean", "scale_X.scale", "scale_y.mean", "scale_y.scale", "conformal", "conformal_folds")
+SCALES = ("scale_X.mean", "scale_X.scale", "scale_y.mean", "scale_y.scale")
+OTHERS = (*SCALES, "input_range", "conformal", "conformal_folds")
 
 Tensors = dict[str, Tensor]
 
@@ -46,6 +49,8 @@ def write_tensors(fitted: Fitted) -> Tensors:
         tensors |= {f"{name}.mean": torch.tensor(scale.mean), f"{name}.scale": torch.tensor(scale.scale)}
     if fitted.scale_X.warp is not None:
         tensors |= {f"warp.{name}": torch.tensor(getattr(fitted.scale_X.warp, name)) for name in WARP}
+    if fitted.input_range is not None:
+        tensors["input_range"] = torch.tensor(fitted.input_range)
     if fitted.guard is not None:
         tensors |= {f"guard.{name}": getattr(fitted.guard, name) for name in GUARD}
     if fitted.trees is not None:
@@ -185,6 +190,16 @@ def read_warp(tensors: Tensors, num_inputs: int) -> Warp | None:
     if not ((warp.power >= low) & (warp.power <= high) & (warp.unit > 0.0) & (warp.scale > 0.0)).all():
         raise InputError(f"warp: expected powers from {low:g} to {high:g}, and units and scales above 0")
     return warp
+
+
+def read_input_range(tensors: Tensors, num_inputs: int) -> Float[np.ndarray, "2 D"] | None:
+    """Return the range of each encoded column; None in files that do not store it."""
+    if "input_range" not in tensors:
+        return None
+    ends = tensors["input_range"]
+    if ends.dtype != torch.float64 or tuple(ends.shape) != (2, num_inputs) or bool((ends[0] > ends[1]).any()):
+        raise InputError(f"input_range: expected float64 ranges of {num_inputs} columns, got others")
+    return np.asarray(ends.numpy())
 
 
 def read_guard(tensors: Tensors, weight: float | None, num_outputs: int) -> Guard | None:

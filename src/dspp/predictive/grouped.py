@@ -125,6 +125,11 @@ class GroupedPredictive(OneOutput):
         """Return the distributions with the variance of every component multiplied by `factor`."""
         return type(self)(tuple(part.widen(factor, floor) for part in self.parts), self.index)
 
+    def approach_standard(self, share: Float[Tensor, " N"]) -> Self:
+        """Return the distributions whose components have gone a share of the way to N(0, 1)."""
+        pairs = zip(self.parts, self.index, strict=True)
+        return type(self)(tuple(part.approach_standard(share[index]) for part, index in pairs), self.index)
+
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Self:
         """Return the same distributions in another dtype or on another device."""
         return type(self)(tuple(part.to(dtype, device) for part in self.parts), self.index)

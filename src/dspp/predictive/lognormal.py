@@ -108,6 +108,10 @@ class LogNormalMixture(OneOutput, WeightedComponents):
         """Return the mixture with the variance of every component of log y multiplied by `factor`."""
         return LogNormalMixture(self.log.widen(factor, floor))
 
+    def approach_standard(self, share: Float[Tensor, " N"]) -> "LogNormalMixture":
+        """Return the mixture whose components of log y have gone a share of the way to N(0, 1)."""
+        return LogNormalMixture(self.log.approach_standard(share))
+
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> "LogNormalMixture":
         """Return the same mixture in another dtype or on another device."""
         return LogNormalMixture(self.log.to(dtype, device))

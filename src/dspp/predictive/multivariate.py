@@ -111,6 +111,14 @@ class MultivariateNormalMixture(Mixture):
         noise_var = maths.scale_noise(self.noise_var, factor, floor)
         return replace(self, latent_cov=factor * self.latent_cov, noise_var=noise_var)
 
+    def approach_standard(self, share: Float[Tensor, " N"]) -> "MultivariateNormalMixture":
+        """Return the mixture whose components have gone a share of the way to N(0, I); see `NormalMixture`."""
+        h, mean = share.unsqueeze(-1), self.component_mean  # (N, 1)
+        between = (h * (1.0 - h)).unsqueeze(-1) * mean.unsqueeze(-1) * mean.unsqueeze(-2)
+        own = torch.diag_embed((h * (1.0 - self.noise_var).clamp(min=0.0)).expand_as(mean))
+        cov = (1.0 - h).unsqueeze(-1) * self.latent_cov + between + own
+        return replace(self, component_mean=(1.0 - h) * mean, latent_cov=cov)
+
     def to_torch(self) -> MixtureSameFamily:
         """Return the same distribution for `torch.distributions`: batch (N,), event (T,), gradients included.
 

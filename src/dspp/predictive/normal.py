@@ -107,6 +107,15 @@ class NormalMixture(OneOutput, Mixture):
         noise_var = maths.scale_noise(self.noise_var, factor, floor)
         return replace(self, latent_var=factor * self.latent_var, noise_var=noise_var)
 
+    def approach_standard(self, share: Float[Tensor, " N"]) -> "NormalMixture":
+        """Return the mixture whose components have gone a share of the way to N(0, 1), which may differ by row.
+
+        Each has the mean and variance of (1 − h) N(μ, v + σ²) + h N(0, 1), where h is the share; none is narrower.
+        """
+        kept = 1.0 - share
+        between = share * kept * self.component_mean.square() + share * (1.0 - self.noise_var).clamp(min=0.0)
+        return replace(self, component_mean=kept * self.component_mean, latent_var=kept * self.latent_var + between)
+
     def to_torch(self) -> MixtureSameFamily:
         """Return the same distribution for `torch.distributions`, of batch shape (N,), gradients included."""
         components = Normal(self.component_mean.T, self.component_var.sqrt().T)  # (N, S)

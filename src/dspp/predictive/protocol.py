@@ -78,6 +78,9 @@ class Predictive(Protocol):
         A factor below 1 does not take the variance of the noise, where it is known, below `floor`.
         """
 
+    def approach_standard(self, share: Float[Tensor, " N"]) -> Self:
+        """Return the distribution whose components have gone a share of the way to N(0, 1), which may differ by row."""
+
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Self:
         """Return the same distribution in another dtype or on another device."""
 

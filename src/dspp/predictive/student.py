@@ -118,6 +118,16 @@ class StudentTMixture(OneOutput, Mixture):
         """Return the mixture with the variance of every component multiplied by `factor`, its scale² >= `floor`."""
         return replace(self, scale=maths.scale_noise(self.scale.square(), factor, floor).sqrt())
 
+    def approach_standard(self, share: Float[Tensor, " N"]) -> "StudentTMixture":
+        """Return the mixture whose components have gone a share of the way to variance 1 around 0; see `NormalMixture`.
+
+        They keep their degrees of freedom.
+        """
+        kept = 1.0 - share
+        between = share * (1.0 + kept * self.component_mean.square()) * (self.df - 2.0) / self.df
+        scale = (kept * self.scale.square() + between).sqrt()
+        return replace(self, component_mean=kept * self.component_mean, scale=scale)
+
     def to_torch(self) -> MixtureSameFamily:
         """Return the same distribution for `torch.distributions`, of batch shape (N,), gradients included."""
         df, scale = (part.expand_as(self.component_mean).T for part in (self.df, self.scale))

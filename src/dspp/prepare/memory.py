@@ -53,7 +53,10 @@ def prepare_in_memory(
     fold = _assign_folds(table, validation, settings) if ensemble else None
     inner = _assign_inner_folds(train, fold, settings.random_state)
     own_inner = _inner_folds_of_means(train, fold, inner, settings.random_state)
-    learned = _learn(kind, train, own_inner, ensemble, validation, calibration)
+    trained = train
+    if fold is not None and train.times is not None:
+        trained = train.take(np.flatnonzero(fold[: len(train)] == NEVER))
+    learned = _learn(kind, train, trained, own_inner, ensemble, validation, calibration)
     likelihood: str | None = None
     chosen: list[Note] = []
     positive = not (validation.targets <= 0.0).any()  # a log-normal must be able to score them
@@ -62,7 +65,8 @@ def prepare_in_memory(
             learned.X, train.targets[:, 0], settings.random_state, train.weights, train.groups, settings.time_budget
         )
         if LIKELIHOODS[likelihood].codec is not kind:
-            learned = _learn(LIKELIHOODS[likelihood].codec, train, own_inner, ensemble, validation, calibration)
+            codec_kind = LIKELIHOODS[likelihood].codec
+            learned = _learn(codec_kind, train, trained, own_inner, ensemble, validation, calibration)
     encoder, scale_X, codec = learned.encoder, learned.scale_X, learned.codec
     return Prepared(
         train=to_rows(learned.X, learned.y, train.weights),
@@ -73,6 +77,7 @@ def prepare_in_memory(
         table=table,
         encoder=encoder,
         scale_X=scale_X,
+        input_range=learned.input_range,
         codec=codec,
         target_names=table.target_names,
         table_rows=table_rows,
@@ -99,16 +104,31 @@ class _Learned:
     means: CrossFittedMeans | None
     X: Float[np.ndarray, "N D"]
     y: Float[np.ndarray, "N T"]
+    input_range: Float[np.ndarray, "2 D"]
 
 
-def _learn(kind: type[Codec], train: MemoryTable, inner: Index, warp: bool, *held_out: MemoryTable) -> _Learned:
-    """Learn encoding and scales; `inner` are the inner folds of the mean targets of levels."""
+def _learn(
+    kind: type[Codec], train: MemoryTable, trained: MemoryTable, inner: Index, warp: bool, *held_out: MemoryTable
+) -> _Learned:
+    """Learn encoding and scales.
+
+    Args:
+        kind: The codec of the targets.
+        train: The rows to learn from.
+        trained: Those of them that members are trained on, if all hold out the latest.
+        inner: The inner folds of the mean targets of levels.
+        warp: Whether to warp skewed inputs.
+        *held_out: Further rows, in which other columns may have missing values.
+    """
     y = kind.real(train.targets, train.target_names, target_place(train))
     codec = kind.fit(y, train.weights)
     check_scale(codec, train.target_names, train.where)
     y = codec.scale.transform(y)
     encoder, means = learn(train, *held_out, y=y), None
+    if encoder is not None and trained.arrow is not None and trained is not train:
+        encoder = encoder.ending_with(trained.arrow, trained.place)
     X = encode(train, encoder)
+    input_range = np.stack([X.min(axis=0), X.max(axis=0)])
     scale_X = Standardizer.fit(X, train.weights)
     if warp:
         leave = () if encoder is None else encoder.mean_features
@@ -117,7 +137,7 @@ def _learn(kind: type[Codec], train: MemoryTable, inner: Index, warp: bool, *hel
     if encoder is not None and train.arrow is not None:
         means = encoder.cross_fit_means(train.arrow, y, inner, scale_X, train.place)
         X = X if means is None else means.insert(X, np.zeros(len(X), bool))
-    return _Learned(codec, encoder, scale_X, means, X, y)
+    return _Learned(codec, encoder, scale_X, means, X, y, input_range)
 
 
 def _inner_folds_of_means(train: MemoryTable, fold: Index | None, inner: Index | None, seed: int) -> Index:

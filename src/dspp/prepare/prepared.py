@@ -46,6 +46,7 @@ class Prepared:
         table: All rows that have a target as they were given; None: they are on disk.
         encoder: From columns to numbers; None: the rows were numbers.
         scale_X: Of the encoded columns, (D,).
+        input_range: The smallest and the largest value of each encoded column; None: not known of rows on disk.
         codec: From targets to numbers, (N, T), and from predictions to the user's units.
         target_names: T of them.
         table_rows: How many rows the table has, those without a target included.
@@ -73,6 +74,7 @@ class Prepared:
     notes: tuple[Note, ...]
     fold: Int[np.ndarray, " N"] | None = None
     likelihood: str | None = None
+    input_range: Float[np.ndarray, "2 D"] | None = None
     means: CrossFittedMeans | None = None
     inner: Int[np.ndarray, " N"] | None = None
     reused: bool = False
