@@ -1,0 +1,188 @@
+"""Forecasts beyond the last training row, with and without the date as an input, compared with peers.
+
+    python -m benchmarks.forecasts [--data ../shared/data] [--results results/forecasts.jsonl]
+
+Fits what is missing in the results, one line per fit, and writes the table beside them as Markdown. The rows of the
+last year or of the last months are the test rows, and chose nothing.
+"""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from benchmarks.tables import records
+from benchmarks.tables.methods import METHODS, PEERS, Fit, one_thread
+from benchmarks.tables.records import Record
+from benchmarks.tables.sets import Split
+from dspp.encoding.scaling import Standardizer
+from dspp.errors import InputError
+from dspp.estimators import DSPPRegressor
+from dspp.metrics import Comparison
+from dspp.predictive import NormalMixture
+from experiments.report.blocks import Entry, Table
+from experiments.report.markdown import table_text
+from experiments.results import provenance
+
+SCORES = ("nll", "crps", "rmse", "r2", "bias", "coverage90")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A table, its target, its time, and which of its rows are later than the others."""
+
+    target: str
+    time: str
+    is_test: Callable[[pd.DataFrame], "pd.Series[bool]"]
+    drop: tuple[str, ...] = ()
+
+
+TABLES = {
+    "flights": Forecast("arr_delay", "time_hour", lambda frame: frame["is_test"], ("is_test",)),
+    "seattle_weather": Forecast("temp_max", "date", lambda frame: frame["date"] >= "2015-01-01"),
+}
+
+
+@dataclass(frozen=True)
+class Rows(Split):
+    """A split by time."""
+
+    time: np.ndarray
+
+
+def load(name: str, with_date: bool, folder: Path) -> Rows:
+    """Return the rows of a table, with or without the column of times among the inputs."""
+    forecast, path = TABLES[name], folder / "tables" / f"{name}.parquet"
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; pass the data folder with --data")
+    frame = pd.read_parquet(path).dropna(subset=forecast.target)
+    later = forecast.is_test(frame).to_numpy(bool)
+    y, time = frame[forecast.target].to_numpy(np.float64), frame[forecast.time].to_numpy("datetime64[us]")
+    X = frame.drop(columns=[forecast.target, *forecast.drop, *([] if with_date else [forecast.time])])
+    parts = [X.iloc[rows].reset_index(drop=True) for rows in (np.flatnonzero(~later), np.flatnonzero(later))]
+    return Rows(parts[0], y[~later], parts[1], y[later], time[~later])
+
+
+def _fit_with_time(rows: Split, _: int) -> Fit:
+    assert isinstance(rows, Rows)
+    return Fit(DSPPRegressor().fit(rows.X, rows.y, time=rows.time).predict_dist, standardised=False)
+
+
+def _fit_constant(rows: Split, _: int) -> Fit:
+    def predict(frame: pd.DataFrame) -> NormalMixture:
+        zeros = torch.zeros(1, len(frame), dtype=torch.float64)
+        return NormalMixture(torch.zeros(1, dtype=torch.float64), zeros, zeros, torch.ones((), dtype=torch.float64))
+
+    return Fit(predict)
+
+
+FITS: dict[str, Callable[[Split, int], Fit]] = {
+    "dspp, time=": _fit_with_time,
+    "dspp": METHODS["dspp"],
+    "LightGBM (mean + variance)": METHODS["lightgbm"],
+    "CatBoost": METHODS["catboost"],
+    "one Normal": _fit_constant,
+}
+
+
+def measure(name: str, method: str, with_date: bool, folder: Path) -> Record:
+    """Fit a method, and score it on the later rows in the units of the target."""
+    rows = load(name, with_date, folder)
+    with nullcontext() if method.startswith("dspp") else one_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # from other libraries, and the notes on fits
+        fitted = FITS[method](rows, 0)
+        predicted = fitted.predict(rows.X_test)
+    scale, y = Standardizer.fit(rows.y), rows.y_test
+    if fitted.standardised:
+        scored, unit, y = Comparison(predicted, scale.transform(y)), float(scale.scale), scale.transform(y)
+    else:
+        scored, unit = Comparison(predicted, y), 1.0
+    found = {
+        "nll": scored.nll() + float(np.log(unit)),
+        "crps": unit * scored.crps(),
+        "rmse": unit * scored.rmse(),
+        "r2": scored.r2(),
+        "bias": unit * float(scored.mean.cpu().numpy().mean() - y.mean()),
+        "coverage90": scored.coverage(0.9),
+    }
+    origin = provenance(("src", "experiments", "benchmarks"))
+    versions = origin["versions"] | {key: v for key, v in _versions().items() if key.lower() in method.lower()}
+    return {
+        "set": name,
+        "fold": int(with_date),
+        "method": method,
+        "metrics": found,
+        "rows": {"train": len(rows.y), "test": len(y)},
+        "seconds": {},
+        "versions": versions,
+        "commit": origin["commit"],
+    }
+
+
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    return {name: metadata.version(name) for name in PEERS}
+
+
+def write(found: Sequence[Record]) -> str:
+    """Return the results as Markdown."""
+    lines = [
+        "# Forecasts",
+        "Test rows are later than all training rows (`python -m benchmarks.forecasts`). `time=` is the argument of "
+        "`fit` that holds out the latest training rows; \"date\" says whether the column of times is an input too. "
+        "Scores are in the units of the target; bias is the mean prediction minus the mean observation.",
+    ]
+    for name in TABLES:
+        ours = [record for record in found if record["set"] == name]
+        if ours:
+            counts = ours[0]["rows"]
+            lines += [f"## {name}", table_text(_table(f"{counts['train']:,} to {counts['test']:,} rows", ours))]
+    commits = ", ".join(sorted({record["commit"] for record in found}))
+    return "\n\n".join([*lines, f"Commits {commits}."]) + "\n"
+
+
+def _table(title: str, found: Iterable[Record]) -> Table:
+    ordered = sorted(found, key=lambda record: (list(FITS).index(record["method"]), -record["fold"]))
+    rows = [
+        tuple(Entry(text) for text in (r["method"], "yes" if r["fold"] else "no", *_numbers(r["metrics"])))
+        for r in ordered
+    ]
+    return Table(title=title, header=("method", "date", *SCORES), rows=tuple(rows), caption="", words=frozenset({1}))
+
+
+def _numbers(metrics: dict[str, float]) -> list[str]:
+    return [f"{100 * metrics[s]:.1f} %" if s == "coverage90" else f"{metrics[s]:.3f}" for s in SCORES]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser("python -m benchmarks.forecasts", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--results", type=Path, default=Path("results/forecasts.jsonl"))
+    parser.add_argument("--only", default="", help="fit only methods whose names contain this")
+    options = parser.parse_args(arguments)
+    for name in TABLES:
+        for method in FITS:
+            for with_date in (True, False):
+                key = (name, int(with_date), method)
+                if options.only not in method or key in map(records.key, records.read(options.results)):
+                    continue
+                record = measure(name, method, with_date, options.data)
+                records.add(options.results, record)
+                print(*key, {k: round(v, 3) for k, v in record["metrics"].items()}, flush=True)
+    found: list[dict[str, Any]] = records.read(options.results)
+    options.results.with_suffix(".md").write_text(write(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

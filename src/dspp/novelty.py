@@ -1,0 +1,157 @@
+"""What rows have that the training rows had not: levels, blank cells, numbers outside their range, later dates."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Float
+
+from dspp.encoding.columns import Category, Column, Number
+from dspp.encoding.datetimes import Datetime, format_moment
+from dspp.encoding.means import MOST_MEANS, MeanCategory
+from dspp.fitted import Fitted
+from dspp.table import arrays
+from dspp.table.messages import join_names
+from dspp.table.table import MemoryTable
+
+# In widths of the range of the training rows: numbers that are nearer to it are not reported.
+NOTICED = 0.1
+
+
+class Novelty:
+    """Counts, batch by batch, what rows have that the training rows of a model had not.
+
+    Categories with very many levels, or with a level for rare ones, are not counted, as the model does not store which
+    rare levels it has seen.
+
+    Args:
+        fitted: The model.
+        impute: Whether blank cells are filled in where training had none.
+    """
+
+    def __init__(self, fitted: Fitted, impute: bool = False) -> None:
+        self._fitted, self._impute = fitted, impute
+        self._columns: tuple[Column, ...] = () if fitted.encoder is None else fitted.encoder.columns
+        self._ranges = dict(_ranges(fitted))
+        self._rows = 0
+        self._levels: dict[str, tuple[int, list[str]]] = {}
+        self._outside: dict[str, tuple[int, float]] = {}
+        self._firsts: dict[str, int] = {}
+        self._blank: set[str] = set()
+
+    def count(self, rows: MemoryTable) -> None:
+        """Count what is new in these rows."""
+        rows = self._fitted.inputs(rows)
+        self._rows += len(rows)
+        if rows.arrow is None:
+            assert rows.array is not None
+            for (name, ends), values in zip(self._ranges.items(), rows.array.T, strict=True):
+                self._count_outside(name, values, *ends)
+            return
+        for (name, ends), own in zip(self._ranges.items(), self._names(rows), strict=True):
+            values = arrays.numbers(rows.arrow.column(own).combine_chunks(), rows.place.of(own))
+            self._count_outside(name, values, *ends)
+        for column in self._columns:
+            if isinstance(column, Datetime):
+                self._find_first(column, rows)
+            elif (levels := _known_levels(column)) is not None:
+                self._count_levels(column.name, levels, rows)
+        if self._impute and self._fitted.encoder is not None:
+            self._blank |= self._fitted.encoder.columns_with_gaps(rows.arrow, rows.place)
+
+    def warnings(self) -> list[str]:
+        """Return a sentence for each column with something new."""
+        return [*self._about_levels(), *self._about_ranges(), *self._about_dates(), *self._about_blanks()]
+
+    # ---------------------------------------------------------------- counting
+
+    def _names(self, rows: MemoryTable) -> list[str]:
+        """Return the column of each range: by name or, without an encoder, in order."""
+        return list(self._ranges) if self._fitted.encoder is not None else list(rows.names)
+
+    def _count_levels(self, name: str, levels: tuple[str, ...], rows: MemoryTable) -> None:
+        assert rows.arrow is not None
+        text = arrays.texts(rows.arrow.column(name).combine_chunks(), rows.place.of(name)).drop_null()
+        new = text.filter(pc.invert(pc.is_in(text, pa.array(levels, pa.string()))))
+        if len(new):
+            count, known = self._levels.get(name, (0, []))
+            known += [level for level in new.unique()[:5].to_pylist() if level not in known]
+            self._levels[name] = count + len(new), known
+
+    def _count_outside(self, name: str, values: Float[np.ndarray, " n"], low: float, high: float) -> None:
+        margin = NOTICED * (high - low)
+        below, above = low - values, values - high
+        out = np.fmax(below, above)  # NaN is nowhere
+        far = out > margin
+        if far.any():
+            count, farthest = self._outside.get(name, (0, 0.5 * low + 0.5 * high))
+            found = float(values[np.nanargmax(out)])
+            distance = max(low - farthest, farthest - high)
+            self._outside[name] = count + int(far.sum()), found if np.nanmax(out) > distance else farthest
+
+    def _find_first(self, column: Datetime, rows: MemoryTable) -> None:
+        assert rows.arrow is not None
+        micros, absent = arrays.datetimes(rows.arrow.column(column.name).combine_chunks(), rows.place.of(column.name))
+        if not absent.all():
+            first = int(micros[~absent].min())
+            self._firsts[column.name] = min(first, self._firsts.get(column.name, first))
+
+    # ---------------------------------------------------------------- sentences
+
+    def _about_levels(self) -> list[str]:
+        return [
+            f"column {name!r}: {count:,} value{'s' if count > 1 else ''} not seen in training "
+            f"({join_names(examples, 3)}); predictions ignore them"
+            for name, (count, examples) in self._levels.items()
+        ]
+
+    def _about_ranges(self) -> list[str]:
+        return [
+            f"column {name!r}: {count:,} value{'s' if count > 1 else ''} outside the range seen in training "
+            f"({self._ranges[name][0]:.6g} to {self._ranges[name][1]:.6g}), such as {farthest:.6g}; far outside, "
+            "predictions approach the distribution of all training rows"
+            for name, (count, farthest) in self._outside.items()
+        ]
+
+    def _about_dates(self) -> list[str]:
+        later = [
+            (column.name, column.latest)
+            for column in self._columns
+            if isinstance(column, Datetime) and column.latest is not None
+            if self._firsts.get(column.name, column.latest) > column.latest
+        ]
+        which = f"all {self._rows:,} rows are" if self._rows > 1 else "the row is"
+        return [
+            f"column {name!r}: {which} later than the rows trained on, which end at {format_moment(latest)}; for "
+            "forecasts, fit with time= (on the command line, --time), which judges the model by its latest rows"
+            for name, latest in later
+        ]
+
+    def _about_blanks(self) -> list[str]:
+        return [
+            f"column {name!r}: blank cells, of which training had none, are filled in" for name in sorted(self._blank)
+        ]
+
+
+def _known_levels(column: Column) -> tuple[str, ...] | None:
+    """Return the levels of a category, if it stores all that were seen."""
+    if isinstance(column, Category) and not column.other:
+        return column.levels
+    return column.levels if isinstance(column, MeanCategory) and len(column.levels) < MOST_MEANS else None
+
+
+def _ranges(fitted: Fitted) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield name, smallest and largest training value of each column of numbers."""
+    if fitted.input_range is None:
+        return
+    low, high = fitted.input_range.tolist()
+    if fitted.encoder is None:
+        names = fitted.feature_names or map(str, range(len(low)))
+        yield from zip(names, zip(low, high, strict=True), strict=True)
+        return
+    first = 0
+    for column in fitted.encoder.columns:
+        if isinstance(column, Number):
+            yield column.name, (low[first], high[first])
+        first += len(column.features)
