@@ -46,6 +46,7 @@ ORDER = [
     "metrics",
     "calibration",
     "fitted",
+    "novelty",
     "modelfile",
     "training",
     "ensemble",

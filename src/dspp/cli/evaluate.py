@@ -9,8 +9,6 @@ import typer
 
 from dspp.cli import show
 from dspp.cli.files import (
-    BlankCells,
-    UnseenLevels,
     check_columns,
     check_inputs,
     check_model,
@@ -98,6 +96,7 @@ def evaluate(
     """Evaluate the rows of a file that have a target, by a column of weights; return the evaluation and warnings."""
     import numpy as np
 
+    from dspp.novelty import Novelty
     from dspp.table.memory import split_targets
     from dspp.table.roles import drop_weightless, split_roles
 
@@ -107,13 +106,12 @@ def evaluate(
     labelled = split_targets(split_roles(rows, weight=weight), fitted.target_names, every_target=False)
     labelled = drop_weightless(labelled, every_output=False)
     evaluation = fitted.evaluate(labelled, impute)
-    unseen, blanks = UnseenLevels(fitted.encoder), BlankCells(fitted.encoder if impute else None)
-    unseen.count(rows)
-    blanks.count(labelled)
+    novelty = Novelty(fitted, impute)
+    novelty.count(labelled)
     empty = np.isnan(labelled.targets).all(axis=0)
     names = [name for name, nothing in zip(fitted.target_names, empty, strict=True) if nothing]
     nothing_there = [f"column {name!r} has no values; the scores are of the other targets" for name in names]
-    return evaluation, [*map(str, labelled.notes), *unseen.warnings(), *blanks.warnings(), *nothing_there]
+    return evaluation, [*map(str, labelled.notes), *novelty.warnings(), *nothing_there]
 
 
 def _as_json(evaluation: "Evaluation", warnings: list[str], options: EvaluateOptions) -> dict[str, Any]:
