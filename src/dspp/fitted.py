@@ -223,7 +223,7 @@ class Fitted:
 
     def predict_standardised(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
         """Return the predictive distribution, in the units of y, of encoded and scaled rows."""
-        return self.codec.decode(self.mix(self._predict_members(X), self.weights, self._share_unknown(X)))
+        return self.codec.decode(self.mix(self._predict_members(X), self.weights, self.shares_unknown(X)))
 
     def _standardise(self, X: Array, place: Place) -> Float[np.ndarray, "N D"]:
         rows = check_X(X)
@@ -237,7 +237,7 @@ class Fitted:
         column = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))
         return [member.predictor(add_column(X, column if member.kind == "trees" else None)) for member in self.members]
 
-    def _share_unknown(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[Tensor, " N"] | None:
+    def shares_unknown(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[Tensor, " N"] | None:
         """Return how little the training rows say about each row; None if all rows lie in their range."""
         if self._ends is None:
             return None
@@ -246,8 +246,13 @@ class Fitted:
 
     @cached_property
     def _ends(self) -> Float[np.ndarray, "2 D"] | None:
-        """The range of the training rows, standardised."""
-        return None if self.input_range is None else self.scale_X.transform(self.input_range)
+        """The range of the training rows, standardised; mean targets of levels, whatever they are, lie inside."""
+        if self.input_range is None:
+            return None
+        ends = self.scale_X.transform(self.input_range)
+        if self.encoder is not None:
+            ends[:, self.encoder.mean_features] = [[-math.inf], [math.inf]]
+        return ends
 
     def mix(
         self, parts: Sequence[Predictive], weights: Sequence[float], unknown: Float[Tensor, " N"] | None = None
@@ -335,7 +340,7 @@ class Fitted:
         if self.conformal_folds is None:
             return self.predict(table, impute), {}
         X = self._standardise(self._encode(table, impute), table.place)
-        parts, unknown = self._predict_members(X), self._share_unknown(X)
+        parts, unknown = self._predict_members(X), self.shares_unknown(X)
         return self.codec.decode(self.mix(parts, self.weights, unknown)), self._mix_by_fold(parts, unknown)
 
     def predictions(

@@ -195,6 +195,7 @@ def test_fit_takes_every_kind_of_setting(train: Path, tmp_path: Path) -> None:
 def test_several_targets_may_be_partly_observed(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=60)
+    x[::12] = 0.0  # inside the range of the others
     a, b = x + 1, 2 * x
     a[::4], b[::6] = np.nan, np.nan  # rows 0, 12, 24, 36 and 48 have neither
     columns = {"x": x, "a": pa.array(a, from_pandas=True), "b": pa.array(b, from_pandas=True)}

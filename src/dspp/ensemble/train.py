@@ -42,7 +42,8 @@ GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
 class EnsembleRows:
     """Standardised rows for an ensemble: see `members.Job`; `inner` are the inner folds of trees, if not random.
 
-    The last `validation` rows were given by the user to judge the ensemble: only the mixing is learned from them.
+    With `forward`, folds are spans of time, and only what members predict for the latest, fold 0, tells how to mix. The
+    last `validation` rows were given by the user to judge the ensemble: only the mixing is learned from them.
     """
 
     rows: Rows | Source
@@ -51,6 +52,7 @@ class EnsembleRows:
     inner: Int[np.ndarray, " N"] | None = None
     means: CrossFittedMeans | None = None
     validation: int = 0
+    forward: bool = False
 
     @property
     def weights(self) -> Float[np.ndarray, " N"] | None:
@@ -231,8 +233,8 @@ def _assemble(
     groups = _held_out_rows(data, good, spec.model.noise_floor)
     likelihood = spec.model.likelihood
     if groups:
-        mixing = stack(groups, guard, likelihood, data.weights)
-        if data.num_folds > 1:
+        mixing = stack(groups, guard, likelihood, data.weights, may_pull=data.num_folds == 1)
+        if data.num_folds > 1 and not data.forward:
             mixing = discount(mixing, "gp", GP_SHARE)
     else:
         labels = list(dict.fromkeys(data.label(one.task) for one in good))
@@ -245,7 +247,7 @@ def _assemble(
     fitted = template(
         members=tuple(members),
         weights=tuple(mixing.weights[data.label(one.task)] / sizes[data.label(one.task)] for one in kept),
-        spread=shrink_spread(mixing.spread, judged, len(kept)),
+        spread=mixing.spread if data.forward else shrink_spread(mixing.spread, judged, len(kept)),
         held_out_spread=mixing.spread,
         pull=mixing.pull,
         guard=guard,
@@ -259,7 +261,7 @@ def _assemble(
     order = np.argsort(np.argsort(rows))
     ends = np.cumsum([len(group.rows) for group in groups])
     index = tuple(torch.from_numpy(part) for part in np.split(order, ends[:-1]))
-    parts = tuple(_mix(judge, group, mixing) for group in groups)
+    parts = tuple(_mix(judge, group, mixing, data) for group in groups)
     held_out = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
     models = (_fold_model(judge, group.fold, data, kept, members, mixing, trees) for group in groups)
     return Ensemble(fitted, np.sort(rows), held_out, tuple(zip(models, (i.numpy() for i in index), strict=True)))
@@ -325,7 +327,7 @@ def _held_out_rows(data: EnsembleRows, trained: list[Trained], floor: float) -> 
     """Return the held-out rows of each fold with the predictions of its members, without folds that lack a kind."""
     labels = list(dict.fromkeys(data.label(one.task) for one in trained))
     groups = []
-    for fold in range(data.num_folds):
+    for fold in range(1 if data.forward else data.num_folds):
         found: dict[str, list[Predictive]] = {label: [] for label in labels}
         for one in trained:
             if one.task.fold == fold and one.held_out is not None:
@@ -338,10 +340,12 @@ def _held_out_rows(data: EnsembleRows, trained: list[Trained], floor: float) -> 
     return groups
 
 
-def _mix(fitted: Fitted, group: HeldOutRows, mixing: Mixing) -> Predictive:
+def _mix(fitted: Fitted, group: HeldOutRows, mixing: Mixing, data: EnsembleRows) -> Predictive:
     """Mix the predictions for one fold, in standardised units."""
+    held_out = data.held_out if data.fold is None else data.rows
+    assert isinstance(held_out, Rows)
     parts, weights = [], []
     for label, weight in mixing.weights.items():
         parts += group.predictions[label]
         weights += [weight / len(group.predictions[label])] * len(group.predictions[label])
-    return fitted.mix(parts, weights)
+    return fitted.mix(parts, weights, fitted.shares_unknown(_to_numpy(held_out.x)[group.rows]))

@@ -99,6 +99,11 @@ class Prepared:
         """Whether all members of an ensemble hold out the same rows."""
         return self.fold is None or bool(self.fold.max() < 1)
 
+    @property
+    def is_forward(self) -> bool:
+        """Whether the folds of an ensemble are spans of time."""
+        return self.table is not None and self.table.times is not None and not self.is_held_out_once
+
     def settings_of_members(self, settings: Settings) -> Settings:
         """Return the settings with the likelihood chosen here."""
         return settings if self.likelihood is None else replace(settings, likelihood=self.likelihood)
