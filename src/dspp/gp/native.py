@@ -160,8 +160,8 @@ def _compile(compiler: str, folder: Path, name: str) -> Path:
     with TemporaryDirectory(dir=folder) as desk:
         part = Path(desk) / "moments.so"
         command = [compiler, *FLAGS, *map(str, SOURCES), "-o", str(part)]
-        quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        with subprocess.Popen(command, start_new_session=True, **quiet) as process:
+        null = subprocess.DEVNULL
+        with subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True) as process:
             try:
                 status = process.wait(MAX_SECONDS)
             except BaseException as error:
