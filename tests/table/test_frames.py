@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import multiprocessing
 import sys
 
 import numpy as np
@@ -154,6 +155,19 @@ def test_values_that_arrow_cannot_hold_are_named() -> None:
     ):
         with pytest.raises(InputError, match=rf"^X: column 'a', row 2: cannot convert {2**70}"):
             to_arrow(frame)
+
+
+def test_a_polars_frame_is_converted_in_a_forked_process_too() -> None:
+    def convert() -> None:
+        assert to_arrow(FRAMES["polars"]).to_pydict() == VALUES
+        frame_like(FRAMES["polars"], {"a": np.zeros(2)})
+
+    convert()  # may start threads, which a fork leaves behind
+    child = multiprocessing.get_context("fork").Process(target=convert)
+    child.start()
+    child.join(30)
+    child.kill()
+    assert child.exitcode == 0
 
 
 def test_objects_in_polars_are_taken_by_value() -> None:

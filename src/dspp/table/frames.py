@@ -102,10 +102,11 @@ def _names(X: Any) -> Sequence[object] | None:
 
 
 def _from_polars(frame: Any, where: str) -> pa.Table:
-    """Return a polars frame as Arrow; columns of Python objects, which polars exports as addresses, by value."""
+    """Return a polars frame as Arrow; columns of Python objects, which polars exports as addresses, by value.
+
+    A whole frame would be converted on threads, for which polars waits in vain in a forked process.
+    """
     objects = sys.modules["polars"].Object
-    if objects not in frame.dtypes:
-        return frame.to_arrow()
     columns = {c.name: c.to_arrow() if c.dtype != objects else _from_objects(c, Place(where, c.name)) for c in frame}
     return pa.table(columns)
 
