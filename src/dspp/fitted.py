@@ -251,8 +251,8 @@ class Fitted:
             yield
         except NumericalError as problem:
             raise NumericalError(
-                f"{self.source} cannot predict {place.where}: {problem.finding}; the model is damaged (use another copy "
-                "of its file), or a number in these rows is absurd"
+                f"{self.source} cannot predict {place.where}: {problem.finding}; the model is damaged (use another "
+                "copy of its file), or a number in these rows is absurd"
             ) from None
 
     def _standardise(self, X: Array, place: Place) -> Float[np.ndarray, "N D"]:

@@ -20,11 +20,11 @@ from dspp.modelfile.header import (
     get,
     one_of,
     or_nan,
-    read_number,
     read_config,
     read_encoder,
     read_epoch,
     read_names,
+    read_number,
     read_spec,
     write_header,
 )

@@ -1,4 +1,4 @@
-"""The numbers that a file may contain: far wider than anything training arrives at, so that only damage lies outside."""
+"""The ranges of the numbers in a file: far wider than what training arrives at, so that only damage lies outside."""
 
 import math
 import sys
@@ -10,6 +10,7 @@ from dspp.errors import InputError
 FAR = 1e17  # standard deviations; a training row among N is at most √N from the mean
 UP_TO_FAR = -FAR, FAR
 FINITE = -sys.float_info.max, sys.float_info.max  # of all other numbers
+POSITIVE = math.ulp(0.0), sys.float_info.max  # of inputs, which may be in any unit and have any outlier
 
 RANGES: dict[str, tuple[float, float]] = {  # by the beginning of a name; the first that fits counts
     # tensors of members
@@ -17,13 +18,12 @@ RANGES: dict[str, tuple[float, float]] = {  # by the beginning of a name; the fi
     "rule.": UP_TO_FAR,
     "likelihood.": (-1e10, 1e10),
     # shared tensors
-    "scale_X.scale": (math.ulp(0.0), FINITE[1]),
+    "scale_X.scale": POSITIVE,
     "scale_y.scale": (1.0 / LARGEST_SCALE, LARGEST_SCALE),
     "scale_y.mean": (-LARGEST_SCALE, LARGEST_SCALE),
     "warp.power": POWERS,
-    "warp.unit": (1.0 / FAR, FAR),
-    "warp.scale": (1.0 / FAR, FAR),
-    "warp.": UP_TO_FAR,
+    "warp.unit": POSITIVE,
+    "warp.scale": POSITIVE,
     "guard.var": (1e-6, FAR**2),
     "guard.": UP_TO_FAR,
     "trees.": UP_TO_FAR,
