@@ -4,7 +4,8 @@ It has one or several members: models trained on the same encoded rows, whose pr
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, cast
@@ -18,7 +19,7 @@ from dspp.calibration import HEADLINE, Calibration, Conformal, CrossConformal, c
 from dspp.config import TrainConfig
 from dspp.encoding.encoder import IN_X, TableEncoder, encode, name_columns
 from dspp.encoding.scaling import Standardizer, share_unknown, standardise
-from dspp.errors import InputError
+from dspp.errors import InputError, NumericalError
 from dspp.guard import Guard
 from dspp.history import Epoch
 from dspp.likelihoods import Codec
@@ -118,6 +119,7 @@ class Fitted:
     held_out_spread: float = 1.0  # `spread` of a mixture of only the members that held out the same fold
     pull: float = 0.0  # how far members are moved towards their common mean; learned like `spread`
     input_range: Float[np.ndarray, "2 D"] | None = None  # smallest and largest value of each encoded column in training
+    source: str = "the model"  # its file if it was loaded, for errors
 
     def __post_init__(self) -> None:
         weights = self.weights
@@ -184,6 +186,7 @@ class Fitted:
             conformal=None,
             conformal_folds=None,
             num_rows=max(part.num_rows for part in parts),
+            source=cls.source,
         )
 
     @property
@@ -218,12 +221,39 @@ class Fitted:
 
         Raises:
             InputError: X is not a table of finite numbers with D columns, or a number is too large for the model.
+            NumericalError: A prediction is not finite.
         """
-        return self.predict_standardised(self._standardise(X, place))
+        return self.predict_standardised(self._standardise(X, place), place)
 
-    def predict_standardised(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
-        """Return the predictive distribution, in the units of y, of encoded and scaled rows."""
-        return self.codec.decode(self.mix(self._predict_members(X), self.weights, self.shares_unknown(X)))
+    def predict_standardised(
+        self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"], place: Place = IN_X
+    ) -> Predictive:
+        """Return the predictive distribution, in the units of y, of encoded and scaled rows.
+
+        Raises:
+            NumericalError: A prediction is not finite.
+        """
+        with self.named_in_errors(place):
+            return self._mix_all(self._predict_members(X), self.shares_unknown(X), place)
+
+    def _mix_all(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None, place: Place) -> Predictive:
+        """Mix the predictions of all members, in the units of y, and check that the result is finite."""
+        mixed = self.codec.decode(self.mix(parts, self.weights, unknown))
+        if not bool((finite := mixed.std.isfinite()).all()):  # it contains the mean
+            row = int((~finite).reshape(len(mixed), -1).any(1).int().argmax())
+            raise NumericalError(f"the prediction of row {place.first_row + row} is not finite")
+        return mixed
+
+    @contextmanager
+    def named_in_errors(self, place: Place) -> Iterator[None]:
+        """Name the model and the rows in a `NumericalError`, whose own advice is for training."""
+        try:
+            yield
+        except NumericalError as problem:
+            raise NumericalError(
+                f"{self.source} cannot predict {place.where}: {problem.finding}; the model is damaged (use another "
+                "copy of its file), or a number in these rows is absurd"
+            ) from None
 
     def _standardise(self, X: Array, place: Place) -> Float[np.ndarray, "N D"]:
         rows = check_X(X)
@@ -340,8 +370,9 @@ class Fitted:
         if self.conformal_folds is None:
             return self.predict(table, impute), {}
         X = self._standardise(self._encode(table, impute), table.place)
-        parts, unknown = self._predict_members(X), self.shares_unknown(X)
-        return self.codec.decode(self.mix(parts, self.weights, unknown)), self._mix_by_fold(parts, unknown)
+        with self.named_in_errors(table.place):
+            parts, unknown = self._predict_members(X), self.shares_unknown(X)
+            return self._mix_all(parts, unknown, table.place), self._mix_by_fold(parts, unknown)
 
     def predictions(
         self,
@@ -486,7 +517,8 @@ class Evaluation:
     @cached_property
     def scores(self) -> dict[str, float]:
         """All scores by name."""
-        return self.comparison.scores()
+        with self.fitted.named_in_errors(self.table.place):
+            return self.comparison.scores()
 
     @cached_property
     def calibration(self) -> Calibration:

@@ -11,6 +11,8 @@ from jaxtyping import Float
 from dspp.encoding.warping import Warp
 from dspp.table.messages import Place
 
+# Of a target: the square of a larger one overflows float64.
+LARGEST_SCALE = 1e150
 # In widths of the range of the training rows: nearer to it, rows count as inside, and farther nothing changes any more.
 NEAR, FAR = 1e-3, 10.0
 # A column whose spread is below this share of its magnitude varies by rounding only.

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder, encode
 from dspp.encoding.means import CrossFittedMeans
-from dspp.encoding.scaling import Standardizer, standardise
+from dspp.encoding.scaling import LARGEST_SCALE, Standardizer, standardise
 from dspp.errors import InputError
 from dspp.likelihoods import Codec
 from dspp.notes import Note
@@ -27,7 +27,6 @@ from dspp.training.cache import RowCache
 from dspp.training.disk import DiskRows
 from dspp.training.rows import Rows
 
-LARGEST_SCALE = 1e150  # of a target: the square of a larger one overflows float64
 OWN_NAMES = {"X": "y", "X_val": "y_val"}  # the names of targets passed separately, for errors
 
 
