@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dspp import storage
 from dspp.config import TrainConfig
 from dspp.encoding.means import CrossFittedMeans
 from dspp.engines import WAIT
@@ -26,8 +27,9 @@ from dspp.notes import Note
 from dspp.predictive import GroupedPredictive, Predictive
 from dspp.presets import Spec
 from dspp.registry import extension_modules
-from dspp.settings import Settings
+from dspp.settings import KIND_NAMES, Settings
 from dspp.size import MOST_ROWS_WITH_PILOTS, Size, step_seconds
+from dspp.training.checkpoint import identify
 from dspp.training.rows import Rows, Source
 from dspp.trees import CrossFitted, cross_fit
 
@@ -115,11 +117,6 @@ def train_ensemble(
         options: Further options of `training.fit`.
     """
     cross_fitted: Future[CrossFitted] | None = None
-    if any(kind == "trees" for kind, _ in size.slots):
-        helper = ThreadPoolExecutor(1)  # fits trees while the first members are trained
-        cross_fitted = helper.submit(_cross_fit, data, settings.random_state, deadline)
-        helper.shutdown(wait=False)
-
     may_overfit = isinstance(data.rows, Rows) and len(data.rows) <= MOST_ROWS_WITH_PILOTS
     pilots = _pilots(config, data) if settings.epochs is None and may_overfit else []
     tried: list[Trained] = []
@@ -143,7 +140,12 @@ def train_ensemble(
     count = len(size.slots)
     by_steps = sum(kind != "gp" for kind, _ in size.slots)
     steps = config.epochs * math.ceil(len(data.rows) / config.batch_size)
-    with open_desk(settings.checkpoint, resume) as desk:
+    identity = {} if settings.checkpoint is None else _identify(data, spec, config, size, settings)
+    with open_desk(settings.checkpoint, resume, identity) as desk:
+        if any(kind == "trees" for kind, _ in size.slots):
+            helper = ThreadPoolExecutor(1)  # fits trees while the first members are trained
+            cross_fitted = helper.submit(_cross_fit, data, settings.random_state, deadline)
+            helper.shutdown(wait=False)
         job = Job(
             spec=spec,
             config=config,
@@ -174,6 +176,14 @@ def train_ensemble(
         trees = None if cross_fitted is None else cross_fitted.result()
     with one_thread():  # of many small operations
         return _assemble(data, spec, members, trees, template)
+
+
+def _identify(data: EnsembleRows, spec: Spec, config: TrainConfig, size: Size, settings: Settings) -> dict[str, Any]:
+    """Return what identifies the run of an ensemble: as of a single model, and the folds and kinds of its members."""
+    identity = identify(spec, config, settings.module, data.rows, data.held_out)
+    folds = {} if data.fold is None else {"fold": torch.from_numpy(data.fold)}
+    kinds = Counter(KIND_NAMES[kind] for kind, _ in size.slots)
+    return {**identity, "data": storage.digest(folds, identity["data"]), "members": dict(kinds)}
 
 
 def _pilots(config: TrainConfig, data: EnsembleRows) -> list[Task]:
