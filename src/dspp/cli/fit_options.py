@@ -161,7 +161,7 @@ class FitOptions:
     ] = "local"
     address: Annotated[str | None, option("Ray cluster, or auto; this machine by default.", "HOST:PORT", SEARCH)] = None
     report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE", RESULT)] = None
-    overwrite: Annotated[bool, flag("--overwrite", "Replace existing files; discard an unfinished run.", RESULT)] = False
+    overwrite: Annotated[bool, flag("--overwrite", "Replace existing files and an unfinished run.", RESULT)] = False
 
     @property
     def not_inputs(self) -> tuple[str, ...]:
