@@ -115,8 +115,8 @@ def _console(stderr: bool = False) -> "Console":
     from rich.console import Console
     from rich.text import Text
 
-    class Literal(Console):
+    class LiteralConsole(Console):
         def render_str(self, text: str, **how: Any) -> Text:
             return super().render_str(printable(text), **how)
 
-    return Literal(stderr=stderr, markup=False, emoji=False, highlight=False)
+    return LiteralConsole(stderr=stderr, markup=False, emoji=False, highlight=False)
