@@ -79,7 +79,7 @@ def _fit(options: FitOptions, session: Session, settings: "Settings", opened: so
             prepared = sources.prepare_rows(options, settings, opened, stop)
         with prepared:
             session.say(*_describe_start(options, opened, prepared, settings))
-            if first and options.has_unfinished_run and not options.resume:
+            if first and options.overwrite and not options.resume and options.has_unfinished_run:
                 discard_run(options.resume_files.values())
                 session.say(f"note: discarded the unfinished run in {options.resume_file}")
             fitted, evaluation = (_search if options.tune else _train)(options, session, prepared, settings, stop)

@@ -129,7 +129,8 @@ def _explain(problem: Exception, session: Session) -> tuple[str, int]:
     if isinstance(problem, DsppError):
         return str(problem), UNEXPECTED
     if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):
-        _silence_stdout()  # which would fail again at exit; files are named in errors of their own
+        if problem.filename is None:  # commands name the files they write
+            _silence_stdout()
         return f"no space left on {problem.filename or 'standard output'}", UNEXPECTED
     kind = type(problem).__name__
     again = "" if session.debug else "; rerun with --debug to see where"

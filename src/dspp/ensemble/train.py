@@ -179,11 +179,12 @@ def train_ensemble(
 
 
 def _identify(data: EnsembleRows, spec: Spec, config: TrainConfig, size: Size, settings: Settings) -> dict[str, Any]:
-    """Return what identifies the run of an ensemble: as of a single model, and the folds and kinds of its members."""
+    """Return what identifies the run of an ensemble: as of a single model, with its folds and members."""
     identity = identify(spec, config, settings.module, data.rows, data.held_out)
     folds = {} if data.fold is None else {"fold": torch.from_numpy(data.fold)}
-    kinds = Counter(KIND_NAMES[kind] for kind, _ in size.slots)
-    return {**identity, "data": storage.digest(folds, identity["data"]), "members": dict(kinds)}
+    kinds = [kind for kind, _ in size.slots]
+    members = {name: kinds.count(kind) for kind, name in KIND_NAMES.items()}
+    return {**identity, "data": storage.digest(folds, identity["data"]), "members": members}
 
 
 def _pilots(config: TrainConfig, data: EnsembleRows) -> list[Task]:
