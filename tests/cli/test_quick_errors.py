@@ -72,6 +72,15 @@ MISTAKES = {
     "evaluate any.dspp none.csv": "none.csv: the file does not exist",
     "evaluate any.dspp t.csv --report no/r.html": "the folder no does not exist",
     "info none.dspp": "none.dspp does not exist; check the path",
+    "info pipe": "pipe is a pipe, not a file; check the path",
+    "predict pipe t.csv --out p.csv": "pipe is a pipe, not a file; check the path",
+    "predict any.dspp t.csv --out pipe.csv --overwrite": "pipe.csv: expected a regular file, got a pipe",
+    "predict any.dspp t.csv --out /dev/null --overwrite": "/dev/null: expected a regular file, got a device",
+    "fit t.csv --target price --out pipe --overwrite": "pipe: expected a regular file, got a pipe",
+    "fit t.csv --target price --out /dev/null": "/dev/null: expected a regular file, got a device",
+    f"fit t.csv {FIT} --report pipe --overwrite": "pipe: expected a regular file, got a pipe",
+    f"tune t.csv {FIT} --study pipe": "pipe: expected a regular file, got a pipe",
+    "evaluate any.dspp t.csv --report pipe --overwrite": "pipe: expected a regular file, got a pipe",
     "info t.csv": "t.csv was not written by dspp, or it is damaged",
     "demo --folder .": "expected an empty folder",
 }
@@ -88,6 +97,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     (folder / "flat.csv").write_text("size,price\n1,1\n2,1\n")
     (folder / "empty.csv").write_text("")
     pq.write_table(pa.table({"size": [1.0, 2.0], "price": [3.0, 4.0]}), folder / "t.parquet")
+    os.mkfifo(folder / "pipe")
+    os.mkfifo(folder / "pipe.csv")
     save_file({}, folder / "any.dspp", metadata={"dspp": "{}"})  # begins like a model; its rest is not read
     lines = "\n".join(json.dumps(command.split()) for command in MISTAKES)
     done = subprocess.run(
@@ -96,6 +107,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
         capture_output=True,
         text=True,
         check=True,
+        timeout=300,
         cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},  # whose entries may be relative to another folder
     )

@@ -4,8 +4,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,9 +57,15 @@ def _copy_stdin(folder: Path) -> Path:
     start = sys.stdin.buffer.read(8)
     suffix = next((suffix for magic, suffix in _MAGIC.items() if start.startswith(magic)), ".csv")
     path = folder / f"stdin{suffix}"
-    with path.open("wb") as file:
-        file.write(start)
-        shutil.copyfileobj(sys.stdin.buffer, file)
+    try:
+        with path.open("wb") as file:
+            file.write(start)
+            shutil.copyfileobj(sys.stdin.buffer, file)
+    except OSError as problem:
+        raise InputError(
+            f"standard input: cannot copy it to {folder.parent}: {problem.strerror}; set TMPDIR to a folder with more "
+            "space, or pass a file"
+        ) from None
     return path
 
 
@@ -103,14 +109,24 @@ def check_model(path: Path) -> None:
 
 def check_output(path: Path, overwrite: bool, *inputs: Path) -> None:
     """Raise `InputError` unless the file can be written; called before the work starts."""
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist; create it first")
-    if path.is_dir():
-        raise InputError(f"{path}: expected a file name, got a folder")
+    check_regular(path)
     if any(path.exists() and source.exists() and path.samefile(source) for source in inputs):
         raise InputError(f"{path}: cannot overwrite an input; write to another file")
     if path.exists() and not overwrite:
         raise InputError(f"{path} already exists; pass --overwrite to replace it, or choose another name")
+
+
+def check_regular(path: Path) -> None:
+    """Raise `InputError` if what exists at this path is not a regular file, or if its folder does not exist."""
+    from dspp.storage import output_file
+
+    try:
+        file = output_file(path)
+    except OSError as problem:
+        raise InputError(f"{path}: {problem.strerror}; write to another file") from None
+    folder = file.parent if path.is_symlink() else path.parent
+    if not folder.is_dir():
+        raise InputError(f"{path}: the folder {folder} does not exist; create it first")
 
 
 def check_distinct(paths: Mapping[str, Path | None]) -> None:
@@ -121,12 +137,27 @@ def check_distinct(paths: Mapping[str, Path | None]) -> None:
             raise InputError(f"{path} is both {other} and {name}; use different files")
 
 
-def remove(path: Path) -> None:
-    """Remove a checkpoint, if it exists: a file or, of an ensemble, a folder."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def discard_run(paths: Collection[Path]) -> None:
+    """Remove the files of an unfinished run, if they exist; that of an ensemble is a folder.
+
+    Raises:
+        CheckpointError: A process is writing them, or the folder has other files.
+    """
+    from dspp import storage
+    from dspp.ensemble.members import check_desk
+
+    with ExitStack() as stack:
+        for path in paths:
+            stack.enter_context(storage.lock(path))
+            if path.is_dir():
+                check_desk(path)
+                for member in path.glob("*.checkpoint"):  # processes of a killed run live on for a moment
+                    stack.enter_context(storage.lock(member))
+        for path in paths:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def file_size(path: Path) -> str:

@@ -161,7 +161,7 @@ class FitOptions:
     ] = "local"
     address: Annotated[str | None, option("Ray cluster, or auto; this machine by default.", "HOST:PORT", SEARCH)] = None
     report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE", RESULT)] = None
-    overwrite: Annotated[bool, flag("--overwrite", "Replace existing files.", RESULT)] = False
+    overwrite: Annotated[bool, flag("--overwrite", "Replace existing files and an unfinished run.", RESULT)] = False
 
     @property
     def not_inputs(self) -> tuple[str, ...]:
@@ -182,6 +182,11 @@ class FitOptions:
             return {"the checkpoint": self.resume_file}
         best = self.resume_file.with_name(f"{self.resume_file.name}.best.dspp")
         return {"--study" if self.study else "the study": self.resume_file, "the best model of the study": best}
+
+    @property
+    def has_unfinished_run(self) -> bool:
+        """Whether an earlier run of this command did not finish; a journal of the user's own is always resumed."""
+        return self.study is None and self.resume_file.exists()
 
     def check_search(self) -> None:
         """Raise `InputError` if a search option is given without --tune."""

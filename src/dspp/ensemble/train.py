@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dspp import storage
 from dspp.config import TrainConfig
 from dspp.encoding.means import CrossFittedMeans
 from dspp.engines import WAIT
@@ -26,8 +27,9 @@ from dspp.notes import Note
 from dspp.predictive import GroupedPredictive, Predictive
 from dspp.presets import Spec
 from dspp.registry import extension_modules
-from dspp.settings import Settings
+from dspp.settings import KIND_NAMES, Settings
 from dspp.size import MOST_ROWS_WITH_PILOTS, Size, step_seconds
+from dspp.training.checkpoint import identify
 from dspp.training.rows import Rows, Source
 from dspp.trees import CrossFitted, cross_fit
 
@@ -117,11 +119,6 @@ def train_ensemble(
         options: Further options of `training.fit`.
     """
     cross_fitted: Future[CrossFitted] | None = None
-    if any(kind == "trees" for kind, _ in size.slots):
-        helper = ThreadPoolExecutor(1)  # fits trees while the first members are trained
-        cross_fitted = helper.submit(_cross_fit, data, settings.random_state, deadline)
-        helper.shutdown(wait=False)
-
     may_overfit = isinstance(data.rows, Rows) and len(data.rows) <= MOST_ROWS_WITH_PILOTS
     pilots = _pilots(config, data) if settings.epochs is None and may_overfit else []
     tried: list[Trained] = []
@@ -145,7 +142,12 @@ def train_ensemble(
     count = len(size.slots)
     by_steps = sum(kind != "gp" for kind, _ in size.slots)
     steps = config.epochs * math.ceil(len(data.rows) / config.batch_size)
-    with open_desk(settings.checkpoint, resume) as desk:
+    identity = {} if settings.checkpoint is None else _identify(data, spec, config, size, settings)
+    with open_desk(settings.checkpoint, resume, identity) as desk:
+        if any(kind == "trees" for kind, _ in size.slots):
+            helper = ThreadPoolExecutor(1)  # fits trees while the first members are trained
+            cross_fitted = helper.submit(_cross_fit, data, settings.random_state, deadline)
+            helper.shutdown(wait=False)
         job = Job(
             spec=spec,
             config=config,
@@ -176,6 +178,15 @@ def train_ensemble(
         trees = None if cross_fitted is None else cross_fitted.result()
     with one_thread():  # of many small operations
         return _assemble(data, spec, members, trees, template)
+
+
+def _identify(data: EnsembleRows, spec: Spec, config: TrainConfig, size: Size, settings: Settings) -> dict[str, Any]:
+    """Return what identifies the run of an ensemble: as of a single model, with its folds and members."""
+    identity = identify(spec, config, settings.module, data.rows, data.held_out)
+    folds = {} if data.fold is None else {"fold": torch.from_numpy(data.fold)}
+    kinds = [kind for kind, _ in size.slots]
+    members = {name: kinds.count(kind) for kind, name in KIND_NAMES.items()}
+    return {**identity, "data": storage.digest(folds, identity["data"]), "members": members}
 
 
 def _pilots(config: TrainConfig, data: EnsembleRows) -> list[Task]:
