@@ -21,12 +21,15 @@ if TYPE_CHECKING:  # whoever passes a tensor has imported torch; checks of files
 Array = Union[ArrayLike, "torch.Tensor"]
 
 
-def check_X(X: Array, name: str = "X") -> Float[np.ndarray, "N D"]:  # noqa: N802 - X is a matrix
+def check_X(  # noqa: N802 - X is a matrix
+    X: Array, name: str = "X", may_be_empty: bool = False
+) -> Float[np.ndarray, "N D"]:
     """Return the inputs as a new 2-D float64 array.
 
     Args:
         X: Array-like: nested lists, a NumPy array, a torch tensor, a data frame of numbers.
         name: The name used in errors.
+        may_be_empty: Whether X may have no rows, as in predictions.
 
     Raises:
         InputError: X is not a 2-D table with at least one row and one column of finite numbers.
@@ -37,7 +40,9 @@ def check_X(X: Array, name: str = "X") -> Float[np.ndarray, "N D"]:  # noqa: N80
             f"{name}: expected a 2-D table (rows, columns), got {array.ndim}-D of shape {array.shape}. "
             f"Reshape your data: {name}.reshape(-1, 1) for one column, {name}.reshape(1, -1) for one row."
         )
-    return _to_finite_float64(_check_not_empty(array, name), name)
+    if not (may_be_empty and len(array) == 0 < array.shape[1]):
+        _check_not_empty(array, name)
+    return _to_finite_float64(array, name)
 
 
 def check_y(

@@ -26,14 +26,14 @@ def open_table(path: str | os.PathLike[str], csv: CsvFormat = CsvFormat()) -> Fi
 
     Args:
         path: The file.
-        csv: The separator and the decimal mark of CSV files.
+        csv: The separator, the decimal mark and the encoding of CSV files.
 
     Raises:
         InputError: The file does not exist, its suffix is unknown, or it has no table or no rows.
     """
     table = open_file(Path(path), csv)
     if table.num_rows == 0:
-        raise InputError(f"{path}: expected at least one row, got none")
+        raise InputError(f"{path}: expected at least one row, got only a header")
     return table
 
 

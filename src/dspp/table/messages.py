@@ -1,5 +1,6 @@
 """Error messages about tables: the place of a problem, and lists of names."""
 
+import codecs
 import difflib
 import glob
 import re
@@ -55,6 +56,15 @@ def check_exists(path: Path) -> None:
         raise InputError(f"{path}: the file does not exist; check the path")
 
 
+def check_encoding(name: str, what: str) -> str:
+    """Return Python's name of a text encoding such as latin-1; `what` is the option or argument, for the error."""
+    try:
+        " ".encode(name)  # unlike codecs.lookup, refuses codecs of bytes such as gzip
+    except (LookupError, ValueError):
+        raise InputError(f"{what}: expected a text encoding such as utf-8, latin-1 or utf-16, got {name!r}") from None
+    return codecs.lookup(name).name
+
+
 def check_names(names: list[Any], where: str) -> None:
     """Raise `InputError` unless there is at least one name and the names are unique strings."""
     odd = [name for name in names if not isinstance(name, str)]
@@ -68,8 +78,9 @@ def check_names(names: list[Any], where: str) -> None:
 
 
 def join_names(names: Sequence[object], limit: int = 5) -> str:
-    """Return the first `limit` names as text, for a message."""
-    return ", ".join(repr(name) for name in names[:limit]) + (", …" if len(names) > limit else "")
+    """Return the first `limit` names as text and how many more there are, for a message."""
+    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return ", ".join(repr(name) for name in names[:limit]) + more
 
 
 def explain_classes(distinct: Iterable[str], rows: int) -> str:
