@@ -218,6 +218,26 @@ def test_no_rows_are_predicted_as_no_rows(suffix: str, folder: Path, tmp_path: P
     assert "only a header" in refused("fit", table, "--target", "price", "--out", tmp_path / "m.dspp")
 
 
+# ---------------------------------------------------------------- time zones
+
+
+@pytest.mark.parametrize("zone", ["", "Z"])
+def test_times_are_predicted_with_a_zone_only_if_they_had_one_in_training(zone: str, tmp_path: Path) -> None:
+    moments = [f"2024-01-{1 + i // 24:02} {i % 24:02}:00:00" for i in range(60)]
+    for name, mark in (("same", zone), ("other", "Z" if zone == "" else "")):
+        rows = [f"{moment}{mark},{i % 24 + i / 60}" for i, moment in enumerate(moments)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["when,price", *rows]) + "\n")
+    model = tmp_path / "m.dspp"
+    done("fit", tmp_path / "same.csv", "--target", "price", "--out", model, *TINY)
+    done("predict", model, tmp_path / "same.csv", "--out", tmp_path / "p.csv")
+    expected = "with a time zone, as in training, got none" if zone else "without a time zone, as in training, got some"
+    problem = f"column 'when': expected times {expected}"
+    assert problem in refused("predict", model, tmp_path / "other.csv", "--out", "-")
+    assert problem in refused("evaluate", model, tmp_path / "other.csv")
+    validation = ("--target", "price", "--validation", tmp_path / "other.csv", "--out", tmp_path / "n.dspp")
+    assert problem in refused("fit", tmp_path / "same.csv", *validation, *TINY)
+
+
 # ---------------------------------------------------------------- standard input
 
 

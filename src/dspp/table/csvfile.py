@@ -152,7 +152,9 @@ class CsvFile(FileTable):
         if kind is None:
             return text
         if types.is_timestamp(kind):
-            return arrays.parse_datetimes(text, place).cast(kind, safe=False)
+            moments = arrays.parse_datetimes(text, place)
+            arrays.check_zone(moments, arrays.has_zone(kind), place)
+            return moments.cast(kind, safe=False)
         return arrays.parse(text, kind, place)
 
     def _input(self) -> pa.NativeFile:

@@ -21,7 +21,7 @@ class Place:
 
     Attributes:
         where: The name of the table or file.
-        column: The name of the column.
+        column: The name of the column, if it has one.
         first_row: The number of the first row.
         line_of: For text files, a function from row numbers to lines.
         labels: The labels of the rows, if they are not numbered.
@@ -43,11 +43,12 @@ class Place:
 
     def error(self, problem: str, row: int | None = None) -> InputError:
         """Return (do not raise) an error that names the column and, if given, the row."""
+        column = [f"column {self.column!r}"] if self.column else []
         if row is None:
-            return InputError(f"{self.where}: column {self.column!r}: {problem}")
+            return InputError(": ".join([self.where, *column, problem]))
         label = self.first_row + row if self.labels is None else self.labels[self.first_row + row]
         line = f" (line {self.line_of(int(str(label)))})" if self.line_of is not None else ""
-        return InputError(f"{self.where}: column {self.column!r}, row {label}{line}: {problem}")
+        return InputError(f"{self.where}: {', '.join([*column, f'row {label}{line}'])}: {problem}")
 
 
 def check_exists(path: Path) -> None:
