@@ -238,6 +238,7 @@ def test_other_encodings_are_read_block_by_block(
 def test_text_that_is_not_of_the_given_encoding_is_named(tmp_path: Path) -> None:
     for content, encoding, message in (
         ("a,b\n1,2\n3,é\n".encode("latin-1"), "ascii", "line 3: expected ascii, got byte 0xe9"),
+        (b"a,b\n1,2\n", "utf-16", "expected utf-16: UTF-16 stream does not start with BOM; pass another --encoding"),
         (b"a,b\n1,2\n3,\x81\n", "cp1252", "line 3: expected cp1252, got byte 0x81"),
         ("a,b\n1,2\n3,4\n".encode("utf-16")[:-1], "utf-16", "line 3: expected utf-16, got an incomplete character"),
     ):
@@ -316,6 +317,8 @@ def test_tables_without_rows(tmp_path: Path, suffix: str) -> None:
         (b"a,b\n\n \n", "expected at least one row, got only a header"),
         (b"PK\x03\x04\0\0\0", "got an Excel or zip file"),
         (bytes(range(256)), "got binary data"),
+        (b"PAR1" + bytes(9), "got a Parquet file"),
+        (gzip.compress(b"a,b\n1,2\n"), "got a gzip file"),
         ("a,b\n1,2".encode("utf-16"), "UTF-16"),
         (b"a,b,a,b\n1,2,3,4\n", "got 'a', 'b' more than once"),
         (b"a,b, a\n1,2,3\n", "got 'a' more than once"),
@@ -339,6 +342,7 @@ def test_csv_files_that_do_not_open(tmp_path: Path, content: bytes, message: str
     [
         (b"a,b\n1,2\n1,2,3\n", "line 3: expected 2 columns as in the header, got 3"),
         (b"a,b\n\n1,2\n1\n1,2,3\n", "line 4: expected 2 columns as in the header, got 1"),
+        (b"a\n1\n1,2\n", "line 3: expected 1 column as in the header, got 2"),
         (b"a,b\n1,x\n2,\xe9\n", "line 3: expected UTF-8, got byte 0xe9"),
         (b"a,b\n" + b"1,2\n" * 40_000 + b"\xff,2\n", "line 40002: expected UTF-8, got byte 0xff"),
         (b'a,b\n1,2\n3,"x\ny"\n"4\n5"\n', "line 5: expected 2 columns as in the header, got 1"),

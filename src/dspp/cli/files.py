@@ -1,6 +1,7 @@
 """Tables on standard input, and checks of column names and output files."""
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -87,6 +88,10 @@ def check_columns(path: Path, names: Sequence[str], wanted: Sequence[str], optio
     """Raise `InputError` for the first wanted column that does not exist, suggesting a similar name."""
     for name in wanted:
         if name not in names:
+            several = [part.strip() for part in name.split(",")]
+            if option.startswith("--") and set(several) <= set(names):
+                again = " ".join(f"{option} {shlex.quote(part)}" for part in several)
+                raise InputError(f"{path}: expected a column in each {option}, got {name!r}; pass {again}")
             close = closest(name, names, cutoff=0.5)
             hint = f", got {join_names(names, 10)}" if close is None else f"; did you mean {close!r}?"
             raise InputError(f"{path}: expected a column {name!r} ({option}){hint}")

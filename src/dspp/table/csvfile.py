@@ -24,12 +24,13 @@ from pyarrow import types
 from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table import arrays
-from dspp.table.messages import Place, check_encoding, check_names
+from dspp.table.messages import Place, check_encoding, check_names, first_line
 from dspp.table.table import FileTable, MemoryTable, Types, name_file_in_errors
 
 _BLOCK_BYTES: Final = 4 << 20  # read at once; longer rows are rejected
 _UTF8: Final = "utf-8-sig"  # a byte order mark is left out
-_ZIP, _UTF16 = b"PK\x03\x04", (b"\xff\xfe", b"\xfe\xff")
+_UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
+_MAGIC: Final = {b"PK\x03\x04": "an Excel or zip file", b"PAR1": "a Parquet file", b"\x1f\x8b": "a gzip file"}
 
 # Types to try, in this order; a column that fits none stays text. Integers must also parse as floats: Arrow reads 0xd8
 # as an integer only, and the encoder would reject it.
@@ -84,7 +85,7 @@ class CsvFile(FileTable):
                 records = _records(path, stream, separator)
                 _, end, cells = next((record for record in records if record[2]), (1, 1, []))
                 has_rows = any(line.strip() for line in stream)
-        except UnicodeDecodeError:
+        except UnicodeError:
             raise _not_decodable(path, encoding) from None
         header = tuple(name.strip() for name in cells)
         names = [name for name in header if name]
@@ -186,7 +187,7 @@ class CsvFile(FileTable):
         """Find the line at which the reader failed, which it does not report."""
         try:
             yield
-        except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as problem:
+        except (pa.ArrowException, OSError, EOFError, UnicodeError) as problem:
             with name_file_in_errors(self.path):
                 self._diagnose()
                 raise problem
@@ -203,13 +204,14 @@ class CsvFile(FileTable):
             with _open_text(self.path, self.encoding) as stream:
                 for line, cells in self._records(stream):
                     if len(cells) != len(self.header) and cells:
+                        count = f"{len(self.header)} column{'s' * (len(self.header) > 1)}"
                         raise InputError(
-                            f"{self.path}, line {line}: expected {len(self.header)} columns as in the header, got "
-                            f'{len(cells)}; put cells that contain the separator in "quotes"'
+                            f"{self.path}, line {line}: expected {count} as in the header, got {len(cells)}; put cells "
+                            'that contain the separator in "quotes"'
                         )
                     if len(self.separator.join(cells).encode()) >= _BLOCK_BYTES:
                         raise _too_long(self.path, line, "row")
-        except UnicodeDecodeError:
+        except UnicodeError:
             raise _not_decodable(self.path, self.encoding) from None
 
     def _records(self, stream: TextIO) -> Iterator[tuple[int, list[str]]]:
@@ -280,8 +282,8 @@ def _check_is_text(path: Path, encoding: str) -> None:
         start = stream.read(65_536)
     if encoding == _UTF8 and start.startswith(_UTF16):
         raise InputError(f"{path}: expected UTF-8, got UTF-16; pass --encoding utf-16, or save the file as UTF-8")
-    if start.startswith(_ZIP) or (b"\0" in start and b"\0" not in " ".encode(encoding)):
-        kind = "an Excel or zip file" if start.startswith(_ZIP) else "binary data"
+    binary = "binary data" if b"\0" in start and b"\0" not in " ".encode(encoding) else ""
+    if kind := next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), binary):
         raise InputError(f"{path}: expected text, got {kind}; save the table as CSV, or correct the suffix")
     if not start.strip(b"\xef\xbb\xbf\r\n\t ,"):
         raise InputError(f"{path}: expected a table, got an empty file")
@@ -295,7 +297,10 @@ def _not_decodable(path: Path, encoding: str) -> InputError:
         while not byte and (block := stream.read(65_536)):
             try:
                 line += decoder.decode(block).count("\n")
-            except UnicodeDecodeError as problem:
+            except UnicodeError as problem:
+                if not isinstance(problem, UnicodeDecodeError):  # such as UTF-16 without a byte order mark
+                    reason = f"{first_line(problem)}; pass another --encoding, or leave it out"
+                    return InputError(f"{path}: expected {name}: {reason}")
                 byte = problem.object[problem.start : problem.start + 1]
                 held_back = len(decoder.getstate()[0])
                 line += decoder.decode(problem.object[held_back : problem.start]).count("\n")

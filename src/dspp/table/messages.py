@@ -53,6 +53,8 @@ class Place:
 
 def check_exists(path: Path) -> None:
     """Raise `InputError` unless there is a file or folder at this path, or it is a pattern such as data/*.parquet."""
+    if re.match(r"[a-z][a-z0-9]+:/", str(path)):
+        raise InputError(f"{path}: expected a file on this machine, got an address; download it first")
     if not path.exists() and not glob.has_magic(str(path)):
         raise InputError(f"{path}: the file does not exist; check the path")
 
