@@ -256,7 +256,7 @@ class Fitted:
             ) from None
 
     def _standardise(self, X: Array, place: Place) -> Float[np.ndarray, "N D"]:
-        rows = check_X(X)
+        rows = check_X(X, may_be_empty=True)
         check_width(rows, self.num_inputs)
         dtypes = {member.spec.model.dtype for member in self.members}
         shortest = "float32" if "float32" in dtypes else "float64"  # numbers must stay finite in it
@@ -400,7 +400,7 @@ class Fitted:
         """
         levels = interval_levels(interval)
         mixture, folds = self._predict_folds(table, impute) if levels else (self.predict(table, impute), {})
-        draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
+        draws = mixture.sample(samples, generator).reshape(samples, len(mixture), self.num_outputs) if samples else None
         intervals = {suffix: self._intervals(mixture, folds, level) for suffix, level in levels.items()}
         columns: dict[str, Tensor] = {}
         for t, (name, one) in enumerate(zip(self.target_names, mixture.outputs(), strict=True)):
@@ -423,7 +423,8 @@ class Fitted:
         """Return the ends of the central intervals, recalibrated if there are calibration scores."""
         if (ends := self.recalibrate(mixture, folds, coverage)) is not None:
             lower, upper = ends
-            return lower.reshape(len(mixture), -1), upper.reshape(len(mixture), -1)
+            shape = len(mixture), self.num_outputs
+            return lower.reshape(shape), upper.reshape(shape)
         pairs = [one.interval(coverage) for one in mixture.outputs()]
         lower, upper = (torch.stack(ends, dim=1) for ends in zip(*pairs, strict=True))
         return lower, upper

@@ -42,6 +42,11 @@ MISTAKES = {
     "fit t.csv --target prise --out m.dspp": "expected a column 'prise' (--target); did you mean 'price'?",
     "fit t.csv --target Y --out m.dspp": "expected a column 'Y' (--target); did you mean 'y'?",
     "fit t.csv --target zzz --out m.dspp": "expected a column 'zzz' (--target), got 'size', 'y', 'price'",
+    "fit wide.csv --target zzz --out m.dspp": "'c4', 'c5', 'c6', 'c7', 'c8', 'c9' and 3 more",
+    "fit t.csv --target size,price --out m.dspp": "got 'size,price'; pass --target size --target price",
+    f"fit https://example.org/t.csv {FIT}": "expected a file on this machine, got an address; download it first",
+    "predict any.dspp . --out p.csv": "expected a file, got a folder; pass one of its files",
+    f"fit t.csv {FIT} --encoding klingon": "--encoding: expected a text encoding such as utf-8, latin-1 or utf-16, got",
     "fit t.parquet --target PRICE --out m.dspp": "expected a column 'PRICE' (--target); did you mean 'price'?",
     f"fit words.csv {FIT}": "column 'price': expected numbers to predict, got 2 classes ('high', 'low')",
     f"fit flat.csv {FIT}": "column 'price': expected a target that varies, got 1 in all 2 rows",
@@ -91,6 +96,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     """The exit code and the message of each mistake, and whether torch was imported by then, from one process."""
     folder = tmp_path_factory.mktemp("quick")
     (folder / "t.csv").write_text("size,y,price\n1,2,3\n4,5,6\n")
+    (folder / "wide.csv").write_text(",".join(f"c{i}" for i in range(13)) + "\n" + ",".join("1" * 13) + "\n")
     (folder / "t.txt").write_text("size,price\n1,2\n")
     (folder / "other.csv").write_text("size,y\n1,2\n")
     (folder / "words.csv").write_text("size,price\n1,low\n2,high\n3,low\n4,low\n")

@@ -4,6 +4,7 @@ import datetime
 import decimal
 import multiprocessing
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -93,6 +94,14 @@ def test_names() -> None:
         has_string_names(pd.DataFrame([[1, 2]], columns=["a", 1]))
     with pytest.raises(InputError, match=r"X: expected column names to be strings, got 0, 1;"):
         to_arrow(pd.DataFrame([[1, 2]]))
+    levels = pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_tuples([("size", "mean"), ("size", "max")]))
+    with pytest.raises(
+        InputError, match=r"got several levels as in \('size', 'mean'\); flatten the columns: X.columns = \["
+    ):
+        has_string_names(levels)
+    levels.columns = ["_".join(map(str, names)) for names in levels.columns]  # as it says
+    assert has_string_names(levels)
+    assert not has_string_names(pd.Series([1], name=("size", "mean")))
     with pytest.raises(InputError, match="got 'a' more than once"):
         to_arrow(pd.DataFrame([[1, 2, 3]], columns=["a", "b", "a"]))
     with pytest.raises(InputError, match="got 'a' more than once"):
@@ -143,6 +152,22 @@ def test_mixed_columns_are_refused_with_the_row(values: list[object], row: int, 
     frame = pd.DataFrame({"fine": 1.0, "a": pd.Series(values, dtype=object)})
     with pytest.raises(InputError, match=rf"^X: column 'a', row {row}: expected .*{odd}"):
         to_arrow(frame)
+
+
+@pytest.mark.parametrize("kind", [lambda time: time, pd.Timestamp])
+def test_times_with_and_without_a_zone_are_not_mixed_in_silence(kind: Callable[[datetime.datetime], object]) -> None:
+    naive = datetime.datetime(2024, 1, 1)
+    times = [None, *map(kind, [naive, naive, naive.replace(tzinfo=datetime.UTC)])]
+    for frame in (
+        pd.DataFrame({"a": pd.Series([pd.NaT, *times[1:]], dtype=object)}),
+        pl.DataFrame({"a": pl.Series(times, dtype=pl.Object)}),
+    ):
+        problem = (
+            "expected times all with a time zone or all without, got '2024-01-01 00:00:00[+]00:00' after '2024-01-01"
+        )
+        with pytest.raises(InputError, match=f"^X: column 'a', row 3: {problem}"):
+            to_arrow(frame)
+        assert to_arrow(frame[:3]).num_rows == 3
 
 
 def test_values_that_arrow_cannot_hold_are_named() -> None:

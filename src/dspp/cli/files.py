@@ -1,6 +1,7 @@
 """Tables on standard input, and checks of column names and output files."""
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dspp.errors import DsppError, InputError, ModelFileError
-from dspp.table.messages import check_exists, closest
+from dspp.table.messages import check_exists, closest, join_names
 
 if TYPE_CHECKING:
+    from dspp.table.csvfile import CsvFormat
     from dspp.table.table import FileTable
 
 STDIN = Path("-")
+CSV_ONLY = "--sep, --decimal and --encoding apply to CSV files; leave them out"
 _MAGIC = {b"PAR1": ".parquet", b"ARROW1": ".arrow", b"\x1f\x8b": ".csv.gz"}  # the first bytes of files that are not CSV
 
 
@@ -69,15 +72,14 @@ def _copy_stdin(folder: Path) -> Path:
     return path
 
 
-def open_input(path: Path, marks: tuple[str | None, str]) -> "FileTable":
-    """Open a table with the separator and the decimal mark of `csv_marks`, which only CSV files allow."""
+def open_input(path: Path, written: "CsvFormat", may_be_empty: bool = False) -> "FileTable":
+    """Open a table; only CSV files may be written in another way than usual."""
     from dspp.table.csvfile import CsvFile, CsvFormat
-    from dspp.table.files import open_table
+    from dspp.table.files import open_file, open_table
 
-    written = CsvFormat(*marks)
-    file = open_table(path, written)
+    file = (open_file if may_be_empty else open_table)(path, written)
     if not isinstance(file, CsvFile) and written != CsvFormat():
-        raise InputError(f"{path}: --sep and --decimal apply to CSV files; leave them out")
+        raise InputError(f"{path}: {CSV_ONLY}")
     return file
 
 
@@ -92,8 +94,12 @@ def check_columns(path: Path, names: Sequence[str], wanted: Sequence[str], optio
     """Raise `InputError` for the first wanted column that does not exist, suggesting a similar name."""
     for name in wanted:
         if name not in names:
+            several = [part.strip() for part in name.split(",")]
+            if option.startswith("--") and set(several) <= set(names):
+                again = " ".join(f"{option} {shlex.quote(part)}" for part in several)
+                raise InputError(f"{path}: expected a column in each {option}, got {name!r}; pass {again}")
             close = closest(name, names, cutoff=0.5)
-            hint = f", got {', '.join(map(repr, names[:10]))}" if close is None else f"; did you mean {close!r}?"
+            hint = f", got {join_names(names, 10)}" if close is None else f"; did you mean {close!r}?"
             raise InputError(f"{path}: expected a column {name!r} ({option}){hint}")
 
 

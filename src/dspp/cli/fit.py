@@ -20,7 +20,7 @@ from dspp.cli.files import (
     stdin_as_file,
 )
 from dspp.cli.fit_options import FitOptions
-from dspp.cli.options import csv_marks, duration
+from dspp.cli.options import csv_format, duration
 from dspp.cli.session import Session, Stopped
 from dspp.errors import CheckpointError, InputError, TrainingInterrupted
 from dspp.extras import require
@@ -49,7 +49,7 @@ def run(options: FitOptions, session: Session) -> None:
     if options.engine == "ray":
         require("ray", "--engine ray")
     options.check_names()
-    csv_marks(options.sep, options.decimal)  # raises if they are not valid
+    csv_format(options.sep, options.decimal, options.encoding)  # raises if they are not valid
     checkpoint = None if options.tune else options.resume_file
     settings = options.settings(time_budget=budget, checkpoint=checkpoint, progress=session.bars)
     with stdin_as_file(options.train, options.validation) as (train, validation):

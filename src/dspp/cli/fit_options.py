@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspp.cli.names import read_registered_names
-from dspp.cli.options import DECIMAL, SEPARATOR, at_least, flag, fraction, option, sizes
+from dspp.cli.options import DECIMAL, ENCODING, SEPARATOR, at_least, flag, fraction, option, sizes
 from dspp.errors import InputError
 from dspp.registry import Registry, extension_modules, unknown_part
 
@@ -76,6 +76,7 @@ class FitOptions:
     ] = 0.1
     sep: Annotated[str | None, option(SEPARATOR, "CHAR", DATA)] = None
     decimal: Annotated[str, option(DECIMAL, "CHAR", DATA)] = "."
+    encoding: Annotated[str, option(ENCODING, "NAME", DATA)] = "utf-8"
     on_disk: Annotated[bool, flag("--on-disk", "Read the table from disk during training.", DATA)] = False
     cache: Annotated[Path | None, option("Folder for the cache of a table on disk.", "DIR", DATA)] = None
     keep_cache: Annotated[bool, flag("--keep-cache", "Keep the cache for later runs.", DATA)] = False

@@ -5,12 +5,16 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from rich.markup import escape
 
 from dspp.errors import InputError
+from dspp.table.messages import check_encoding
+
+if TYPE_CHECKING:
+    from dspp.table.csvfile import CsvFormat
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 _DURATION = re.compile(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s?)?")
@@ -19,6 +23,7 @@ Options = TypeVar("Options")
 SEPARATOR = "What separates the cells of a CSV file: one character such as ';', or the word tab."
 BLANKS = "Blank cells in columns that had none in training: refuse them, or impute the training median."
 DECIMAL = "The decimal mark in a CSV file: '.' or ','."
+ENCODING = "The encoding of a CSV file, such as latin-1, cp1252 or utf-16."
 
 
 def option(
@@ -168,12 +173,14 @@ def probabilities(text: str, name: str) -> tuple[float, ...]:
     return values
 
 
-def csv_marks(separator: str | None, decimal: str) -> tuple[str | None, str]:
-    """Check --sep, one character or the word tab, and --decimal; return the characters, None for the usual separator.
+def csv_format(separator: str | None, decimal: str, encoding: str) -> "CsvFormat":
+    """Check --sep, one character or the word tab, --decimal and --encoding; return what they say.
 
     Raises:
-        InputError: They are not such characters, or the same.
+        InputError: They are not such characters, or the same, or there is no such encoding.
     """
+    from dspp.table.csvfile import CsvFormat
+
     mark = {"tab": "\t", "\\t": "\t"}.get(separator or "", separator)
     if mark is not None and (len(mark) != 1 or not mark.isascii() or mark.isalnum() or mark in '"\r\n'):
         raise InputError(f"--sep: expected one character such as ';', or the word tab, got {separator!r}")
@@ -181,7 +188,7 @@ def csv_marks(separator: str | None, decimal: str) -> tuple[str | None, str]:
         raise InputError(f"--decimal: expected '.' or ',', got {decimal!r}")
     if mark == decimal:
         raise InputError(f"--sep and --decimal: expected different characters, got {decimal!r} for both")
-    return mark, decimal
+    return CsvFormat(mark, decimal, check_encoding(encoding, "--encoding"))
 
 
 def sizes(text: str | None, name: str) -> tuple[int, ...] | None:

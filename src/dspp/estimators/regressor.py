@@ -157,9 +157,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         table = attach_targets(self._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
         return attach_roles(table, weights, weights_name="sample_weight_val")
 
-    def _table(self, X: Any, reset: bool, name: str = "X") -> MemoryTable:
+    def _table(self, X: Any, reset: bool, name: str = "X", may_be_empty: bool = False) -> MemoryTable:
         """Return X as a table; with `reset`, store its column names, otherwise compare with the stored ones."""
-        table = to_table(X, name)
+        table = to_table(X, name, may_be_empty)
         self._check_columns(table.array if table.arrow is None else table.arrow, reset)
         return table
 
@@ -177,7 +177,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         Its methods take and return arrays; `.torch` is the same distribution with tensors.
         """
         check_is_fitted(self, "fitted_")
-        table = self._table(X, reset=False)
+        table = self._table(X, reset=False, may_be_empty=True)
         predicted = self.fitted_.predict(table, self.settings().impute)
         self._warn_of_new(table)
         return Distribution(predicted)
@@ -261,7 +261,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def _columns(self, X: Any, **what: Any) -> dict[str, Array]:
         check_is_fitted(self, "fitted_")
-        table = self._table(X, reset=False)
+        table = self._table(X, reset=False, may_be_empty=True)
         predicted = self.fitted_.predictions(table, impute=self.settings().impute, **what)
         self._warn_of_new(table)
         return predicted
