@@ -179,6 +179,9 @@ def test_groups_of_ties_texts_times_and_missing_values() -> None:
 
     zeros = np.where(np.arange(200) < 150, 0.0, 1234.0)
     assert labels(Values("number", zeros)) == [("0", 150), ("1,234", 50)]
+    ends = np.linspace(-0.04, 14.0, 200)
+    assert labels(Values("number", ends))[0] == ("0.0 to 3.4", 50)
+    assert labels(Values("number", np.ceil(ends - 0.5)))[0] == ("0 to 3", 51)
     gaps = np.where(np.arange(200) < 50, np.nan, 2001.0)
     assert labels(Values("number", gaps)) == [("2001", 150), ("missing", 50)]
     texts = np.array(["a"] * 100 + ["b"] * 95 + ["c"] * 5)

@@ -13,7 +13,7 @@ from dspp import plots
 from dspp.report.axes import choose_axes
 from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.ensemble import kind_name
-from dspp.report.numbers import number
+from dspp.numbers import number
 from dspp.report.svg import Drawing, inline_svg
 
 if TYPE_CHECKING:

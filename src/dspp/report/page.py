@@ -12,7 +12,7 @@ from dspp.metrics import have_several_outputs
 from dspp.report import column_figures, figures, tables
 from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.figures import Picture
-from dspp.report.numbers import tidy
+from dspp.numbers import tidy
 from dspp.report.tables import Score, TextTable
 
 if TYPE_CHECKING:  # imported on first use, since it is optional

@@ -14,7 +14,7 @@ from dspp.metrics import LEVELS, METRICS, Metric
 from dspp.plots import central_coverage
 from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.ensemble import EnsembleData, kind_name
-from dspp.report.numbers import are_years, cell, number, number_with_spread, percent
+from dspp.numbers import are_years, cell, number, number_with_spread, percent
 
 SURPRISES = 10  # rows of the table of surprises
 MAX_INPUTS = 30  # columns of inputs in it
