@@ -5,7 +5,7 @@ It has one or several members: models trained on the same encoded rows, whose pr
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Self, cast
 
@@ -34,6 +34,7 @@ from dspp.table.table import MemoryTable
 from dspp.trees import Trees
 
 HEADLINES = ("nll", "rmse", "crps", "coverage90")  # scores in the `repr` of a model
+HIDDEN_LAYERS = ("width", "hidden_mean", "topology", "rule", "sites", "test_sites")  # settings of theirs alone
 WEIGHT_TOLERANCE = 1e-6  # of the sum of the weights, as in `Predictive.mix`
 
 
@@ -59,6 +60,20 @@ class Member:
     seconds: float  # training time
     kind: str = "plain"  # what it reads: see settings.MEMBER_KINDS
     fold: int | None = None  # the fold it was not trained on; None for a single model
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The settings of the model, the objective and training, without those that have no meaning for this member.
+
+        A single layer has no settings of hidden layers, and a member without epochs, such as a GP in closed form, none
+        of training but the seed.
+        """
+        model, train = asdict(self.spec.model), asdict(self.train)
+        if self.spec.model.layers == 1:
+            model = {name: value for name, value in model.items() if name not in HIDDEN_LAYERS}
+        if not self.history:
+            train = {"seed": self.train.seed}
+        return {"model": model, "objective": asdict(self.spec.objective), "training": train}
 
     @cached_property
     def predictor(self) -> Predictor:

@@ -495,8 +495,11 @@ def test_columns_that_drop_out_of_the_training_rows_are_noted_once(tmp_path: Pat
 def test_info_shows_what_a_model_is_made_of(model: Path) -> None:
     text, found, known = done("info", model), json.loads(done("info", model, "--json")), load(model).fitted_
     assert known.encoder is not None
-    for part in (f"{model} (", "predicts price from 4 of 5 columns", "on 130 rows, 3 epochs", "beta 0.05", "torch "):
+    for part in (f"{model} (", "predicts price from 4 of 5 columns", "on 130 rows, 3 epochs", "torch "):
         assert part in text
+    assert re.search(r"beta +0\.05 *\n", text)
+    assert all(f"note: {note}" in text for note in known.notes)
+    assert known.notes
     for column in known.encoder.describe():
         assert column["column"] in text
         assert column["how"][:30] in text

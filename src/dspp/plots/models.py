@@ -119,7 +119,8 @@ def sites_and_weights(sites: Array, weights: Array, *, ax: "Axes | None" = None)
     ax.scatter(column, xi[order].ravel(), s=area, color=MAIN, alpha=0.55, linewidth=0)
     ax.set_xlim(-0.7, len(order) - 0.3)
     crowded = len(order) > 8
-    ax.set_xticks(range(len(order)), [percent(omega[s], 0 if omega[s] >= 0.095 else 1) for s in order], rotation=60 if crowded else 0)
+    shares = [percent(omega[s], 0 if omega[s] >= 0.095 else 1) for s in order]
+    ax.set_xticks(range(len(order)), shares, rotation=60 if crowded else 0)
     return label_axes(ax, "weight of the component", "site ξ")
 
 
