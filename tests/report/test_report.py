@@ -22,9 +22,9 @@ from outline import Outline
 from dspp import plots
 from dspp.calibration import chance_bounds
 from dspp.errors import InputError, ModelFileError
+from dspp.numbers import SPACE, are_years, cell, number, number_with_spread, percent, tidy
 from dspp.predictive import NormalMixture
 from dspp.report import ReportData, TargetData, page, render, tables, write_report
-from dspp.numbers import SPACE, are_years, cell, number, number_with_spread, percent, tidy
 
 NASTY, EMOJI, DOLLARS = "<script>alert(1)</script>", "🌡️ temp", '$ & $ "#0b66a8" id="x" %'
 SECTIONS = ["scores", "calibration", "accuracy", "rows", "surprises", "inside", "made"]

@@ -14,7 +14,7 @@ from dspp.cli.files import (
     check_columns,
     check_inputs,
     check_model,
-    check_output,
+    check_report,
     open_input,
     source_name,
     stdin_as_file,
@@ -61,7 +61,7 @@ def run(options: EvaluateOptions, session: Session) -> None:
     check_inputs(options.model, options.test)
     if options.report is not None:
         require("report", "--report")
-        check_output(options.report, options.overwrite, options.model, options.test)
+        check_report(options.report, options.overwrite, options.model, options.test)
     check_model(options.model)
     marks = csv_marks(options.sep, options.decimal)
     with stdin_as_file(options.test) as (path,):

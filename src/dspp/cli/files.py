@@ -113,6 +113,14 @@ def check_output(path: Path, overwrite: bool, *inputs: Path) -> None:
         raise InputError(f"{path} already exists; pass --overwrite to replace it, or choose another name")
 
 
+def check_report(path: Path, overwrite: bool, *inputs: Path) -> None:
+    """Raise `InputError` unless a report can be written to this file; called before the work starts."""
+    from dspp.storage import check_page_name
+
+    check_output(path, overwrite, *inputs)
+    check_page_name(path)
+
+
 def check_distinct(paths: Mapping[str, Path | None]) -> None:
     """Raise `InputError` if two of these files, named by their role, are the same."""
     seen: dict[Path, str] = {}

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dspp.cli import show, sources
-from dspp.cli.files import check_distinct, check_inputs, check_output, file_size, remove, source_name, stdin_as_file
+from dspp.cli.files import (
+    check_distinct,
+    check_inputs,
+    check_output,
+    check_report,
+    file_size,
+    remove,
+    source_name,
+    stdin_as_file,
+)
 from dspp.cli.fit_options import FitOptions
 from dspp.cli.options import csv_marks, duration
 from dspp.cli.session import Session, Stopped
@@ -92,7 +101,7 @@ def _check_outputs(options: FitOptions) -> None:
     check_output(options.out, options.overwrite, *inputs)
     if options.report is not None:
         require("report", "--report")
-        check_output(options.report, options.overwrite, *inputs)
+        check_report(options.report, options.overwrite, *inputs)
     if options.resume_file.exists() and not options.resume and options.study is None:
         raise CheckpointError(
             f"{options.resume_file} already exists, from an unfinished run; pass --resume to resume it, or delete it"

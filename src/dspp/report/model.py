@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 from jaxtyping import Float
 
+from dspp import storage
 from dspp.calibration import Conformal, CrossConformal
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
@@ -50,7 +51,7 @@ def write_model_report(
         row_labels: name of each row, such as its number in a file; None for its position in X, from 0.
 
     Raises:
-        InputError: X or y cannot be used, or there is not one label per row.
+        InputError: X or y cannot be used, there is not one label per row, or the file's name does not end in .html.
         MissingExtraError: matplotlib or jinja2 is not installed.
         ModelFileError: the page cannot be written.
 
@@ -67,6 +68,7 @@ def write_model_report(
         True
     """
     require("report", "a report")
+    storage.check_page_name(Path(path))
     write_report(report_data(estimator, X, y, title=title, rows=rows, row_labels=row_labels), path)
 
 
