@@ -70,6 +70,7 @@ MISTAKES = {
     "predict any.dspp t.csv --out p.csv --keep Size": "expected a column 'Size' (--keep); did you mean 'size'?",
     "predict any.dspp t.csv --out p.csv --interval 90%": "got 90%; use --interval 0.9",
     "predict any.dspp t.csv --out p.csv --quantiles 2": "--quantiles: expected",
+    "predict any.dspp t.csv --out p.csv --above nan": "--above: expected a finite number, got nan",
     "evaluate none.dspp t.csv": "none.dspp: the file does not exist",
     "evaluate any.dspp none.csv": "none.csv: the file does not exist",
     "evaluate any.dspp t.csv --report no/r.html": "the folder no does not exist",

@@ -238,6 +238,7 @@ def test_a_pull_is_mentioned_where_there_is_one(new_rows: Evaluation) -> None:
 
 
 def test_the_page_shows_all_of_it(held_out: Evaluation) -> None:
+    assert held_out.fitted.notes
     data = evaluation_data(held_out, rows="held out of table.csv")
     page = Outline(render(data))
     assert [section["id"] for section in page.all("section")] == [
@@ -255,6 +256,7 @@ def test_the_page_shows_all_of_it(held_out: Evaluation) -> None:
         "members 1–5",
         "members 6–10",
         "Swipe the table for more columns",
+        *map(str, held_out.fitted.notes),
     ):
         assert part in text, part
 

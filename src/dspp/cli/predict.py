@@ -26,6 +26,7 @@ from dspp.cli.options import (
     SEPARATOR,
     at_least,
     csv_marks,
+    finite_numbers,
     flag,
     option,
     probabilities,
@@ -48,11 +49,13 @@ dspp predict model.dspp new.csv --out predictions.csv
 
 dspp predict model.dspp new.parquet --out predictions.parquet --quantiles 0.01,0.5,0.99 --keep id
 
+dspp predict model.dspp new.csv --out predictions.csv --above 30 --above 60
+
 cat new.csv | dspp predict model.dspp - --out - --sep ';' --decimal , --interval 0.9 | head
 
 Columns: TARGET_mean, TARGET_std, TARGET_q0.05 and so on for each quantile; TARGET_lower and TARGET_upper with \
---interval; TARGET_weight_0, TARGET_mean_0, TARGET_std_0 and so on with --mixture; TARGET_sample_0 and so on with \
---samples."""
+--interval; with --above 30, TARGET_above_30, the probability that TARGET > 30; TARGET_weight_0, TARGET_mean_0, \
+TARGET_std_0 and so on with --mixture; TARGET_sample_0 and so on with --samples."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,11 @@ class PredictOptions:
     quantiles: Annotated[str, option("Probabilities of quantiles to write, such as 0.05,0.5,0.95.", "LIST")] = ""
     interval: Annotated[
         float | None, option("Coverage of a central interval to write, such as 0.9.", "SHARE"), share
+    ] = None
+    above: Annotated[
+        list[float] | None,
+        option("A value of the target, to write the probability of larger ones; repeatable.", "NUMBER"),
+        finite_numbers,
     ] = None
     mixture: Annotated[bool, flag("--mixture", "Write weight, mean and std of each component.")] = False
     samples: Annotated[int, option("Number of samples to write per row.", "N"), at_least(0)] = 0
@@ -169,7 +177,7 @@ def _predict_batches(
     types = {} if fitted.encoder is None else fitted.encoder.arrow_types()
     for rows in file.batches(options.batch_rows, types):
         how = levels, options.interval, options.mixture, options.samples, generator
-        new = fitted.predictions(rows, *how, impute=options.missing == "impute")
+        new = fitted.predictions(rows, *how, impute=options.missing == "impute", above=options.above or ())
         for watcher in watchers:
             watcher.count(rows)
         assert rows.arrow is not None
