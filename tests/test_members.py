@@ -20,6 +20,7 @@ from dspp.fitting import train
 from dspp.modelfile import weights as limits
 from dspp.notes import Note
 from dspp.numbers import percent
+from dspp.predictive import NormalMixture
 from dspp.prepare import prepare
 from dspp.report.model import report_data
 from dspp.report.page import render
@@ -124,6 +125,14 @@ def test_one_member_is_the_model_alone(parts):
             same.distribution(X).log_prob(torch.tensor(Y)), alone.distribution(X).log_prob(torch.tensor(Y))
         )
     assert bits(Fitted.join(parts, [1.0, 0.0]).distribution(X)) == bits(expected)
+
+
+def test_no_prediction_is_a_negative_zero(parts, monkeypatch):
+    zeros = NormalMixture(torch.zeros(1), torch.full((1, 60), -0.0), torch.ones(1, 60), torch.tensor(0.0))
+    monkeypatch.setattr(Fitted, "predict", lambda *_: zeros)
+    columns = parts[0].predictions(to_table(X), [0.5], components=True, above=1e9)
+    assert columns["y_mean_0"].tolist() == columns["y_above_1000000000"].tolist() == [0.0] * 60
+    assert not any(np.signbit(column).any() for column in columns.values())
 
 
 def test_join_keeps_what_is_shared(parts, joined):

@@ -34,7 +34,7 @@ from dspp.table.table import MemoryTable
 from dspp.trees import Trees
 
 HEADLINES = ("nll", "rmse", "crps", "coverage90")  # scores in the `repr` of a model
-HIDDEN_LAYERS = ("width", "hidden_mean", "topology", "rule", "sites", "test_sites")  # settings of theirs alone
+HIDDEN_LAYER_SETTINGS = ("width", "hidden_mean", "topology", "rule", "sites", "test_sites")
 WEIGHT_TOLERANCE = 1e-6  # of the sum of the weights, as in `Predictive.mix`
 
 
@@ -70,7 +70,7 @@ class Member:
         """
         model, train = asdict(self.spec.model), asdict(self.train)
         if self.spec.model.layers == 1:
-            model = {name: value for name, value in model.items() if name not in HIDDEN_LAYERS}
+            model = {name: value for name, value in model.items() if name not in HIDDEN_LAYER_SETTINGS}
         if not self.history:
             train = {"seed": self.train.seed}
         return {"model": model, "objective": asdict(self.spec.objective), "training": train}

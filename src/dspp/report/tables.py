@@ -155,8 +155,8 @@ def settings_table(members: Sequence[MemberData]) -> TextTable:
     rows = []
     for section in columns[0]:
         names = dict.fromkeys(name for settings in columns for name in settings[section])
-        for first, name in zip((section, *[""] * len(names)), names, strict=False):
-            rows.append((first, name, *(settings[section].get(name, "–") for settings in columns)))
+        for k, name in enumerate(names):
+            rows.append(("" if k else section, name, *(settings[section].get(name, "–") for settings in columns)))
     if len(columns) == 1:
         return TextTable(("", "setting", "all members" if len(members) > 1 else "value"), rows)
     return TextTable(("", "setting", *map(_name_members, groups.values())), rows)
