@@ -6,7 +6,7 @@ It has one or several members: models trained on the same encoded rows, whose pr
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Self, cast
 
@@ -35,6 +35,7 @@ from dspp.table.table import MemoryTable
 from dspp.trees import Trees
 
 HEADLINES = ("nll", "rmse", "crps", "coverage90")  # scores in the `repr` of a model
+HIDDEN_LAYER_SETTINGS = ("width", "hidden_mean", "topology", "rule", "sites", "test_sites")
 WEIGHT_TOLERANCE = 1e-6  # of the sum of the weights, as in `Predictive.mix`
 
 
@@ -60,6 +61,20 @@ class Member:
     seconds: float  # training time
     kind: str = "plain"  # what it reads: see settings.MEMBER_KINDS
     fold: int | None = None  # the fold it was not trained on; None for a single model
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The settings of the model, the objective and training, without those that have no meaning for this member.
+
+        A single layer has no settings of hidden layers, and a member without epochs, such as a GP in closed form, none
+        of training but the seed.
+        """
+        model, train = asdict(self.spec.model), asdict(self.train)
+        if self.spec.model.layers == 1:
+            model = {name: value for name, value in model.items() if name not in HIDDEN_LAYER_SETTINGS}
+        if not self.history:
+            train = {"seed": self.train.seed}
+        return {"model": model, "objective": asdict(self.spec.objective), "training": train}
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -384,6 +399,7 @@ class Fitted:
         generator: torch.Generator | None = None,
         moments: bool = True,
         impute: bool = False,
+        above: float | Sequence[float] = (),
     ) -> dict[str, Float[np.ndarray, " N"]]:
         """Return columns of predictions for a table, output by output.
 
@@ -397,8 +413,10 @@ class Fitted:
             generator: Generator of the samples.
             moments: Whether to add TARGET_mean and TARGET_std.
             impute: See `predict`.
+            above: Thresholds in the units of the targets, for the probability of larger values: TARGET_above_30 and so
+                on, for each target.
         """
-        levels = interval_levels(interval)
+        levels, thresholds = interval_levels(interval), threshold_names(above)
         mixture, folds = self._predict_folds(table, impute) if levels else (self.predict(table, impute), {})
         draws = mixture.sample(samples, generator).reshape(samples, len(mixture), self.num_outputs) if samples else None
         intervals = {suffix: self._intervals(mixture, folds, level) for suffix, level in levels.items()}
@@ -411,11 +429,15 @@ class Fitted:
                 columns |= {f"{name}_{quantile_name(p)}": row for p, row in zip(quantiles, values, strict=True)}
             for suffix, (lower, upper) in intervals.items():
                 columns |= {f"{name}_lower{suffix}": lower[:, t], f"{name}_upper{suffix}": upper[:, t]}
+            if thresholds:
+                at = torch.tensor([*thresholds.values()], dtype=torch.float64, device=one.mean.device)
+                shares = 1.0 - one.cdf(at[:, None].expand(-1, len(one)))  # P(y > t), not recalibrated
+                columns |= {f"{name}_{end}": row for end, row in zip(thresholds, shares.clamp(min=0.0), strict=True)}
             if components:
                 columns |= _components(name, one)
             if draws is not None:
                 columns |= {f"{name}_sample_{k}": draws[k, :, t] for k in range(samples)}
-        return {name: column.contiguous().numpy() for name, column in columns.items()}
+        return {name: column.contiguous().numpy() + 0.0 for name, column in columns.items()}  # −0.0 is shown as 0.0
 
     def _intervals(
         self, mixture: Predictive, folds: Mapping[int, Predictive], coverage: float
@@ -573,6 +595,21 @@ def interval_levels(interval: float | Sequence[float] | None) -> dict[str, float
     if not given or len(set(given)) < len(given):
         raise InputError(f"coverage: expected a number, or different numbers such as (0.5, 0.9), got {interval!r:.100}")
     return {f"_{level!r}": level for level in given}
+
+
+def threshold_names(above: float | Sequence[float]) -> dict[str, float]:
+    """Return each threshold by the end of its column's name, such as "above_30".
+
+    Raises:
+        InputError: They are not finite numbers.
+    """
+    try:
+        values = np.atleast_1d(np.asarray(above, dtype=np.float64))
+    except (TypeError, ValueError):
+        values = np.array([math.nan])
+    if values.ndim > 1 or not np.isfinite(values).all():
+        raise InputError(f"above: expected numbers in the units of the target, such as (30, 60), got {above!r:.100}")
+    return {f"above_{value!r}".removesuffix(".0"): value for value in (values + 0.0).tolist()}
 
 
 def _components(name: str, one: RealPredictive) -> dict[str, Tensor]:

@@ -134,6 +134,15 @@ def write_bytes(path: Path, content: bytes, error: StorageError) -> None:
         raise error(f"cannot write {path}: {problem.strerror or problem}; the previous file is unchanged") from None
 
 
+def check_page_name(path: Path) -> None:
+    """Raise `InputError` unless the name of a report that is to be written says that it is a web page."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(
+            f"{path}: expected a file name ending in .html or .htm, as a report is a web page; for a PDF file, print "
+            "the page in a browser"
+        )
+
+
 def to_plain(value: Any, non_finite: Callable[[float], Any] = str) -> Any:
     """Return `value` as JSON represents it.
 

@@ -266,7 +266,8 @@ def test_tune_is_fit_with_a_search(train: Path, test_file: Path, tmp_path: Path)
 def predicted(model: Path, test_file: Path, folder: Path) -> dict[str, Any]:
     out = folder / "all.csv"
     more = shlex.split("--interval 0.8 --mixture --samples 2 --seed 3 --keep name --keep size --quantiles 0.1,0.5")
-    text = done("predict", model, test_file, "--out", out, *more)
+    above = shlex.split("--above 120 --above 90.5 --above -1")
+    text = done("predict", model, test_file, "--out", out, *more, *above)
     assert text.startswith(f"Predicted 50 rows: {out}")
     return read(out)
 
@@ -274,6 +275,7 @@ def predicted(model: Path, test_file: Path, folder: Path) -> dict[str, Any]:
 def test_predictions_are_those_of_python(predicted: dict[str, Any], model: Path, test_file: Path) -> None:
     estimator, X = load(model), inputs(test_file)
     mixture = estimator.predict_dist(X)
+    above = 1.0 - mixture.cdf(np.repeat([[120.0], [90.5], [-1.0]], 50, axis=1))
     expected = {
         "price_mean": mixture.mean,
         "price_std": mixture.std,
@@ -281,6 +283,9 @@ def test_predictions_are_those_of_python(predicted: dict[str, Any], model: Path,
         "price_q0.5": mixture.quantile(0.5),
         "price_lower": mixture.interval(0.8)[0],
         "price_upper": mixture.interval(0.8)[1],
+        "price_above_120": above[0],
+        "price_above_90.5": above[1],
+        "price_above_-1": above[2],
         "price_sample_0": estimator.sample(X, 2, random_state=3)[0],
         "price_sample_1": estimator.sample(X, 2, random_state=3)[1],
     }
@@ -505,8 +510,11 @@ def test_columns_that_drop_out_of_the_training_rows_are_noted_once(tmp_path: Pat
 def test_info_shows_what_a_model_is_made_of(model: Path) -> None:
     text, found, known = done("info", model), json.loads(done("info", model, "--json")), load(model).fitted_
     assert known.encoder is not None
-    for part in (f"{model} (", "predicts price from 4 of 5 columns", "on 130 rows, 3 epochs", "beta 0.05", "torch "):
+    for part in (f"{model} (", "predicts price from 4 of 5 columns", "on 130 rows, 3 epochs", "torch "):
         assert part in text
+    assert re.search(r"beta +0\.05 *\n", text)
+    assert all(f"note: {note}" in text for note in known.notes)
+    assert known.notes
     for column in known.encoder.describe():
         assert column["column"] in text
         assert column["how"][:30] in text
@@ -592,6 +600,9 @@ BAD_PREDICTIONS = {
     "--interval 0,95": "got 0,95; use --interval 0.95",
     "--interval 1": "got 1; use --interval 0.9",
     "--interval wide": "got wide; use --interval 0.9",
+    "--above high": "--above: expected a number, got 'high'",
+    "--above 3 --above 2,5": "--above: expected a number, got '2,5'",
+    "--above inf": "--above: expected a finite number, got inf",
     "--keep pirce": "expected a column 'pirce' (--keep); did you mean 'price'?",
     "--samples -1": "--samples: expected a whole number of at least 0, got -1",
     "--samples 1 --seed -99999999999999999999": "--seed: expected a whole number of at least -",

@@ -53,6 +53,13 @@ def test_a_report_shows_the_row_numbers_it_is_given(one: Regressor, tmp_path: Pa
         dspp.write_model_report(one, X, Y, tmp_path / "page.html", row_labels=[1, 2, 3])
 
 
+def test_a_report_is_a_web_page(one: Regressor, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"r\.pdf: expected a file name ending in \.html or \.htm"):
+        dspp.write_model_report(one, X, Y, tmp_path / "r.pdf")
+    dspp.write_model_report(one, X, Y, tmp_path / "R.HTM")
+    assert [path.name for path in tmp_path.iterdir()] == ["R.HTM"]
+
+
 def test_a_report_shows_the_numbers_of_the_rows_it_draws(two: Regressor) -> None:
     gaps = BOTH.copy()
     gaps[::2, 0] = np.nan

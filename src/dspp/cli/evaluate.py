@@ -12,7 +12,7 @@ from dspp.cli.files import (
     check_columns,
     check_inputs,
     check_model,
-    check_output,
+    check_report,
     open_input,
     source_name,
     stdin_as_file,
@@ -60,7 +60,7 @@ def run(options: EvaluateOptions, session: Session) -> None:
     check_inputs(options.model, options.test)
     if options.report is not None:
         require("report", "--report")
-        check_output(options.report, options.overwrite, options.model, options.test)
+        check_report(options.report, options.overwrite, options.model, options.test)
     check_model(options.model)
     written = csv_format(options.sep, options.decimal, options.encoding)
     with stdin_as_file(options.test) as (path,):

@@ -135,6 +135,14 @@ def check_regular(path: Path) -> None:
         raise InputError(f"{path}: the folder {folder} does not exist; create it first")
 
 
+def check_report(path: Path, overwrite: bool, *inputs: Path) -> None:
+    """Raise `InputError` unless a report can be written to this file; called before the work starts."""
+    from dspp.storage import check_page_name
+
+    check_output(path, overwrite, *inputs)
+    check_page_name(path)
+
+
 def check_distinct(paths: Mapping[str, Path | None]) -> None:
     """Raise `InputError` if two of these files, named by their role, are the same."""
     seen: dict[Path, str] = {}

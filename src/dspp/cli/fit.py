@@ -14,6 +14,7 @@ from dspp.cli.files import (
     check_inputs,
     check_output,
     check_regular,
+    check_report,
     discard_run,
     file_size,
     source_name,
@@ -104,7 +105,7 @@ def _check_outputs(options: FitOptions) -> None:
     check_output(options.out, options.overwrite, *inputs)
     if options.report is not None:
         require("report", "--report")
-        check_output(options.report, options.overwrite, *inputs)
+        check_report(options.report, options.overwrite, *inputs)
     for path in options.resume_files.values():
         if not path.is_dir():  # as for an ensemble
             check_regular(path)

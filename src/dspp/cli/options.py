@@ -63,7 +63,8 @@ def make_command(kind: type[Options], run: Callable[[Options, Any], None], **fix
         hint, parse = hints[field.name], _number_parser(hints[field.name])
         if parse is not None:
             parsers[field.name] = parse
-            hint, default = Annotated[str | None, hint.__metadata__[0]], None if default is None else str(default)
+            text: Any = list[str] | None if get_args(hint)[0] == list[float] | None else str | None
+            hint, default = Annotated[text, hint.__metadata__[0]], None if default is None else str(default)
         parameters.append(
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
         )
@@ -93,6 +94,15 @@ def number(text: str, name: str) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"{name}: expected a number, got {text!r}") from None
+
+
+def finite_numbers(texts: Sequence[str], name: str) -> list[float]:
+    """Parse the values of a repeatable option."""
+    values = [number(text, name) for text in texts]
+    for text, value in zip(texts, values, strict=True):
+        if not math.isfinite(value):
+            raise InputError(f"{name}: expected a finite number, got {text}")
+    return values
 
 
 def at_least(low: int | None, high: float = math.inf) -> Callable[[str, str], int]:

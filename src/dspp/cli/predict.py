@@ -25,6 +25,7 @@ from dspp.cli.options import (
     SEPARATOR,
     at_least,
     csv_format,
+    finite_numbers,
     flag,
     option,
     probabilities,
@@ -49,11 +50,13 @@ dspp predict model.dspp new.csv --out predictions.csv
 
 dspp predict model.dspp new.parquet --out predictions.parquet --quantiles 0.01,0.5,0.99 --keep id
 
+dspp predict model.dspp new.csv --out predictions.csv --above 30 --above 60
+
 cat new.csv | dspp predict model.dspp - --out - --sep ';' --decimal , --interval 0.9 | head
 
 Columns: TARGET_mean, TARGET_std, TARGET_q0.05 and so on for each quantile; TARGET_lower and TARGET_upper with \
---interval; TARGET_weight_0, TARGET_mean_0, TARGET_std_0 and so on with --mixture; TARGET_sample_0 and so on with \
---samples."""
+--interval; with --above 30, TARGET_above_30, the probability that TARGET > 30; TARGET_weight_0, TARGET_mean_0, \
+TARGET_std_0 and so on with --mixture; TARGET_sample_0 and so on with --samples."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,11 @@ class PredictOptions:
     quantiles: Annotated[str, option("Probabilities of quantiles to write, such as 0.05,0.5,0.95.", "LIST")] = ""
     interval: Annotated[
         float | None, option("Coverage of a central interval to write, such as 0.9.", "SHARE"), share
+    ] = None
+    above: Annotated[
+        list[float] | None,
+        option("A value of the target, to write the probability of larger ones; repeatable.", "NUMBER"),
+        finite_numbers,
     ] = None
     mixture: Annotated[bool, flag("--mixture", "Write weight, mean and std of each component.")] = False
     samples: Annotated[int, option("Number of samples to write per row.", "N"), at_least(0)] = 0
@@ -171,7 +179,7 @@ def _predict_batches(
     types = {} if fitted.encoder is None else fitted.encoder.arrow_types()
     for rows in [file.read(types)] if file.num_rows == 0 else file.batches(options.batch_rows, types):
         how = levels, options.interval, options.mixture, options.samples, generator
-        new = fitted.predictions(rows, *how, impute=options.missing == "impute")
+        new = fitted.predictions(rows, *how, impute=options.missing == "impute", above=options.above or ())
         novelty.count(rows)
         assert rows.arrow is not None
         columns = {name: decode(rows.arrow.column(name).combine_chunks()) for name in options.keep or []}

@@ -219,6 +219,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         quantiles: Sequence[float] = (),
         interval: float | Sequence[float] | None = None,
         *,
+        above: float | Sequence[float] = (),
         components: bool = False,
         samples: int = 0,
         random_state: Any = 0,
@@ -230,12 +231,14 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             quantiles: Probabilities of quantiles: TARGET_q0.05 and so on.
             interval: The coverage of a central interval: TARGET_lower and TARGET_upper; or several: TARGET_lower_0.5
                 and so on.
+            above: Thresholds t in the units of y, for P(y > t): TARGET_above_30 and so on, for each target. With
+                `conformal=True` they stay those of the model, as quantiles do.
             components: Whether to include weight, mean and std of each component: TARGET_weight_0 and so on.
             samples: The number of samples per row: TARGET_sample_0 and so on.
             random_state: The seed of the samples.
         """
         generator = torch.Generator().manual_seed(to_seed(random_state))
-        how: dict[str, Any] = {"components": components, "samples": samples, "generator": generator}
+        how: dict[str, Any] = {"above": above, "components": components, "samples": samples, "generator": generator}
         return frame_like(X, self._columns(X, quantiles=_probabilities(quantiles), interval=interval, **how))
 
     def predict_quantiles(self, X: Any, alpha: float | Sequence[float] = (0.05, 0.5, 0.95)) -> Any:
