@@ -49,11 +49,11 @@ def warn_of_notes(notes: Sequence[Note]) -> None:
         warn(f"this fit has {len(notes):,} note{'s' if len(notes) > 1 else ''}:{list_notes(notes)}")
 
 
-def warn(text: str) -> None:
+def warn(text: str, in_loops: bool = True) -> None:
     """Issue a `DsppWarning` that points at the user's line, also if it led here through scikit-learn.
 
-    From its loops over folds, settings and bags a line issues the same text once: they make Python forget which
-    warnings it has shown.
+    From its loops over folds, settings and bags a line issues the same text once, or never unless `in_loops`: they make
+    Python forget which warnings it has shown.
     """
     frames = list(walk_stack(sys._getframe()))
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in frames]
@@ -61,7 +61,7 @@ def warn(text: str) -> None:
     frame, line = frames[level]
     issued = (text, frame.f_code.co_filename, line)
     in_loop = any(name.startswith(_LOOPS) for name in modules)
-    if not in_loop or issued not in _warned:
+    if not in_loop or (in_loops and issued not in _warned):
         warnings.warn(text, DsppWarning, stacklevel=level + 1)
     if in_loop:
         _warned.add(issued)

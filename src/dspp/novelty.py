@@ -15,8 +15,8 @@ from dspp.table import arrays
 from dspp.table.messages import join_names
 from dspp.table.table import MemoryTable
 
-# In widths of the range of the training rows: numbers that are nearer to it are not reported.
-NOTICED = 0.25
+# In widths of the range of the training rows: nearer to it, predictions hardly change and numbers are not reported.
+NOTICED = 0.5
 
 
 class Novelty:
@@ -84,7 +84,7 @@ class Novelty:
         below, above = low - values, values - high
         out = np.fmax(below, above)  # NaN is nowhere
         far = out > margin
-        if far.any():
+        if far.any() and margin:  # of a column that is constant in training, predictions take no notice
             count, farthest = self._outside.get(name, (0, 0.5 * low + 0.5 * high))
             found = float(values[np.nanargmax(out)])
             distance = max(low - farthest, farthest - high)
@@ -109,7 +109,7 @@ class Novelty:
     def _about_ranges(self) -> list[str]:
         return [
             f"column {name!r}: {count:,} value{'s' if count > 1 else ''} outside the range seen in training "
-            f"({self._ranges[name][0]:.6g} to {self._ranges[name][1]:.6g}), such as {farthest:.6g}; far outside, "
+            f"({_range_text(*self._ranges[name])}), such as {farthest:.6g}; far outside, "
             "predictions approach the distribution of all training rows"
             for name, (count, farthest) in self._outside.items()
         ]
@@ -132,6 +132,12 @@ class Novelty:
         return [
             f"column {name!r}: blank cells, of which training had none, are filled in" for name in sorted(self._blank)
         ]
+
+
+def _range_text(low: float, high: float) -> str:
+    """Return a range as text, with as many digits as tell its ends apart."""
+    digits = 17 if f"{low:.6g}" == f"{high:.6g}" else 6
+    return f"{low:.{digits}g} to {high:.{digits}g}"
 
 
 def _known_levels(column: Column) -> tuple[str, ...] | None:

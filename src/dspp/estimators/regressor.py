@@ -274,7 +274,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         novelty = Novelty(self.fitted_, self.settings().impute)
         novelty.count(table)
         for warning in novelty.warnings():
-            warn(warning)
+            warn(warning, in_loops=False)  # whose folds have rows outside each other's range
 
     def _quantiles(self, X: Any, alpha: float | Sequence[float], as_frame: bool) -> Any:
         probabilities = _probabilities(alpha)
