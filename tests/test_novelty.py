@@ -1,4 +1,4 @@
-"""What rows have that the training rows had not is counted and named, and far outside predictions approach the marginal."""
+"""What the training rows had not is counted and named, and far outside predictions approach the marginal."""
 
 from typing import Any
 
@@ -46,8 +46,8 @@ def test_what_is_new_is_counted_over_batches_and_named(model: PPGPRRegressor) ->
     low, high = FRAME["age"].min(), FRAME["age"].max()
     assert found(model, new, new[:2], FRAME[:3]) == [
         "column 'town': 3 values not seen in training ('Rome'); predictions ignore them",
-        f"column 'age': 3 values outside the range seen in training ({low:.6g} to {high:.6g}), such as 900; far outside, "
-        "predictions approach the distribution of all training rows",
+        f"column 'age': 3 values outside the range seen in training ({low:.6g} to {high:.6g}), such as 900; far "
+        "outside, predictions approach the distribution of all training rows",
     ]
 
 

@@ -395,8 +395,11 @@ def test_blank_cells_are_refused_or_imputed(model: Path, test_file: Path, tmp_pa
         assert "--missing: expected refuse or impute, got 'guess'" in refused(*command, "--missing", "guess")
     estimator = load(model).set_params(missing="impute")
     with pytest.warns(DsppWarning, match="column 'town': blank cells, of which training had none, are filled in"):
-        np.testing.assert_array_equal(read(out)["price_mean"], estimator.predict(blank))
-        np.testing.assert_array_equal(estimator.predict_table(blank)["price_mean"], estimator.predict(blank))
+        mean = estimator.predict(blank)
+    np.testing.assert_array_equal(read(out)["price_mean"], mean)
+    with pytest.warns(DsppWarning, match="blank cells"):
+        np.testing.assert_array_equal(estimator.predict_table(blank)["price_mean"], mean)
+    with pytest.warns(DsppWarning, match="blank cells"):
         assert np.isfinite(estimator.score(blank[:20], rows["price"][:20].to_numpy()))
     with pytest.raises(InputError, match=r"column 'town', row 0.*missing='impute'"):
         load(model).predict(blank)

@@ -101,6 +101,7 @@ def test_weights_and_groups_are_requested(routing: None) -> None:
         model.set_fit_request(weight=True)
 
 
+@pytest.mark.filterwarnings("ignore:column .* outside the range seen in training")
 def test_cross_validation_routes_weights_and_groups_to_fit_and_score(routing: None) -> None:
     model = PPGPRRegressor(**QUICK).set_fit_request(sample_weight=True, groups=True)
     model = model.set_score_request(sample_weight=True)
