@@ -296,7 +296,8 @@ def test_all_fits_end_in_time_whatever_the_machine(
 
     monkeypatch.setattr(crossfit, "boost", grow)
     cross_fit(X, y, np.where(np.arange(120) < 30, 0, -1), seconds_left=lambda: seconds - clock[0])
-    first = min(MAX_TREES, max(crossfit.FEWEST_TREES, int(seconds / (7 * 90 * crossfit.TREE_SECONDS))))
+    guess = 90 * crossfit.TREE_SECONDS + X.shape[1] * crossfit.COLUMN_SECONDS
+    first = min(MAX_TREES, max(crossfit.FEWEST_TREES, int(seconds / (7 * guess))))
     assert rounds[0] == first
     assert min(rounds) >= crossfit.FEWEST_TREES
     assert clock[0] <= max(seconds, per_tree * (first + 6 * crossfit.FEWEST_TREES))

@@ -27,7 +27,7 @@ from dspp.history import Epoch
 from dspp.predictive import Predictive
 from dspp.presets import Spec
 from dspp.progress import ProgressBar
-from dspp.training.closed_form import fit_gp
+from dspp.training.closed_form import fit_around_last_input, fit_gp
 from dspp.training.processes import ProcessGroup
 from dspp.training.result import FitResult
 from dspp.training.rows import Rows, Source, to_arguments
@@ -104,11 +104,13 @@ class Trained:
 
 
 def spec_of(spec: Spec, kind: str, folds: int) -> Spec:
-    """Return the model of a kind: one that reads trees describes what they get wrong, and a GP has a single layer."""
+    """Return the model of a kind: one that reads trees describes what they get wrong, and others have a single layer."""
     if kind == "gp":
         points = GP_POINTS if folds == 1 else GP_POINTS // 2
         model = spec.model.change(layers=1, covariance="full", inducing=points, top_mean=ModelConfig.top_mean)
         return Spec("svgp", model, ObjectiveConfig("elbo", beta=1.0))
+    if kind == "boosted":
+        return Spec("svgp", spec.model.change(layers=1, inducing=1, top_mean="last-input"), ObjectiveConfig("elbo"))
     around = kind == "trees" and spec.model.top_mean == ModelConfig.top_mean
     return replace(spec, model=spec.model.change(top_mean="last-input")) if around else spec
 
@@ -143,6 +145,9 @@ def train_member(
         if task.kind == "gp":
             assert isinstance(source, Rows)
             result = fit_gp(spec.model, source, config.seed, stopped)
+        elif task.kind == "boosted":
+            assert isinstance(source, Rows)
+            result = fit_around_last_input(spec.model, source)
         else:
             result = training.fit(
                 spec,
@@ -347,11 +352,15 @@ def _train_in_processes(
         show(0, sum(_read_shares(job.desk)))
 
     def until_stopped() -> Iterator[Task | Any]:
-        for task in tasks:
-            if (job.desk / STOP).exists():
-                stopped.append("training was stopped before the last member; repeat the same call to resume")
-                return
-            yield task
+        try:
+            for task in tasks:
+                if (job.desk / STOP).exists():
+                    stopped.append("training was stopped before the last member; repeat the same call to resume")
+                    return
+                yield task
+        except TrainingInterrupted as problem:  # stopped while this process waited for trees
+            (job.desk / STOP).touch()
+            stopped.append(str(problem))
 
     for _, one in run_all(_train_in_worker, until_stopped(), shared=(job,), jobs=processes, while_waiting=look):
         if isinstance(one, str):

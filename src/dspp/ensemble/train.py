@@ -1,10 +1,12 @@
 """From prepared rows to a fitted ensemble, with its out-of-fold evaluation."""
 
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,9 +18,10 @@ from torch import Tensor
 
 from dspp.config import TrainConfig
 from dspp.encoding.means import CrossFittedMeans
-from dspp.engines import WAIT
-from dspp.ensemble.members import Job, Task, Trained, one_thread, open_desk, spec_of, train_members
+from dspp.engines import BEAT, WAIT
+from dspp.ensemble.members import Job, Task, Trained, one_thread, open_desk, spec_of, train_member, train_members
 from dspp.ensemble.stacking import HeldOutRows, Mixing, calibrated_nll, discount, shrink_spread, stack
+from dspp.errors import TrainingInterrupted
 from dspp.fitted import Fitted, Member
 from dspp.guard import Guard
 from dspp.history import Epoch
@@ -26,7 +29,7 @@ from dspp.notes import Note
 from dspp.predictive import GroupedPredictive, Predictive
 from dspp.presets import Spec
 from dspp.registry import extension_modules
-from dspp.settings import Settings
+from dspp.settings import READ_TREES, Settings
 from dspp.size import MOST_ROWS_WITH_PILOTS, Size, step_seconds
 from dspp.training.rows import Rows, Source
 from dspp.trees import CrossFitted, cross_fit
@@ -114,12 +117,10 @@ def train_ensemble(
         resume: Whether to resume from existing checkpoints.
         options: Further options of `training.fit`.
     """
-    cross_fitted: Future[CrossFitted] | None = None
-    if any(kind == "trees" for kind, _ in size.slots):
-        helper = ThreadPoolExecutor(1)  # fits trees while the first members are trained
-        cross_fitted = helper.submit(_cross_fit, data, settings.random_state, deadline)
-        helper.shutdown(wait=False)
-
+    read_trees = any(kind == "trees" for kind, _ in size.slots)
+    growing: AbstractContextManager[Future[CrossFitted] | None] = nullcontext()
+    if read_trees or size.trees_alone:
+        growing = _grow_trees(data, settings.random_state, deadline)
     may_overfit = isinstance(data.rows, Rows) and len(data.rows) <= MOST_ROWS_WITH_PILOTS
     pilots = _pilots(config, data) if settings.epochs is None and may_overfit else []
     tried: list[Trained] = []
@@ -137,13 +138,13 @@ def train_ensemble(
                 continue
             if kind == "trees":
                 assert cross_fitted is not None
-                column = cross_fitted.result().for_member(fold)
+                column = _await(cross_fitted, should_stop).for_member(fold)
             yield Task(number, fold, kind, column, epochs)
 
     count = len(size.slots)
     by_steps = sum(kind != "gp" for kind, _ in size.slots)
     steps = config.epochs * math.ceil(len(data.rows) / config.batch_size)
-    with open_desk(settings.checkpoint, resume) as desk:
+    with growing as cross_fitted, open_desk(settings.checkpoint, resume) as desk:
         job = Job(
             spec=spec,
             config=config,
@@ -171,9 +172,40 @@ def train_ensemble(
             should_stop=should_stop,
             on_epoch=on_epoch,
         )
-        trees = None if cross_fitted is None else cross_fitted.result()
+        cut_short = size.trees_alone and any(one.result is not None and one.result.time_note for one in members)
+        trees = _await(cross_fitted, should_stop) if cross_fitted and (read_trees or cut_short) else None
+        if cut_short:
+            assert trees is not None
+            alone = (Task(count + k, k, "boosted", trees.for_member(k)) for k in range(data.num_folds))
+            with one_thread():
+                members += [train_member(task, job) for task in alone]
     with one_thread():  # of many small operations
         return _assemble(data, spec, members, trees, template)
+
+
+@contextmanager
+def _grow_trees(data: EnsembleRows, seed: int, deadline: float | None) -> Iterator[Future[CrossFitted]]:
+    """Fit trees in a thread while a block runs; whatever ends it also ends the fits, before their next tree."""
+    ended = threading.Event()
+    helper = ThreadPoolExecutor(1)
+    cross_fitted = helper.submit(_cross_fit, data, seed, deadline, ended.is_set)
+    helper.shutdown(wait=False)
+    try:
+        yield cross_fitted
+    finally:
+        ended.set()
+
+
+def _await(trees: Future[CrossFitted], should_stop: Callable[[], bool] | None) -> CrossFitted:
+    """Return the trees once they are fitted.
+
+    Raises:
+        TrainingInterrupted: `should_stop` returned True before.
+    """
+    while not wait([trees], timeout=BEAT).done:
+        if should_stop is not None and should_stop():
+            raise TrainingInterrupted("training was stopped while trees were fitted; repeat the same call to resume")
+    return trees.result()
 
 
 def _pilots(config: TrainConfig, data: EnsembleRows) -> list[Task]:
@@ -202,7 +234,9 @@ def _choose_epochs(pilots: Sequence[Trained], data: EnsembleRows, spec: Spec) ->
     return None if longest == max(scores) else longest
 
 
-def _cross_fit(data: EnsembleRows, seed: int, deadline: float | None) -> CrossFitted:
+def _cross_fit(
+    data: EnsembleRows, seed: int, deadline: float | None, should_stop: Callable[[], bool]
+) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
     X, y, together = data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.inner is not None
@@ -210,6 +244,7 @@ def _cross_fit(data: EnsembleRows, seed: int, deadline: float | None) -> CrossFi
     weights[len(weights) - data.validation :] = 0.0
     X_without = None if data.means is None else partial(data.means.insert, X)
     how: dict[str, Any] = {"inner": data.inner, "stop_early": not together, "X_without": X_without}
+    how["should_stop"] = should_stop
     if deadline is not None:
         end = (1.0 - TREES_SHARE) * time.monotonic() + TREES_SHARE * deadline
         how["seconds_left"] = lambda: end - time.monotonic()
@@ -242,15 +277,16 @@ def _assemble(
     sizes = Counter(data.label(one.task) for one in kept)
     judged = min((sum(len(g.predictions[label]) for label in mixing.weights) for g in groups), default=len(kept))
     members = [_member(one, spec, data.num_folds) for one in kept]
+    weights = tuple(mixing.weights[data.label(one.task)] / sizes[data.label(one.task)] for one in kept)
     fitted = template(
         members=tuple(members),
-        weights=tuple(mixing.weights[data.label(one.task)] / sizes[data.label(one.task)] for one in kept),
+        weights=weights,
         spread=shrink_spread(mixing.spread, judged, len(kept)),
         held_out_spread=mixing.spread,
         pull=mixing.pull,
         guard=guard,
-        trees=trees.all_rows if trees is not None and any(one.task.kind == "trees" for one in kept) else None,
-        notes=(*notes, *_training_notes(kept)),
+        trees=trees.all_rows if trees is not None and any(one.task.kind in READ_TREES for one in kept) else None,
+        notes=(*notes, *_training_notes(kept), *_trees_notes(kept, weights)),
     )
     if not groups:
         return Ensemble(fitted, np.empty(0, np.int64), None)
@@ -285,21 +321,28 @@ def _fold_model(
         encoder=encoder,
         members=tuple(members[k] for k in own),
         weights=tuple(mixing.weights[label] / labels.count(label) for label in labels),
-        trees=trees.without_fold[fold] if trees is not None and any(members[k].kind == "trees" for k in own) else None,
+        trees=trees.without_fold[fold] if trees is not None and any(members[k].kind in READ_TREES for k in own) else None,
     )
 
 
 def _training_notes(trained: list[Trained]) -> list[Note]:
     """Return the notes of all members, each once, and one for all whose training the time budget ended."""
-    results = [(one.result, one.config.epochs) for one in trained if one.result is not None]
+    results = [(one.result, one.config.epochs) for one in trained if one.result and one.task.kind != "boosted"]
     notes = [Note("", text) for text in dict.fromkeys(t for r, _ in results for t in r.notes if t != r.time_note)]
     short = [(result.epochs_made, epochs) for result, epochs in results if result.time_note]
     if short:
         (least, epochs), (most, _) = min(short), max(short)
         made = f"{least:.2g}" if f"{least:.2g}" == f"{most:.2g}" else f"{least:.2g} to {most:.2g}"
-        which = "each member" if len(short) == len(trained) else f"{len(short)} of {len(trained)} members"
+        which = "each member" if len(short) == len(results) else f"{len(short)} of {len(results)} members"
         notes.append(Note("the time budget ended training", f"{which} had {made} of {epochs} epochs"))
     return notes
+
+
+def _trees_notes(trained: list[Trained], weights: Sequence[float]) -> list[Note]:
+    """Return a note if boosted trees stand in for members whose training was cut short."""
+    share = sum(weight for one, weight in zip(trained, weights, strict=True) if one.task.kind == "boosted")
+    how = f"boosted trees alone have {100 * share:.0f} % of the weight; raise time_budget for a better model"
+    return [Note("the budget was too short for the sigma-point members", how)] if share else []
 
 
 def _member(one: Trained, spec: Spec, folds: int) -> Member:

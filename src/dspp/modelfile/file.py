@@ -45,7 +45,7 @@ from dspp.modelfile.weights import (
 )
 from dspp.notes import notes_from_json
 from dspp.registry import UnknownPartError
-from dspp.settings import MEMBER_KINDS
+from dspp.settings import MEMBER_KINDS, READ_TREES
 
 MAX_HEADER_BYTES = 8_000_000  # JSON takes up to 30 times its size in memory,
 MAX_HEADER_VALUES = 400_000  # but no more than this many lists, objects and members of them
@@ -59,7 +59,7 @@ def save(fitted: Fitted, path: str | Path) -> None:
     Raises:
         ModelFileError: It could not be written, or could not be loaded again; the previous file is unchanged.
     """
-    own = [has_own_features(member, fitted.num_inputs + (member.kind == "trees")) for member in fitted.members]
+    own = [has_own_features(member, fitted.num_inputs + (member.kind in READ_TREES)) for member in fitted.members]
     module = fitted.members[own.index(True)].model.features if any(own) else None
     try:
         tensors, header = write_tensors(fitted), write_header(fitted, own)
@@ -227,7 +227,7 @@ def _restore_member(
     return Member(
         spec=spec,
         train=read_config(TrainConfig, get(values, "train", dict[str, Any])),
-        model=read_model(spec.model, weights, values, (D + (kind == "trees"), T), features),
+        model=read_model(spec.model, weights, values, (D + (kind in READ_TREES), T), features),
         history=history,
         best_epoch=one_of(get(values, "best_epoch", int | None), [None, *(epoch.number for epoch in history)]),
         seconds=float(get(values, "seconds", float)),
