@@ -47,7 +47,7 @@ class Size:
         batch_size: Rows per step.
         steps: Steps per member.
         learning_rate: Initial learning rate: higher where there are few steps.
-        trees_alone: Whether boosted trees alone are a further member of each fold if a time budget ends training.
+        too_short: Whether the time budget is too short even for the smallest members, so that trees may have to do.
     """
 
     folds: int
@@ -56,7 +56,7 @@ class Size:
     batch_size: int
     steps: int
     learning_rate: float
-    trees_alone: bool = False
+    too_short: bool = False
 
 
 def choose_size(
@@ -100,9 +100,8 @@ def choose_size(
     if gp and not members and (number, inducing) == (numbers[0], wanted) and num_rows <= MOST_ROWS_WITH_GP:
         slots = (*slots, *(("gp", fold) for fold in range(folds)))
     rate = 0.1 if small else 0.05
-    trees_alone = gp and not members and time_budget is not None
-    trees_alone &= too_short or any(kind == "trees" for kind, _ in slots)
-    return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS), rate, trees_alone)
+    too_short &= "trees" in kinds and not members and time_budget is not None
+    return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS), rate, too_short)
 
 
 def usual_inducing(num_rows: int) -> int:

@@ -110,7 +110,8 @@ def spec_of(spec: Spec, kind: str, folds: int) -> Spec:
         model = spec.model.change(layers=1, covariance="full", inducing=points, top_mean=ModelConfig.top_mean)
         return Spec("svgp", model, ObjectiveConfig("elbo", beta=1.0))
     if kind == "boosted":
-        return Spec("svgp", spec.model.change(layers=1, inducing=1, top_mean="last-input"), ObjectiveConfig("elbo"))
+        model = spec.model.change(layers=1, inducing=1, mean_inducing=0, features=(), top_mean="last-input")
+        return Spec("svgp", model, ObjectiveConfig("elbo"))
     around = kind == "trees" and spec.model.top_mean == ModelConfig.top_mean
     return replace(spec, model=spec.model.change(top_mean="last-input")) if around else spec
 

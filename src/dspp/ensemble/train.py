@@ -29,7 +29,7 @@ from dspp.notes import Note
 from dspp.predictive import GroupedPredictive, Predictive
 from dspp.presets import Spec
 from dspp.registry import extension_modules
-from dspp.settings import READ_TREES, Settings
+from dspp.settings import CLOSED_FORM, READ_TREES, Settings
 from dspp.size import MOST_ROWS_WITH_PILOTS, Size, step_seconds
 from dspp.training.rows import Rows, Source
 from dspp.trees import CrossFitted, cross_fit
@@ -119,7 +119,7 @@ def train_ensemble(
     """
     read_trees = any(kind == "trees" for kind, _ in size.slots)
     growing: AbstractContextManager[Future[CrossFitted] | None] = nullcontext()
-    if read_trees or size.trees_alone:
+    if read_trees or size.too_short:
         growing = _grow_trees(data, settings.random_state, deadline)
     may_overfit = isinstance(data.rows, Rows) and len(data.rows) <= MOST_ROWS_WITH_PILOTS
     pilots = _pilots(config, data) if settings.epochs is None and may_overfit else []
@@ -172,10 +172,9 @@ def train_ensemble(
             should_stop=should_stop,
             on_epoch=on_epoch,
         )
-        cut_short = size.trees_alone and any(one.result is not None and one.result.time_note for one in members)
+        cut_short = any(one.result is not None and one.result.time_note for one in members)
         trees = _await(cross_fitted, should_stop) if cross_fitted and (read_trees or cut_short) else None
-        if cut_short:
-            assert trees is not None
+        if trees is not None and cut_short and spec.model.likelihood in CLOSED_FORM:
             alone = (Task(count + k, k, "boosted", trees.for_member(k)) for k in range(data.num_folds))
             with one_thread():
                 members += [train_member(task, job) for task in alone]

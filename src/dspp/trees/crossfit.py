@@ -18,6 +18,7 @@ MAX_ROWS = 200_000  # per fit
 TREE_SECONDS = 1.5e-7  # per row of a tree, and
 COLUMN_SECONDS = 7e-5  # per column, until the time of a tree has been measured
 FEWEST_TREES = 20  # per fit, however short the time
+FEW_TREES, FEW_TREES_RATE = 50, 0.3  # if time suffices for fewer trees than this, they learn at a higher rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +121,8 @@ def cross_fit(
             used = min(int(rows.sum()), max_rows or len(X))
             rounds = pace.start_fit(used)
             part = codes.select(rows)
-            fits[key] = boost(part, y[rows], weights[rows], seed, rounds, max_rows, stop_early, should_stop)
+            rate = pace.learning_rate
+            fits[key] = boost(part, y[rows], weights[rows], seed, rounds, max_rows, stop_early, should_stop, rate)
 
     def trees_without(left_out: Bool[np.ndarray, " N"]) -> Trees:
         trees = fits[left_out.tobytes()]
@@ -141,12 +143,14 @@ class _Pace:
 
     Attributes:
         most: The fewest that any fit so far was allowed. No fit is allowed more than the one before.
+        learning_rate: Of all fits; None: the usual one.
     """
 
     def __init__(self, most: int, fits: int, columns: int, seconds_left: Callable[[], float] | None) -> None:
         self.most, self.fits, self.columns, self.seconds_left = most, fits, columns, seconds_left
         self.seconds = 0.0 if seconds_left is None else seconds_left()
         self.grown = 0  # trees times rows
+        self.learning_rate: float | None = None
 
     def start_fit(self, rows: int) -> int:
         """Return the largest number of trees of the next fit, to these rows."""
@@ -156,6 +160,8 @@ class _Pace:
         guess = rows * TREE_SECONDS + self.columns * COLUMN_SECONDS
         per_tree = rows * (self.seconds - left) / self.grown if self.grown else guess
         affordable = left / max(self.fits * per_tree, 1e-9)
+        if not self.grown and affordable < min(FEW_TREES, self.most):
+            self.learning_rate = FEW_TREES_RATE
         self.most = int(min(max(affordable, FEWEST_TREES), self.most))
         self.fits, self.grown = max(self.fits - 1, 1), self.grown + self.most * rows
         return self.most

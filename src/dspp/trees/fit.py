@@ -96,8 +96,9 @@ def boost(
     max_rows: int | None,
     stop_early: bool = True,
     should_stop: Callable[[], bool] | None = None,
+    learning_rate: float | None = None,
 ) -> Trees:
-    """Do the work of `fit_trees`, with arguments that were checked.
+    """Do the work of `fit_trees`, with arguments that were checked; a learning rate of None suits the number of rows.
 
     Raises:
         TrainingInterrupted: `should_stop`, called before each tree, returned True.
@@ -112,7 +113,9 @@ def boost(
         return _no_trees(mean, len(X.cuts))
     y = (y - mean) / scale
     columns = choose_columns(codes, y, weights)
-    trees, best = _fit_scikit_learn(codes[:, columns], y, weights, seed, max_rounds, stop_early, should_stop)
+    stop_early = stop_early and len(y) >= MANY_ROWS
+    rate = learning_rate or (LEARNING_RATE if stop_early else FEW_ROWS_RATE)
+    trees, best = _fit_scikit_learn(codes[:, columns], y, weights, seed, max_rounds, stop_early, rate, should_stop)
     trees = replace(trees, feature=columns[trees.feature], num_features=len(X.cuts))
     return Trees(
         feature=trees.feature[:best],
@@ -170,15 +173,15 @@ def _fit_scikit_learn(
     seed: int,
     max_rounds: int,
     stop_early: bool,
+    learning_rate: float,
     should_stop: Callable[[], bool] | None,
 ) -> tuple[Trees, int]:
     """Return trees whose inputs are numbers of bins, and how many of them to keep."""
     from sklearn.ensemble import HistGradientBoostingRegressor  # imported here: predicting does not need it
     from threadpoolctl import threadpool_limits
 
-    stop_early = stop_early and len(y) >= MANY_ROWS
     model = HistGradientBoostingRegressor(
-        learning_rate=LEARNING_RATE if stop_early else FEW_ROWS_RATE,
+        learning_rate=learning_rate,
         max_iter=max_rounds if stop_early else min(max_rounds, FEW_ROWS_ROUNDS),
         max_leaf_nodes=LEAVES,
         min_samples_leaf=MIN_LEAF_ROWS,
