@@ -57,7 +57,7 @@ class Member:
     history: tuple[Epoch, ...]
     best_epoch: int | None  # the epoch that was kept; None without validation rows
     seconds: float  # training time
-    kind: str = "plain"  # what it reads: see settings.MEMBER_KINDS
+    kind: str = "plain"  # what it reads: see settings.KIND_NAMES
     fold: int | None = None  # the fold it was not trained on; None for a single model
 
     @cached_property
@@ -235,7 +235,9 @@ class Fitted:
     def _predict_members(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> list[Predictive]:
         """Return the prediction of each member, in standardised units."""
         column = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))
-        return [member.predictor(add_column(X, column if member.kind in READ_TREES else None)) for member in self.members]
+        return [
+            member.predictor(add_column(X, column if member.kind in READ_TREES else None)) for member in self.members
+        ]
 
     def _share_unknown(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[Tensor, " N"] | None:
         """Return how little the training rows say about each row; None if all rows lie in their range."""

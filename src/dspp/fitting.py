@@ -4,6 +4,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -20,8 +21,10 @@ from dspp.likelihoods import Codec
 from dspp.notes import Note
 from dspp.predictive import GroupedPredictive, Predictive
 from dspp.prepare import Prepared
+from dspp.progress import ProgressBar
 from dspp.settings import Settings, check_number
 from dspp.training.rows import Rows, to_arguments
+from dspp.training.run import SMOOTHING
 
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
 CHOSE_EPOCH = "These rows also chose the epoch, so this is optimistic; score new rows with dspp evaluate."
@@ -31,6 +34,7 @@ SET_WEIGHTS = "These rows also set the members' weights and their spread, so thi
 TRAINED_ON = "The model was trained on these rows, so this is optimistic; score new rows with dspp evaluate."
 LEAST_SHARE = 0.3  # of a time budget, for training, however long reading the table took
 FINISH_SHARE = 0.1  # of a time budget, for learning how to mix members and for scores
+LATER, SCORING = 0.1, 0.4  # share of a fit on the progress bar after training, and of that before scores
 PROMISED = 0.9  # coverage in the notes on recalibration: the default of `predict_interval`
 
 
@@ -43,6 +47,7 @@ def train(
     resume: bool = True,
     reading: Mapping[str, int] | None = None,
     spent: float = 0.0,
+    bar: ProgressBar | None = None,
     **more: Any,
 ) -> tuple[Fitted, Evaluation | None]:
     """Train a model with these settings, and evaluate it on the validation rows.
@@ -55,6 +60,7 @@ def train(
         resume: Whether to resume from an existing checkpoint.
         reading: How to read rows on disk; see `DiskRows`.
         spent: Seconds of the time budget that were or will be spent on other things, such as reading the table.
+        bar: A progress bar that is shown, and has further steps; None: one as `settings.progress` says.
         **more: Further options of `training.fit`, such as `snapshot_steps`.
 
     Returns:
@@ -64,20 +70,39 @@ def train(
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)
         time_left = max(settings.time_budget - spent, LEAST_SHARE * settings.time_budget)
-    if settings.is_ensemble(prepared.num_rows):
-        return _train_ensemble(prepared, settings, time_left, on_epoch, should_stop, resume, reading or {}, more)
+    with (
+        ProgressBar(None, settings.progress, smoothing=SMOOTHING, later=LATER)
+        if bar is None
+        else nullcontext(bar) as bar
+    ):
+        train_kind = _train_ensemble if settings.is_ensemble(prepared.num_rows) else _train_single
+        return train_kind(prepared, settings, bar, time_left, on_epoch, should_stop, resume, reading or {}, more)
+
+
+def _train_single(
+    prepared: Prepared,
+    settings: Settings,
+    bar: ProgressBar,
+    time_left: float | None,
+    on_epoch: Callable[[Epoch], None] | None,
+    should_stop: Callable[[], bool] | None,
+    resume: bool,
+    reading: Mapping[str, int],
+    more: dict[str, Any],
+) -> tuple[Fitted, Evaluation | None]:
+    """Train a single model, and evaluate it on the validation rows."""
     single = settings.of_single_model(prepared.num_rows)
     spec, config = single.spec(len(prepared.target_names)), single.train_config(prepared.num_rows)
     if len(prepared.validation):
         held_out = prepared.validation
         more |= {"X_val": held_out.x, "y_val": held_out.y, "weights_val": held_out.weights}
-    with prepared.source(spec, config, reading or {}) as rows:
+    with prepared.source(spec, config, reading) as rows:
         result = training.fit(
             spec,
             **to_arguments(rows),
             config=config,
             features=settings.module,
-            progress=settings.progress,
+            progress=bar,
             checkpoint=settings.checkpoint,
             resume=resume and settings.checkpoint is not None,
             time_budget=time_left,
@@ -85,6 +110,7 @@ def train(
             should_stop=should_stop,
             **more,
         )
+    bar.step("scoring the held-out rows", SCORING)
     fitted = _make_fitted(
         prepared,
         settings,
@@ -130,6 +156,7 @@ def _with_scores(fitted: Fitted, evaluation: Evaluation, scored: str) -> Fitted:
 def _train_ensemble(
     prepared: Prepared,
     settings: Settings,
+    bar: ProgressBar,
     time_left: float | None,
     on_epoch: Callable[[Epoch], None] | None,
     should_stop: Callable[[], bool] | None,
@@ -159,12 +186,14 @@ def _train_ensemble(
             size,
             partial(_make_fitted, prepared, settings),
             settings,
+            bar,
             deadline=deadline,
             on_epoch=on_epoch,
             should_stop=should_stop,
             resume=resume,
             options=more,
         )
+    bar.step("scoring the held-out rows", SCORING)
     fitted = ensemble.fitted
     if len(prepared.calibration):
         fitted = _recalibrate(fitted, prepared)

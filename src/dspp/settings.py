@@ -18,10 +18,9 @@ from dspp.size import Size, choose_size, usual_inducing
 if TYPE_CHECKING:  # imported where it is needed, as the command line checks its options before it imports torch
     from torch import nn
 
-# DSPPs, such that also read boosted trees, single GPs and, if a time budget is too short for these, trees alone
-MEMBER_KINDS: tuple[str, ...] = ("plain", "trees", "gp", "boosted")
+MEMBER_KINDS: tuple[str, ...] = ("plain", "trees", "gp")  # DSPPs, such that also read boosted trees, and single GPs
 READ_TREES = ("trees", "boosted")
-KIND_NAMES = {
+KIND_NAMES = {  # of these kinds, and of the one that stands in if a time budget is too short for them
     "plain": "columns alone",
     "trees": "columns and boosted trees",
     "gp": "columns alone (single GPs)",
@@ -219,7 +218,7 @@ class Settings(Parameters):
             trees: Whether trees can be fitted, which need the rows in memory.
             most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
         """
-        kinds = MEMBER_KINDS[:3] if trees and num_outputs == 1 and self.module is None else MEMBER_KINDS[:1]
+        kinds = MEMBER_KINDS if trees and num_outputs == 1 and self.module is None else MEMBER_KINDS[:1]
         model = self.spec().model
         if model.likelihood not in CLOSED_FORM or model.features or model.mean_inducing:
             kinds = tuple(kind for kind in kinds if kind != "gp")

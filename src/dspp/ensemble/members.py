@@ -26,7 +26,7 @@ from dspp.fitted import add_column
 from dspp.history import Epoch
 from dspp.predictive import Predictive
 from dspp.presets import Spec
-from dspp.progress import ProgressBar
+from dspp.progress import ProgressBar, open_bar
 from dspp.training.closed_form import fit_around_last_input, fit_gp
 from dspp.training.processes import ProcessGroup
 from dspp.training.result import FitResult
@@ -104,7 +104,7 @@ class Trained:
 
 
 def spec_of(spec: Spec, kind: str, folds: int) -> Spec:
-    """Return the model of a kind: one that reads trees describes what they get wrong, and others have a single layer."""
+    """Return the model of a kind: one that reads trees describes what they get wrong; some have a single layer."""
     if kind == "gp":
         points = GP_POINTS if folds == 1 else GP_POINTS // 2
         model = spec.model.change(layers=1, covariance="full", inducing=points, top_mean=ModelConfig.top_mean)
@@ -178,7 +178,7 @@ def train_members(
     on_pilot: Callable[[Trained], None],
     estimate: float,
     jobs: int | None,
-    progress: bool | None,
+    progress: bool | ProgressBar | None,
     deadline: float | None,
     should_stop: Callable[[], bool] | None,
     on_epoch: Callable[[Epoch], None] | None,
@@ -196,7 +196,7 @@ def train_members(
         on_pilot: Called with each pilot once it is trained.
         estimate: Expected seconds of training in one thread.
         jobs: Number of processes; None: one per core.
-        progress: Whether to show a progress bar; None: only on a terminal.
+        progress: Whether to show a progress bar; None: only on a terminal. Or a bar that is shown.
         deadline: The time (`time.monotonic`) at which training should end; None: no limit.
         should_stop: Called regularly; True ends training with `TrainingInterrupted`.
         on_epoch: Called with the epochs of each member once it is trained.
@@ -214,7 +214,7 @@ def train_members(
         or ProcessGroup.current().size > 1
     )
     trained: dict[int, Trained] = {}
-    with ProgressBar(count, progress) as bar:
+    with open_bar(progress, count) as bar:
 
         def show(number: int, share: float) -> None:
             done = len(trained) + share

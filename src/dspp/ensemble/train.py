@@ -28,6 +28,7 @@ from dspp.history import Epoch
 from dspp.notes import Note
 from dspp.predictive import GroupedPredictive, Predictive
 from dspp.presets import Spec
+from dspp.progress import ProgressBar
 from dspp.registry import extension_modules
 from dspp.settings import CLOSED_FORM, READ_TREES, Settings
 from dspp.size import MOST_ROWS_WITH_PILOTS, Size, step_seconds
@@ -95,6 +96,7 @@ def train_ensemble(
     size: Size,
     template: Callable[..., Fitted],
     settings: Settings,
+    bar: ProgressBar,
     *,
     deadline: float | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
@@ -110,7 +112,8 @@ def train_ensemble(
         config: Training settings of every member.
         size: The members: their kinds and folds.
         template: Makes a `Fitted` from its members, weights and other fields.
-        settings: Checkpoint, number of processes and progress bar.
+        settings: Checkpoint and number of processes.
+        bar: The progress bar.
         deadline: The time (`time.monotonic`) at which training should end.
         on_epoch: Called with the epochs of each member once it is trained.
         should_stop: Called regularly; True interrupts training, keeping the checkpoints.
@@ -167,12 +170,13 @@ def train_ensemble(
             on_pilot=tried.append,
             estimate=by_steps * steps * step_seconds(min(config.batch_size, len(data.rows)), spec.model.inducing),
             jobs=settings.jobs,
-            progress=settings.progress,
+            progress=bar,
             deadline=deadline,
             should_stop=should_stop,
             on_epoch=on_epoch,
         )
         cut_short = any(one.result is not None and one.result.time_note for one in members)
+        bar.step("learning how to mix the members")
         trees = _await(cross_fitted, should_stop) if cross_fitted and (read_trees or cut_short) else None
         if trees is not None and cut_short and spec.model.likelihood in CLOSED_FORM:
             alone = (Task(count + k, k, "boosted", trees.for_member(k)) for k in range(data.num_folds))
@@ -233,9 +237,7 @@ def _choose_epochs(pilots: Sequence[Trained], data: EnsembleRows, spec: Spec) ->
     return None if longest == max(scores) else longest
 
 
-def _cross_fit(
-    data: EnsembleRows, seed: int, deadline: float | None, should_stop: Callable[[], bool]
-) -> CrossFitted:
+def _cross_fit(data: EnsembleRows, seed: int, deadline: float | None, should_stop: Callable[[], bool]) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
     X, y, together = data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.inner is not None
@@ -320,7 +322,9 @@ def _fold_model(
         encoder=encoder,
         members=tuple(members[k] for k in own),
         weights=tuple(mixing.weights[label] / labels.count(label) for label in labels),
-        trees=trees.without_fold[fold] if trees is not None and any(members[k].kind in READ_TREES for k in own) else None,
+        trees=trees.without_fold[fold]
+        if trees is not None and any(members[k].kind in READ_TREES for k in own)
+        else None,
     )
 
 

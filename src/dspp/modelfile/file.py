@@ -45,7 +45,7 @@ from dspp.modelfile.weights import (
 )
 from dspp.notes import notes_from_json
 from dspp.registry import UnknownPartError
-from dspp.settings import MEMBER_KINDS, READ_TREES
+from dspp.settings import KIND_NAMES, READ_TREES
 
 MAX_HEADER_BYTES = 8_000_000  # JSON takes up to 30 times its size in memory,
 MAX_HEADER_VALUES = 400_000  # but no more than this many lists, objects and members of them
@@ -221,7 +221,7 @@ def _restore_member(
     values: dict[str, Any], weights: Tensors, size: tuple[int, int], features: nn.Module | None
 ) -> Member:
     spec = read_spec(get(values, "spec", dict[str, Any]))
-    kind = one_of(get(values, "kind", str), MEMBER_KINDS)
+    kind = one_of(get(values, "kind", str), tuple(KIND_NAMES))
     D, T = size
     history = tuple(read_epoch(epoch) for epoch in get(values, "history", list[dict[str, Any]]))
     return Member(

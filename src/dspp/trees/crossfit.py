@@ -107,7 +107,9 @@ def cross_fit(
     pairs = [(k, part, held[k] | part) for k in range(K) for part in parts[k] if part.any()]
     no_rows = np.zeros(len(X), bool)
     to_fit = (*(left_out for _, _, left_out in pairs), *held, no_rows)
-    pace = _Pace(max_rounds, len({left_out.tobytes() for left_out in to_fit}), min(X.shape[1], MAX_COLUMNS), seconds_left)
+    pace = _Pace(
+        max_rounds, len({left_out.tobytes() for left_out in to_fit}), min(X.shape[1], MAX_COLUMNS), seconds_left
+    )
 
     def inputs_without(left_out: Bool[np.ndarray, " N"]) -> Float[np.ndarray, "N D"]:
         return X if X_without is None else check_rows(X_without(left_out), y, weights)[0]
