@@ -235,10 +235,15 @@ def _blocked_signals() -> Iterator[None]:
     A process inherits this. One that died while it starts would leave loky waiting for it to read its arguments.
     """
     import signal
+    from multiprocessing import resource_tracker
+
+    from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    for tracker in (resource_tracker, loky_tracker):
+        tracker.ensure_running()  # when it starts, it unblocks these signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         yield
