@@ -182,7 +182,8 @@ FORBIDDEN_ATTRIBUTES = {"torch.load", "torch.jit.load", "builtins.eval", "builti
 
 
 # A pool of processes that we started ourselves, which reads what we wrote a moment ago; joblib.load stays forbidden.
-ALLOWED = {"engines": {"joblib.externals.loky.ProcessPoolExecutor"}}
+LOKY = "joblib.externals.loky"
+ALLOWED = {"engines": {f"{LOKY}.ProcessPoolExecutor", f"{LOKY}.backend.resource_tracker"}}
 
 
 def complaints(tree: ast.AST, allowed: Set[str] = frozenset()) -> Iterator[str]:

@@ -66,7 +66,18 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def blocked(task: int) -> set[int]:
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
 # ---------------------------------------------------------------- the engine
+
+
+def test_workers_leave_signals_to_the_process_that_waits_for_them() -> None:
+    before = blocked(0)
+    found = dict(run_all(blocked, [1, 2], jobs=2))
+    assert all(signals >= {signal.SIGINT, signal.SIGTERM} for signals in found.values())
+    assert blocked(0) == before
 
 
 def test_every_task_is_done_once_in_processes_of_one_thread() -> None:

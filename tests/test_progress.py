@@ -39,6 +39,28 @@ def test_a_line_every_five_seconds(capsys: pytest.CaptureFixture[str], monkeypat
     assert "\x1b" not in err
 
 
+def test_later_steps_are_shown_at_once_and_are_part_of_the_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 5.0)
+    monkeypatch.setattr("time.perf_counter", Clock())
+    with ProgressBar(9, True, later=0.1) as bar:
+        for step in range(1, 10):
+            bar.update(step, "training")
+        bar.step("scoring", 0.0)
+        bar.step("writing the report", 0.5)
+    said = [re.sub(", .* left", "", line) for line in capsys.readouterr().err.splitlines()]
+    assert said[0] == "training: 30 % done"
+    assert said[-3:] == ["scoring: 90 % done", "writing the report: 95 % done", "finished: 100 % done"]
+
+
+def test_short_work_prints_no_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressBar(1, True, later=0.1) as bar:
+        bar.update(1, "training")
+        bar.step("scoring")
+    assert capsys.readouterr().err == ""
+
+
 def test_lines_of_unknown_length_count_rows(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +103,11 @@ def test_the_command_line_prints_lines_into_a_pipe(
     assert "% done" not in shown.stdout
     predicted = run("predict", tmp_path / "m.dspp", table, "--out", "-")
     assert predicted.stderr == "predicting: 40 rows\n"
+    done = [int(share) for share in re.findall(r": +(\d+) % done", shown.stderr)]
+    assert done == sorted(done)
+    steps = ("scoring the held-out rows", f"writing {tmp_path / 'm.dspp'}", "finished")
+    assert [line.split(":")[0] for line in shown.stderr.splitlines()][-3:] == list(steps)
+    assert done[-1] == 100
     assert run("--quiet", *fit, tmp_path / "n.dspp").stderr == ""
     assert run("predict", "--quiet", tmp_path / "m.dspp", table, "--out", tmp_path / "p.csv").stderr == ""
     tuned = run("tune", table, "--target", "y", "--trials", "2", "--epochs", "2", "--out", tmp_path / "t.dspp")

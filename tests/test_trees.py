@@ -13,11 +13,11 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 import dspp.trees
 from dspp import storage
-from dspp.errors import DsppError, InputError
+from dspp.errors import DsppError, InputError, TrainingInterrupted
 from dspp.trees import Trees, cross_fit, crossfit, ensemble, fit_trees
 from dspp.trees.bins import BINS, bin_columns, choose_cuts
 from dspp.trees.ensemble import LEAVES, MAX_TREES, NODES
-from dspp.trees.fit import MIN_ROWS, convert
+from dspp.trees.fit import MAX_COLUMNS, MIN_ROWS, boost, choose_columns, convert
 
 
 def table(num_rows: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -186,6 +186,43 @@ def test_wrong_arguments(change: dict[str, object], message: str) -> None:
         cross_fit(**arguments, fold=np.arange(300) % 5)
 
 
+def test_a_fit_can_be_stopped_before_each_tree() -> None:
+    X, y = table()
+    calls: list[int] = []
+    binned, weights = bin_columns(X, np.ones(len(X)), 0), np.ones(len(X))
+    polled = boost(binned, y, weights, 0, 10, None, should_stop=lambda: bool(calls.append(1)))
+    assert len(calls) == 10
+    np.testing.assert_array_equal(polled.predict(X), fit_trees(X, y, max_rounds=10).predict(X))
+    calls.clear()
+    with pytest.raises(TrainingInterrupted, match="trees"):
+        cross_fit(X, y, np.arange(len(X)) % 5, should_stop=lambda: calls.append(1) or len(calls) == 3)
+    assert len(calls) == 3
+
+
+def test_a_wide_table_is_fitted_to_the_columns_that_say_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 1_000))
+    X[:, 900] = rng.integers(0, 2, 600)
+    y = np.sin(3 * X[:, 700]) + X[:, 900] + 0.1 * rng.normal(size=600)
+    widths: list[int] = []
+    fit = HistGradientBoostingRegressor.fit
+    monkeypatch.setattr(
+        HistGradientBoostingRegressor,
+        "fit",
+        lambda self, X, *a, **k: widths.append(X.shape[1]) or fit(self, X, *a, **k),
+    )
+    trees = fit_trees(X[:400], y[:400], max_rounds=30)
+    assert widths == [MAX_COLUMNS]
+    assert trees.num_features == 1_000
+    assert np.mean((y[400:] - trees.predict(X[400:])) ** 2) < 0.3 * np.var(y[400:])
+
+
+def test_a_table_of_usual_width_is_fitted_to_all_columns() -> None:
+    y = np.random.default_rng(0).normal(size=50)
+    codes = np.zeros((50, MAX_COLUMNS), np.uint8)
+    np.testing.assert_array_equal(choose_columns(codes, y, np.ones(50)), np.arange(MAX_COLUMNS))
+
+
 def test_other_internals_of_scikit_learn_are_an_error() -> None:
     X, y = table()
     model = HistGradientBoostingRegressor(max_iter=3, max_leaf_nodes=8).fit(X, y)
@@ -296,7 +333,8 @@ def test_all_fits_end_in_time_whatever_the_machine(
 
     monkeypatch.setattr(crossfit, "boost", grow)
     cross_fit(X, y, np.where(np.arange(120) < 30, 0, -1), seconds_left=lambda: seconds - clock[0])
-    first = min(MAX_TREES, max(crossfit.FEWEST_TREES, int(seconds / (7 * 90 * crossfit.TREE_SECONDS))))
+    guess = 90 * crossfit.TREE_SECONDS + X.shape[1] * crossfit.COLUMN_SECONDS
+    first = min(MAX_TREES, max(crossfit.FEWEST_TREES, int(seconds / (7 * guess))))
     assert rounds[0] == first
     assert min(rounds) >= crossfit.FEWEST_TREES
     assert clock[0] <= max(seconds, per_tree * (first + 6 * crossfit.FEWEST_TREES))
@@ -327,6 +365,16 @@ def test_a_machine_that_slows_down_shortens_all_fits_alike(
     alike = cross_fit(X, y, fold, stop_early=False, max_rounds=rounds)
     np.testing.assert_array_equal(short.columns, alike.columns)
     np.testing.assert_array_equal(short.all_rows.predict(X), alike.all_rows.predict(X))
+
+
+def test_few_trees_learn_faster() -> None:
+    X, y = table(3_000)
+    fold = np.where(np.arange(3_000) < 1_000, 0, -1)
+    hurried = cross_fit(X, y, fold, seconds_left=lambda: 0.01)
+    slow = cross_fit(X, y, fold, max_rounds=crossfit.FEWEST_TREES)
+    assert len(hurried.all_rows) == len(slow.all_rows) == crossfit.FEWEST_TREES
+    errors = [np.square(y - fitted.for_member(0))[fold == 0].mean() for fitted in (hurried, slow)]
+    assert errors[0] < 0.5 * errors[1]
 
 
 def test_held_out_rows_have_the_predictions_of_trees_of_the_training_rows() -> None:

@@ -228,6 +228,29 @@ def _join_feeders() -> None:
             thread.join(1.0)
 
 
+@contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """Block Ctrl-C and SIGTERM, which may be sent to a whole group of processes, while a block runs.
+
+    A process inherits this. One that died while it starts would leave loky waiting for it to read its arguments.
+    """
+    import signal
+    from multiprocessing import resource_tracker
+
+    from joblib.externals.loky.backend import resource_tracker as loky_tracker
+
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    for tracker in (resource_tracker, loky_tracker):
+        tracker.ensure_running()  # when it starts, it unblocks these signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Local:
     """A pool of processes. Each has its own executor, so that one that dies does not affect the others."""
 
@@ -250,7 +273,8 @@ class _Local:
                 return self._keep(executor, executor.submit(_call, task))
             executor.shutdown(kill_workers=True)
         executor = ProcessPoolExecutor(1, initializer=_start_worker, initargs=self._worker_args, env=ONE_THREAD)
-        return self._keep(executor, executor.submit(_call, task))
+        with _blocked_signals():  # in the new process for good: this one decides when to stop
+            return self._keep(executor, executor.submit(_call, task))
 
     def _keep(self, executor: Any, future: Any) -> Any:
         self._busy[future] = executor

@@ -28,7 +28,7 @@ from dspp.model import Model, Predictor
 from dspp.notes import Note, list_notes
 from dspp.predictive import Predictive, RealPredictive, pull_together
 from dspp.presets import Spec
-from dspp.settings import check_number
+from dspp.settings import READ_TREES, check_number
 from dspp.table.checks import Array, check_width, check_X
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
@@ -59,7 +59,7 @@ class Member:
     history: tuple[Epoch, ...]
     best_epoch: int | None  # the epoch that was kept; None without validation rows
     seconds: float  # training time
-    kind: str = "plain"  # what it reads: see settings.MEMBER_KINDS
+    kind: str = "plain"  # what it reads: see settings.KIND_NAMES
     fold: int | None = None  # the fold it was not trained on; None for a single model
 
     @property
@@ -151,7 +151,7 @@ class Fitted:
                 raise InputError(f"{name}: expected a positive number, got {getattr(self, name)}")
         if not 0.0 <= self.pull <= 1.0:
             raise InputError(f"pull: expected a number from 0 to 1, got {self.pull}")
-        if self.trees is None and any(member.kind == "trees" for member in self.members):
+        if self.trees is None and any(member.kind in READ_TREES for member in self.members):
             raise InputError("expected the trees that some members read, got none")
         likelihoods = sorted({member.spec.model.likelihood for member in self.members})
         if len(likelihoods) > 1:
@@ -280,7 +280,9 @@ class Fitted:
     def _predict_members(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> list[Predictive]:
         """Return the prediction of each member, in standardised units."""
         column = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))
-        return [member.predictor(add_column(X, column if member.kind == "trees" else None)) for member in self.members]
+        return [
+            member.predictor(add_column(X, column if member.kind in READ_TREES else None)) for member in self.members
+        ]
 
     def shares_unknown(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[Tensor, " N"] | None:
         """Return how little the training rows say about each row; None if all rows lie in their range."""

@@ -4,6 +4,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -21,8 +22,11 @@ from dspp.likelihoods import Codec
 from dspp.notes import Note
 from dspp.predictive import GroupedPredictive, Predictive
 from dspp.prepare import Prepared
+from dspp.progress import ProgressBar
 from dspp.settings import Settings, check_number
+from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows, to_arguments
+from dspp.training.run import SMOOTHING
 
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
 CHOSE_EPOCH = "These rows also chose the epoch, so this is optimistic; score new rows with dspp evaluate."
@@ -34,6 +38,7 @@ LEAST_SHARE = 0.3  # of a time budget, for training, however long reading the ta
 FINISH_SHARE = 0.1  # of a time budget, for learning how to mix members and for scores
 MANY_NEGATIVE = 0.05  # share of intervals that begin below 0, of a target that is never negative
 MOST_JUDGED = 2_000  # rows whose intervals show it
+LATER, SCORING = 0.1, 0.4  # share of a fit on the progress bar after training, and of that before scores
 PROMISED = 0.9  # coverage in the notes on recalibration: the default of `predict_interval`
 
 
@@ -46,6 +51,7 @@ def train(
     resume: bool = True,
     reading: Mapping[str, int] | None = None,
     spent: float = 0.0,
+    bar: ProgressBar | None = None,
     **more: Any,
 ) -> tuple[Fitted, Evaluation | None]:
     """Train a model with these settings, and evaluate it on the validation rows.
@@ -58,6 +64,7 @@ def train(
         resume: Whether to resume from an existing checkpoint.
         reading: How to read rows on disk; see `DiskRows`.
         spent: Seconds of the time budget that were or will be spent on other things, such as reading the table.
+        bar: A progress bar that is shown, and has further steps; None: one as `settings.progress` says.
         **more: Further options of `training.fit`, such as `snapshot_steps`.
 
     Returns:
@@ -67,20 +74,37 @@ def train(
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)
         time_left = max(settings.time_budget - spent, LEAST_SHARE * settings.time_budget)
-    if settings.is_ensemble(prepared.num_rows):
-        return _train_ensemble(prepared, settings, time_left, on_epoch, should_stop, resume, reading or {}, more)
+    show = settings.progress if ProcessGroup.current().rank == 0 else False
+    own = ProgressBar(None, show, smoothing=SMOOTHING, later=LATER)
+    with own if bar is None else nullcontext(bar) as bar:
+        train_kind = _train_ensemble if settings.is_ensemble(prepared.num_rows) else _train_single
+        return train_kind(prepared, settings, bar, time_left, on_epoch, should_stop, resume, reading or {}, more)
+
+
+def _train_single(
+    prepared: Prepared,
+    settings: Settings,
+    bar: ProgressBar,
+    time_left: float | None,
+    on_epoch: Callable[[Epoch], None] | None,
+    should_stop: Callable[[], bool] | None,
+    resume: bool,
+    reading: Mapping[str, int],
+    more: dict[str, Any],
+) -> tuple[Fitted, Evaluation | None]:
+    """Train a single model, and evaluate it on the validation rows."""
     single = settings.of_single_model(prepared.num_rows)
     spec, config = single.spec(len(prepared.target_names)), single.train_config(prepared.num_rows)
     if len(prepared.validation):
         held_out = prepared.validation
         more |= {"X_val": held_out.x, "y_val": held_out.y, "weights_val": held_out.weights}
-    with prepared.source(spec, config, reading or {}) as rows:
+    with prepared.source(spec, config, reading) as rows:
         result = training.fit(
             spec,
             **to_arguments(rows),
             config=config,
             features=settings.module,
-            progress=settings.progress,
+            progress=bar,
             checkpoint=settings.checkpoint,
             resume=resume and settings.checkpoint is not None,
             time_budget=time_left,
@@ -88,6 +112,7 @@ def train(
             should_stop=should_stop,
             **more,
         )
+    bar.step("scoring the held-out rows", SCORING)
     fitted = _make_fitted(
         prepared,
         settings,
@@ -152,6 +177,7 @@ def _negative_notes(evaluation: Evaluation) -> list[Note]:
 def _train_ensemble(
     prepared: Prepared,
     settings: Settings,
+    bar: ProgressBar,
     time_left: float | None,
     on_epoch: Callable[[Epoch], None] | None,
     should_stop: Callable[[], bool] | None,
@@ -185,12 +211,14 @@ def _train_ensemble(
             size,
             partial(_make_fitted, prepared, settings),
             settings,
+            bar,
             deadline=deadline,
             on_epoch=on_epoch,
             should_stop=should_stop,
             resume=resume,
             options=more,
         )
+    bar.step("scoring the held-out rows", SCORING)
     fitted = ensemble.fitted
     if len(prepared.calibration):
         fitted = _recalibrate(fitted, prepared)

@@ -1,12 +1,14 @@
 """Progress: a bar on a terminal, or a line every few seconds, with the share done, a score and the time left."""
 
+import math
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 FIELDS = ("percent", "rate", "score", "left")
 SECONDS_BETWEEN_LINES = 5.0  # at least, where there is no terminal
@@ -21,6 +23,7 @@ class ProgressBar:
         done: amount done before.
         score: name of the score.
         smoothing: weight of earlier scores in the score shown, from 0 to 1.
+        later: share of the whole work that later steps take: see `step`.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class ProgressBar:
         done: int = 0,
         score: str = "NLL",
         smoothing: float = 0.0,
+        later: float = 0.0,
     ) -> None:
         terminal = sys.stderr.isatty()
         self._show = terminal if show is None else show
@@ -39,7 +43,9 @@ class ProgressBar:
         self._name, self._smoothing = score, smoothing
         self._mean: float | None = None
         self._rows = 0
+        self._later = later
         self._bar = Progress(
+            SpinnerColumn(),  # shows that a long step is alive
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             *(TextColumn(f"{{task.fields[{field}]}}", markup=False) for field in FIELDS),
@@ -55,6 +61,8 @@ class ProgressBar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if kind is None and self._later:
+            self.step("finished", 1.0)
         self._bar.stop()
 
     def update(
@@ -82,9 +90,10 @@ class ProgressBar:
         if score is not None:
             self._mean = score if self._mean is None else self._smoothing * self._mean + (1 - self._smoothing) * score
         percent = left = ""
-        if self._total:
-            percent = f"{100 * done / self._total:3.0f} %"
-            estimate = seconds * (self._total - done) / max(done - self._first, 1e-9)
+        total = None if self._total is None else self._total / (1.0 - self._later)
+        if total:
+            percent = f"{100 * done / total:3.0f} %"
+            estimate = seconds * (total - done) / max(done - self._first, 1e-9)
             left = _clock(estimate if seconds_left is None else min(estimate, seconds_left))
         rate = f"{self._rows / seconds:,.0f} rows/s" if self._rows else ""
         shown = "" if self._mean is None else f"{self._name} {self._mean:+.3f}"
@@ -110,9 +119,29 @@ class ProgressBar:
             print(text, file=sys.stderr, flush=True)
 
     def expect(self, total: float) -> None:
-        """Change the total amount of work."""
+        """Change the total amount of work, without that of later steps."""
         self._total = total
-        self._bar.update(self._task, total=total)
+        self._bar.update(self._task, total=total / (1.0 - self._later))
+
+    def step(self, description: str, share: float = 0.0) -> None:
+        """Show the beginning of a later step at once, since it may take long; in a log if there are lines already.
+
+        Args:
+            description: the step.
+            share: share of the later work that is done by now.
+        """
+        total = self._total or 1.0
+        if self._last_line > self._begin:
+            self._last_line = -math.inf
+        self.update(total * (1.0 + share * self._later / (1.0 - self._later)), description)
+
+
+def open_bar(progress: bool | ProgressBar | None, total: float, **more: Any) -> AbstractContextManager[ProgressBar]:
+    """Return the bar that was passed, which the caller closes, or a new one."""
+    if isinstance(progress, ProgressBar):
+        progress.expect(total)
+        return nullcontext(progress)
+    return ProgressBar(total, progress, **more)
 
 
 def _clock(seconds: float) -> str:

@@ -19,7 +19,13 @@ if TYPE_CHECKING:  # imported where it is needed, as the command line checks its
     from torch import nn
 
 MEMBER_KINDS: tuple[str, ...] = ("plain", "trees", "gp")  # DSPPs, such that also read boosted trees, and single GPs
-KIND_NAMES = {"plain": "columns alone", "trees": "columns and boosted trees", "gp": "columns alone (single GPs)"}
+READ_TREES = ("trees", "boosted")
+KIND_NAMES = {  # of these kinds, and of the one that stands in if a time budget is too short for them
+    "plain": "columns alone",
+    "trees": "columns and boosted trees",
+    "gp": "columns alone (single GPs)",
+    "boosted": "boosted trees alone",
+}
 CLOSED_FORM = ("gaussian", "log-normal")  # likelihoods of a GP that needs no steps: noise of one variance, learned
 MEMBER_BETA = 1.0  # of members, if beta is None: they are small and trained to the end, without validation rows
 MOST_MEMBERS = 100

@@ -47,6 +47,7 @@ class Size:
         batch_size: Rows per step.
         steps: Steps per member.
         learning_rate: Initial learning rate: higher where there are few steps.
+        too_short: Whether the time budget is too short even for the smallest members, so that trees may have to do.
     """
 
     folds: int
@@ -55,6 +56,7 @@ class Size:
     batch_size: int
     steps: int
     learning_rate: float
+    too_short: bool = False
 
 
 def choose_size(
@@ -89,13 +91,17 @@ def choose_size(
         pilots = PILOTS[small] if num_rows <= MOST_ROWS_WITH_PILOTS else 0.0
         steps = int(seconds / ((number + pilots) * step_seconds(min(batch_size, num_rows), inducing)))
         if steps * batch_size >= FEWEST_EPOCHS * num_rows and steps >= FEWEST_STEPS:
+            too_short = False
             break
+    else:
+        too_short = True
     slots = _slots(kinds, number, small, most_folds)
     folds = 1 + max(fold for _, fold in slots)
     if gp and not members and (number, inducing) == (numbers[0], wanted) and num_rows <= MOST_ROWS_WITH_GP:
         slots = (*slots, *(("gp", fold) for fold in range(folds)))
     rate = 0.1 if small else 0.05
-    return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS), rate)
+    too_short &= "trees" in kinds and not members and time_budget is not None
+    return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS), rate, too_short)
 
 
 def usual_inducing(num_rows: int) -> int:

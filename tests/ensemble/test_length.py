@@ -1,8 +1,11 @@
 """The length of training on small tables: short pilots notice when longer training only learns the noise."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from dspp import DSPPRegressor
 from dspp.ensemble import members
@@ -75,3 +78,20 @@ def test_the_start_of_a_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     clock[0] = 9.0
     assert members._time_left(task) == pytest.approx(3.0)
     assert members._time_left(Task(0, 0, "plain")) is None
+
+
+def test_a_budget_too_short_for_members_is_met_by_boosted_trees() -> None:
+    rng = np.random.default_rng(0)
+    carat, depth = np.exp(0.6 * rng.normal(size=4_000)), rng.normal(size=4_000)
+    cut, colour = rng.integers(0, 5, 4_000), rng.integers(0, 7, 4_000)
+    price = 4_000 * carat**1.7 * np.exp(0.05 * cut * (cut > 2) - 0.08 * colour + 0.1 * rng.normal(size=4_000))
+    X = np.column_stack([carat, cut, colour, depth])
+    model = DSPPRegressor(time_budget=1.0, jobs=1, likelihood="gaussian", progress=False, random_state=0)
+    fitted = model.fit(X[:3_000], price[:3_000]).fitted_
+    assert {member.kind for member in fitted.members} >= {"boosted"}
+    (note,) = [str(note) for note in fitted.notes if "too short" in str(note)]
+    assert re.search(r"^the budget was too short for the sigma-point members: .* \d+ % of the weight", note)
+    scores = model.evaluate(X[3_000:], price[3_000:])
+    normal = stats.norm(price[:3_000].mean(), price[:3_000].std()).logpdf(price[3_000:])
+    assert scores["r2"] > 0.8
+    assert scores["nll"] < -normal.mean() - 0.5

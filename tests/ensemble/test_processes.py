@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dspp import DSPPRegressor, TrainingInterrupted, modelfile
+from dspp import DSPPRegressor, TrainingInterrupted, modelfile, size
 from dspp.cli.app import app
 from dspp.ensemble import members, train
 from dspp.errors import CheckpointError, InputError
@@ -93,6 +94,30 @@ def test_processes_are_told_to_stop_by_a_file(monkeypatch: pytest.MonkeyPatch, t
     model = DSPPRegressor(**short).fit(X, Y)
     assert same_bits(model.fitted_, DSPPRegressor(**TINY, members=3).fit(X, Y).fitted_)
     assert not list((tmp_path / "short").glob("*.share"))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_fit_that_waits_for_trees_can_be_stopped(jobs: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(members, "WORTH_PROCESSES", 0.0)
+    waiting, ended = threading.Event(), threading.Event()
+    wait = train._await
+
+    def look(*args: Any) -> Any:
+        waiting.set()
+        return wait(*args)
+
+    def grow(*args: Any, should_stop: Callable[[], bool], **more: Any) -> Any:
+        while not should_stop():
+            time.sleep(0.01)
+        ended.set()
+
+    monkeypatch.setattr(train, "cross_fit", grow)
+    monkeypatch.setattr(train, "_await", look)
+    monkeypatch.setattr(size, "FOLDS", 2)
+    model = DSPPRegressor(**TINY, jobs=jobs, checkpoint=tmp_path / "run")
+    with pytest.raises(TrainingInterrupted, match="resume"):
+        model.fit(X, Y, should_stop=waiting.is_set)
+    assert ended.wait(PATIENCE), "the thread that grows them ends too"
 
 
 def test_two_processes_of_torchrun_train_every_member_together(table: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +29,12 @@ from dspp.extras import require
 if TYPE_CHECKING:
     from dspp.fitted import Evaluation, Fitted
     from dspp.prepare import Prepared
+    from dspp.progress import ProgressBar
     from dspp.settings import Settings
 
 REPORT_SECONDS = 5.0  # kept of a time budget for the report
+REPORT_SHARE = 0.15  # of the progress bar
+SAVING, REPORT = 0.5, 0.6  # shares of the work after training that are done before the model file, and the report
 
 Trained = tuple["Fitted", "Evaluation | None"]
 
@@ -75,24 +78,30 @@ def _fit(options: FitOptions, session: Session, settings: "Settings", opened: so
     if not opened.on_disk:
         with session.working(f"preparing {opened.name}"):
             prepared = sources.prepare_rows(options, settings, opened)
-    with _say_how_to_resume(options, session), _stop_on_signal() as stop:
-        if opened.on_disk:
-            prepared = sources.prepare_rows(options, settings, opened, stop)
-        with prepared:
-            session.say(*_describe_start(options, opened, prepared, settings))
-            if first and options.overwrite and not options.resume and options.has_unfinished_run:
-                discard_run(options.resume_files.values())
-                session.say(f"note: discarded the unfinished run in {options.resume_file}")
-            fitted, evaluation = (_search if options.tune else _train)(options, session, prepared, settings, stop)
-    if not first:  # the first process of a group writes for all
-        return
-    from dspp import modelfile
-
-    modelfile.save(fitted, options.out)
-    _remove_resume_files(options)
     source = f"held out of {opened.name}" if options.validation is None else source_name(options.validation)
-    if options.report is not None:
-        with session.working(f"writing {options.report}"):
+    with ExitStack() as closing:
+        with _say_how_to_resume(options, session), _stop_on_signal() as stop:
+            if opened.on_disk:
+                prepared = sources.prepare_rows(options, settings, opened, stop)
+            with prepared:
+                session.say(*_describe_start(options, opened, prepared, settings))
+                if first and options.overwrite and not options.resume and options.has_unfinished_run:
+                    discard_run(options.resume_files.values())
+                    session.say(f"note: discarded the unfinished run in {options.resume_file}")
+                if options.tune:
+                    fitted, evaluation = _search(options, session, prepared, settings, stop)
+                bar = closing.enter_context(_open_bar(options, session))
+                if not options.tune:
+                    fitted, evaluation = _train(options, session, prepared, settings, stop, bar)
+        if not first:  # the first process of a group writes for all
+            return
+        from dspp import modelfile
+
+        bar.step(f"writing {options.out}", SAVING)
+        modelfile.save(fitted, options.out)
+        _remove_resume_files(options)
+        if options.report is not None:
+            bar.step(f"writing {options.report}", REPORT)
             _report(fitted, evaluation, prepared, source, options.report)
     session.say(*_describe_result(fitted, evaluation, prepared, source, options))
 
@@ -175,14 +184,29 @@ def _stop_on_signal() -> Iterator[Callable[[], bool]]:
         raise Stopped(128 + stop.signal)
 
 
+def _open_bar(options: FitOptions, session: Session) -> "ProgressBar":
+    """Return the progress bar of training, scores, model file and report."""
+    from dspp.fitting import LATER
+    from dspp.progress import ProgressBar
+    from dspp.training.run import SMOOTHING
+
+    later = LATER + (REPORT_SHARE if options.report else 0.0)
+    return ProgressBar(1 if options.tune else None, session.bars, smoothing=SMOOTHING, later=later)
+
+
 def _train(
-    options: FitOptions, session: Session, prepared: "Prepared", settings: "Settings", stop: Callable[[], bool]
+    options: FitOptions,
+    session: Session,
+    prepared: "Prepared",
+    settings: "Settings",
+    stop: Callable[[], bool],
+    bar: "ProgressBar",
 ) -> Trained:
     """Train one model."""
     from dspp.fitting import train
 
     spent = time.monotonic() - session.begin + (REPORT_SECONDS if options.report else 0.0)
-    return train(prepared, settings, should_stop=stop, resume=options.resume, spent=spent)
+    return train(prepared, settings, should_stop=stop, resume=options.resume, spent=spent, bar=bar)
 
 
 def _search(

@@ -26,9 +26,9 @@ from dspp.fitted import add_column
 from dspp.history import Epoch
 from dspp.predictive import Predictive
 from dspp.presets import Spec
-from dspp.progress import ProgressBar
+from dspp.progress import ProgressBar, open_bar
 from dspp.training.checkpoint import refuse_another_run
-from dspp.training.closed_form import fit_gp
+from dspp.training.closed_form import fit_around_last_input, fit_gp
 from dspp.training.processes import ProcessGroup
 from dspp.training.result import FitResult
 from dspp.training.rows import Rows, Source, to_arguments
@@ -106,11 +106,14 @@ class Trained:
 
 
 def spec_of(spec: Spec, kind: str, folds: int) -> Spec:
-    """Return the model of a kind: one that reads trees describes what they get wrong, and a GP has a single layer."""
+    """Return the model of a kind: one that reads trees describes what they get wrong; some have a single layer."""
     if kind == "gp":
         points = GP_POINTS if folds == 1 else GP_POINTS // 2
         model = spec.model.change(layers=1, covariance="full", inducing=points, top_mean=ModelConfig.top_mean)
         return Spec("svgp", model, ObjectiveConfig("elbo", beta=1.0))
+    if kind == "boosted":
+        model = spec.model.change(layers=1, inducing=1, mean_inducing=0, features=(), top_mean="last-input")
+        return Spec("svgp", model, ObjectiveConfig("elbo"))
     around = kind == "trees" and spec.model.top_mean == ModelConfig.top_mean
     return replace(spec, model=spec.model.change(top_mean="last-input")) if around else spec
 
@@ -145,6 +148,9 @@ def train_member(
         if task.kind == "gp":
             assert isinstance(source, Rows)
             result = fit_gp(spec.model, source, config.seed, stopped)
+        elif task.kind == "boosted":
+            assert isinstance(source, Rows)
+            result = fit_around_last_input(spec.model, source)
         else:
             result = training.fit(
                 spec,
@@ -174,7 +180,7 @@ def train_members(
     on_pilot: Callable[[Trained], None],
     estimate: float,
     jobs: int | None,
-    progress: bool | None,
+    progress: bool | ProgressBar | None,
     deadline: float | None,
     should_stop: Callable[[], bool] | None,
     on_epoch: Callable[[Epoch], None] | None,
@@ -192,7 +198,7 @@ def train_members(
         on_pilot: Called with each pilot once it is trained.
         estimate: Expected seconds of training in one thread.
         jobs: Number of processes; None: one per core.
-        progress: Whether to show a progress bar; None: only on a terminal.
+        progress: Whether to show a progress bar; None: only on a terminal. Or a bar that is shown.
         deadline: The time (`time.monotonic`) at which training should end; None: no limit.
         should_stop: Called regularly; True ends training with `TrainingInterrupted`.
         on_epoch: Called with the epochs of each member once it is trained.
@@ -210,7 +216,7 @@ def train_members(
         or ProcessGroup.current().size > 1
     )
     trained: dict[int, Trained] = {}
-    with ProgressBar(count, progress) as bar:
+    with open_bar(progress, count) as bar:
 
         def show(number: int, share: float) -> None:
             done = len(trained) + share
@@ -372,11 +378,15 @@ def _train_in_processes(
         show(0, sum(_read_shares(job.desk)))
 
     def until_stopped() -> Iterator[Task | Any]:
-        for task in tasks:
-            if (job.desk / STOP).exists():
-                stopped.append("training was stopped before the last member; repeat the same call to resume")
-                return
-            yield task
+        try:
+            for task in tasks:
+                if (job.desk / STOP).exists():
+                    stopped.append("training was stopped before the last member; repeat the same call to resume")
+                    return
+                yield task
+        except TrainingInterrupted as problem:  # stopped while this process waited for trees
+            (job.desk / STOP).touch()
+            stopped.append(str(problem))
 
     for _, one in run_all(_train_in_worker, until_stopped(), shared=(job,), jobs=processes, while_waiting=look):
         if isinstance(one, str):

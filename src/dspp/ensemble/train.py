@@ -1,10 +1,12 @@
 """From prepared rows to a fitted ensemble, with its out-of-fold evaluation."""
 
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,17 +19,19 @@ from torch import Tensor
 from dspp import storage
 from dspp.config import TrainConfig
 from dspp.encoding.means import CrossFittedMeans
-from dspp.engines import WAIT
-from dspp.ensemble.members import Job, Task, Trained, one_thread, open_desk, spec_of, train_members
+from dspp.engines import BEAT, WAIT
+from dspp.ensemble.members import Job, Task, Trained, one_thread, open_desk, spec_of, train_member, train_members
 from dspp.ensemble.stacking import HeldOutRows, Mixing, calibrated_nll, discount, shrink_spread, stack
+from dspp.errors import TrainingInterrupted
 from dspp.fitted import Fitted, Member
 from dspp.guard import Guard
 from dspp.history import Epoch
 from dspp.notes import Note
 from dspp.predictive import GroupedPredictive, Predictive
 from dspp.presets import Spec
+from dspp.progress import ProgressBar
 from dspp.registry import extension_modules
-from dspp.settings import KIND_NAMES, Settings
+from dspp.settings import CLOSED_FORM, KIND_NAMES, READ_TREES, Settings
 from dspp.size import MOST_ROWS_WITH_PILOTS, Size, step_seconds
 from dspp.training.checkpoint import identify
 from dspp.training.rows import Rows, Source
@@ -96,6 +100,7 @@ def train_ensemble(
     size: Size,
     template: Callable[..., Fitted],
     settings: Settings,
+    bar: ProgressBar,
     *,
     deadline: float | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
@@ -111,14 +116,18 @@ def train_ensemble(
         config: Training settings of every member.
         size: The members: their kinds and folds.
         template: Makes a `Fitted` from its members, weights and other fields.
-        settings: Checkpoint, number of processes and progress bar.
+        settings: Checkpoint and number of processes.
+        bar: The progress bar.
         deadline: The time (`time.monotonic`) at which training should end.
         on_epoch: Called with the epochs of each member once it is trained.
         should_stop: Called regularly; True interrupts training, keeping the checkpoints.
         resume: Whether to resume from existing checkpoints.
         options: Further options of `training.fit`.
     """
-    cross_fitted: Future[CrossFitted] | None = None
+    read_trees = any(kind == "trees" for kind, _ in size.slots)
+    growing: AbstractContextManager[Future[CrossFitted] | None] = nullcontext()
+    if read_trees or size.too_short:
+        growing = _grow_trees(data, settings.random_state, deadline)
     may_overfit = isinstance(data.rows, Rows) and len(data.rows) <= MOST_ROWS_WITH_PILOTS
     pilots = _pilots(config, data) if settings.epochs is None and may_overfit else []
     tried: list[Trained] = []
@@ -136,18 +145,14 @@ def train_ensemble(
                 continue
             if kind == "trees":
                 assert cross_fitted is not None
-                column = cross_fitted.result().for_member(fold)
+                column = _await(cross_fitted, should_stop).for_member(fold)
             yield Task(number, fold, kind, column, epochs)
 
     count = len(size.slots)
     by_steps = sum(kind != "gp" for kind, _ in size.slots)
     steps = config.epochs * math.ceil(len(data.rows) / config.batch_size)
     identity = {} if settings.checkpoint is None else _identify(data, spec, config, size, settings)
-    with open_desk(settings.checkpoint, resume, identity) as desk:
-        if any(kind == "trees" for kind, _ in size.slots):
-            helper = ThreadPoolExecutor(1)  # fits trees while the first members are trained
-            cross_fitted = helper.submit(_cross_fit, data, settings.random_state, deadline)
-            helper.shutdown(wait=False)
+    with open_desk(settings.checkpoint, resume, identity) as desk, growing as cross_fitted:
         job = Job(
             spec=spec,
             config=config,
@@ -170,12 +175,18 @@ def train_ensemble(
             on_pilot=tried.append,
             estimate=by_steps * steps * step_seconds(min(config.batch_size, len(data.rows)), spec.model.inducing),
             jobs=settings.jobs,
-            progress=settings.progress,
+            progress=bar,
             deadline=deadline,
             should_stop=should_stop,
             on_epoch=on_epoch,
         )
-        trees = None if cross_fitted is None else cross_fitted.result()
+        cut_short = any(one.result is not None and one.result.time_note for one in members)
+        bar.step("learning how to mix the members")
+        trees = _await(cross_fitted, should_stop) if cross_fitted and (read_trees or cut_short) else None
+        if trees is not None and cut_short and spec.model.likelihood in CLOSED_FORM:
+            alone = (Task(count + k, k, "boosted", trees.for_member(k)) for k in range(data.num_folds))
+            with one_thread():
+                members += [train_member(task, job) for task in alone]
     with one_thread():  # of many small operations
         return _assemble(data, spec, members, trees, template)
 
@@ -187,6 +198,31 @@ def _identify(data: EnsembleRows, spec: Spec, config: TrainConfig, size: Size, s
     kinds = [kind for kind, _ in size.slots]
     members = {name: kinds.count(kind) for kind, name in KIND_NAMES.items()}
     return {**identity, "data": storage.digest(folds, identity["data"]), "members": members}
+
+
+@contextmanager
+def _grow_trees(data: EnsembleRows, seed: int, deadline: float | None) -> Iterator[Future[CrossFitted]]:
+    """Fit trees in a thread while a block runs; whatever ends it also ends the fits, before their next tree."""
+    ended = threading.Event()
+    helper = ThreadPoolExecutor(1)
+    cross_fitted = helper.submit(_cross_fit, data, seed, deadline, ended.is_set)
+    helper.shutdown(wait=False)
+    try:
+        yield cross_fitted
+    finally:
+        ended.set()
+
+
+def _await(trees: Future[CrossFitted], should_stop: Callable[[], bool] | None) -> CrossFitted:
+    """Return the trees once they are fitted.
+
+    Raises:
+        TrainingInterrupted: `should_stop` returned True before.
+    """
+    while not wait([trees], timeout=BEAT).done:
+        if should_stop is not None and should_stop():
+            raise TrainingInterrupted("training was stopped while trees were fitted; repeat the same call to resume")
+    return trees.result()
 
 
 def _pilots(config: TrainConfig, data: EnsembleRows) -> list[Task]:
@@ -215,7 +251,7 @@ def _choose_epochs(pilots: Sequence[Trained], data: EnsembleRows, spec: Spec) ->
     return None if longest == max(scores) else longest
 
 
-def _cross_fit(data: EnsembleRows, seed: int, deadline: float | None) -> CrossFitted:
+def _cross_fit(data: EnsembleRows, seed: int, deadline: float | None, should_stop: Callable[[], bool]) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
     X, y, together = data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.inner is not None
@@ -223,6 +259,7 @@ def _cross_fit(data: EnsembleRows, seed: int, deadline: float | None) -> CrossFi
     weights[len(weights) - data.validation :] = 0.0
     X_without = None if data.means is None else partial(data.means.insert, X)
     how: dict[str, Any] = {"inner": data.inner, "stop_early": not together, "X_without": X_without}
+    how["should_stop"] = should_stop
     if deadline is not None:
         end = (1.0 - TREES_SHARE) * time.monotonic() + TREES_SHARE * deadline
         how["seconds_left"] = lambda: end - time.monotonic()
@@ -255,15 +292,16 @@ def _assemble(
     sizes = Counter(data.label(one.task) for one in kept)
     judged = min((sum(len(g.predictions[label]) for label in mixing.weights) for g in groups), default=len(kept))
     members = [_member(one, spec, data.num_folds) for one in kept]
+    weights = tuple(mixing.weights[data.label(one.task)] / sizes[data.label(one.task)] for one in kept)
     fitted = template(
         members=tuple(members),
-        weights=tuple(mixing.weights[data.label(one.task)] / sizes[data.label(one.task)] for one in kept),
+        weights=weights,
         spread=mixing.spread if data.forward else shrink_spread(mixing.spread, judged, len(kept)),
         held_out_spread=mixing.spread,
         pull=mixing.pull,
         guard=guard,
-        trees=trees.all_rows if trees is not None and any(one.task.kind == "trees" for one in kept) else None,
-        notes=(*notes, *_training_notes(kept)),
+        trees=trees.all_rows if trees is not None and any(one.task.kind in READ_TREES for one in kept) else None,
+        notes=(*notes, *_training_notes(kept), *_trees_notes(kept, weights)),
     )
     if not groups:
         return Ensemble(fitted, np.empty(0, np.int64), None)
@@ -298,21 +336,30 @@ def _fold_model(
         encoder=encoder,
         members=tuple(members[k] for k in own),
         weights=tuple(mixing.weights[label] / labels.count(label) for label in labels),
-        trees=trees.without_fold[fold] if trees is not None and any(members[k].kind == "trees" for k in own) else None,
+        trees=trees.without_fold[fold]
+        if trees is not None and any(members[k].kind in READ_TREES for k in own)
+        else None,
     )
 
 
 def _training_notes(trained: list[Trained]) -> list[Note]:
     """Return the notes of all members, each once, and one for all whose training the time budget ended."""
-    results = [(one.result, one.config.epochs) for one in trained if one.result is not None]
+    results = [(one.result, one.config.epochs) for one in trained if one.result and one.task.kind != "boosted"]
     notes = [Note("", text) for text in dict.fromkeys(t for r, _ in results for t in r.notes if t != r.time_note)]
     short = [(result.epochs_made, epochs) for result, epochs in results if result.time_note]
     if short:
         (least, epochs), (most, _) = min(short), max(short)
         made = f"{least:.2g}" if f"{least:.2g}" == f"{most:.2g}" else f"{least:.2g} to {most:.2g}"
-        which = "each member" if len(short) == len(trained) else f"{len(short)} of {len(trained)} members"
+        which = "each member" if len(short) == len(results) else f"{len(short)} of {len(results)} members"
         notes.append(Note("the time budget ended training", f"{which} had {made} of {epochs} epochs"))
     return notes
+
+
+def _trees_notes(trained: list[Trained], weights: Sequence[float]) -> list[Note]:
+    """Return a note if boosted trees stand in for members whose training was cut short."""
+    share = sum(weight for one, weight in zip(trained, weights, strict=True) if one.task.kind == "boosted")
+    how = f"boosted trees alone have {100 * share:.0f} % of the weight; raise time_budget for a better model"
+    return [Note("the budget was too short for the sigma-point members", how)] if share else []
 
 
 def _member(one: Trained, spec: Spec, folds: int) -> Member:

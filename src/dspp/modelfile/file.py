@@ -46,7 +46,7 @@ from dspp.modelfile.weights import (
 )
 from dspp.notes import notes_from_json
 from dspp.registry import UnknownPartError
-from dspp.settings import MEMBER_KINDS
+from dspp.settings import KIND_NAMES, READ_TREES
 
 MAX_HEADER_BYTES = 8_000_000  # JSON takes up to 30 times its size in memory,
 MAX_HEADER_VALUES = 400_000  # but no more than this many lists, objects and members of them
@@ -60,7 +60,7 @@ def save(fitted: Fitted, path: str | Path) -> None:
     Raises:
         ModelFileError: It could not be written, or could not be loaded again; the previous file is unchanged.
     """
-    own = [has_own_features(member, fitted.num_inputs + (member.kind == "trees")) for member in fitted.members]
+    own = [has_own_features(member, fitted.num_inputs + (member.kind in READ_TREES)) for member in fitted.members]
     module = fitted.members[own.index(True)].model.features if any(own) else None
     try:
         tensors, header = write_tensors(fitted), write_header(fitted, own)
@@ -226,13 +226,13 @@ def _restore_member(
     values: dict[str, Any], weights: Tensors, size: tuple[int, int], features: nn.Module | None
 ) -> Member:
     spec = read_spec(get(values, "spec", dict[str, Any]))
-    kind = one_of(get(values, "kind", str), MEMBER_KINDS)
+    kind = one_of(get(values, "kind", str), tuple(KIND_NAMES))
     D, T = size
     history = tuple(read_epoch(epoch) for epoch in get(values, "history", list[dict[str, Any]]))
     return Member(
         spec=spec,
         train=read_config(TrainConfig, get(values, "train", dict[str, Any])),
-        model=read_model(spec.model, weights, values, (D + (kind == "trees"), T), features),
+        model=read_model(spec.model, weights, values, (D + (kind in READ_TREES), T), features),
         history=history,
         best_epoch=one_of(get(values, "best_epoch", int | None), [None, *(epoch.number for epoch in history)]),
         seconds=float(get(values, "seconds", float)),

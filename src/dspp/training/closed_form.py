@@ -25,6 +25,7 @@ from dspp.config import ModelConfig
 from dspp.errors import NumericalError, TrainingInterrupted
 from dspp.gp.kernels import ARDKernel, inverse_softplus
 from dspp.gp.linalg import factorise, lower_root, negative_log_normal
+from dspp.gp.means import LastInputMean
 from dspp.likelihoods import Gaussian
 from dspp.model import Model, compose, plain_layer
 from dspp.training.result import FitResult
@@ -36,6 +37,7 @@ MOST_CANDIDATES = 4_000  # rows among which inducing points are chosen
 LENGTHSCALES = 0.01, 400.0  # bounds, in standard deviations of an input,
 OUTPUTSCALES = 0.02, 50.0  # and in variances of the target
 LARGEST_NOISE = 2.0
+NO_VARIANCE = 1e-8  # of a GP that is not in use
 EXACT = torch.float64
 
 
@@ -61,24 +63,39 @@ def fit_gp(
     few = torch.randperm(len(y), generator=generator)[:LEARNING_ROWS]
     lengthscale, outputscale, noise = _learn(config, x[few], y[few], weights[few], should_stop)
     kernel = ARDKernel(config.kernel, 1, x.shape[1]).to(EXACT)
-    _set(kernel.raw_lengthscale, lengthscale)
-    _set(kernel.raw_outputscale, [outputscale])
+    _set(kernel.raw_lengthscale, [inverse_softplus(value) for value in lengthscale])
+    _set(kernel.raw_outputscale, [inverse_softplus(outputscale)])
     with torch.no_grad():
         candidates = x[torch.randperm(len(y), generator=generator)[:MOST_CANDIDATES]]
         points = candidates[choose_points(kernel, candidates, config.inducing, should_stop)]
         model = _solve(config, kernel, points, x, y, weights, noise, generator)
-    return FitResult(
-        model=model.eval(),
-        history=(),
-        restart_nll=(),
-        best_epoch=None,
-        recoveries=(),
-        jitter_climbs=model.jitter_climbs,
-        notes=(),
-        seconds=time.perf_counter() - began,
-        planned_epochs=0,
-        stopped="finished",
-    )
+    return _to_result(model, began)
+
+
+def fit_around_last_input(config: ModelConfig, rows: Rows) -> FitResult:
+    """Fit y = b + a x_D + noise by least squares, for a last input that is itself a prediction of y.
+
+    The result is a model of one layer whose GP has next to no variance.
+    """
+    began = time.perf_counter()
+    x, y = rows.x[:, -1].to(EXACT), rows.y[:, 0].to(EXACT)
+    weights = torch.ones_like(y) if rows.weights is None else rows.weights.to(EXACT)
+    weights = weights / weights.sum()
+    x_mean, y_mean = weights @ x, weights @ y
+    x_var = weights @ (x - x_mean).square()
+    slope = float(weights @ ((x - x_mean) * (y - y_mean)) / x_var) if x_var > 0.0 else 0.0
+    constant = float(y_mean - slope * x_mean)
+    noise = float(weights @ (y - constant - slope * x).square())
+    D = rows.x.shape[1]
+    layer = plain_layer(config, 0, 1, D, rows.x[:1], None).to(getattr(torch, config.dtype))
+    assert isinstance(layer.mean, LastInputMean)
+    _set(layer.mean.slope, [slope])
+    _set(layer.mean.constant, [constant])
+    _set(layer.kernel.raw_outputscale, [inverse_softplus(NO_VARIANCE)])
+    model = compose(config, [layer], 1, D, torch.Generator()).to(layer.inducing_points.dtype)
+    assert isinstance(model.likelihood, Gaussian)
+    _set(model.likelihood.raw_noise, [inverse_softplus(max(noise - config.noise_floor, NO_VARIANCE))])
+    return _to_result(model, began)
 
 
 def negative_log_marginal(
@@ -202,11 +219,26 @@ def _solve(
     layer.q.mean.copy_((U @ (c / (noise + eigenvalues))).unsqueeze(0))
     model = compose(config, [layer], 1, x.shape[1], generator).to(layer.inducing_points.dtype)
     assert isinstance(model.likelihood, Gaussian)
-    _set(model.likelihood.raw_noise, [noise - config.noise_floor])
+    _set(model.likelihood.raw_noise, [inverse_softplus(noise - config.noise_floor)])
     return model
 
 
+def _to_result(model: Model, began: float) -> FitResult:
+    return FitResult(
+        model=model.eval(),
+        history=(),
+        restart_nll=(),
+        best_epoch=None,
+        recoveries=(),
+        jitter_climbs=model.jitter_climbs,
+        notes=(),
+        seconds=time.perf_counter() - began,
+        planned_epochs=0,
+        stopped="finished",
+    )
+
+
 def _set(parameter: Tensor, values: list[float]) -> None:
-    """Set a parameter whose softplus is to have these values."""
+    """Set a parameter to these values."""
     with torch.no_grad():
-        parameter.copy_(torch.tensor([inverse_softplus(value) for value in values]).reshape(parameter.shape))
+        parameter.copy_(torch.tensor(values).reshape(parameter.shape))

@@ -20,7 +20,7 @@ from dspp.history import Epoch
 from dspp.model import Model
 from dspp.objectives import OBJECTIVES
 from dspp.presets import Spec
-from dspp.progress import ProgressBar
+from dspp.progress import ProgressBar, open_bar
 from dspp.table.checks import Array
 from dspp.training.checkpoint import CheckpointWriter, identify, open_for_group
 from dspp.training.clock import Clock
@@ -48,7 +48,7 @@ def fit(
     weights_val: Array | None = None,
     config: TrainConfig | None = None,
     features: nn.Module | None = None,
-    progress: bool | None = None,
+    progress: bool | ProgressBar | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
     checkpoint_seconds: float = 60.0,
@@ -75,7 +75,7 @@ def fit(
         weights_val: their weights.
         config: training settings.
         features: a custom module in front of the first layer.
-        progress: whether to show a progress bar on standard error; None: only on a terminal.
+        progress: whether to show a progress bar on standard error; None: only on a terminal. Or a bar that is shown.
         checkpoint: file from which to resume if this process ends. It must not exist yet, unless `resume` is True.
         resume: whether to resume from `checkpoint`, bit for bit with the same number of threads. If the file does not
             exist, a new run starts, so the same call can be repeated until it returns. A finished run returns its
@@ -173,14 +173,14 @@ class Run:
         step = TrainingStep(self.spec.objective, config, rows, self.features is not None, self.group)
         self.loop = Loop(config, self.train, self.val, step, self.plan, self.score_rows, self._after_step)
 
-    def finish(self, progress: bool | None) -> FitResult:
+    def finish(self, progress: bool | ProgressBar | None) -> FitResult:
         """Choose a start and train it to the end, from the beginning or from the state an earlier process saved."""
         saved = self._restore_progress()
         if saved is not None and saved.stopped is not None:
             start = self._start_at(saved.current.trial, saved.current)
             return make_result(start, saved, self.plan.steps_per_epoch, self.trial_rows)
         steps = self.plan.total_steps + (self.config.restarts - 1) * self.plan.trial_steps
-        with ProgressBar(steps, progress, smoothing=SMOOTHING) as self.bar, self._checkpoint_at_the_end():
+        with open_bar(progress, steps, smoothing=SMOOTHING) as self.bar, self._checkpoint_at_the_end():
             self.restarts = Restarts(
                 self.config,
                 self.plan,

@@ -47,4 +47,5 @@ def choose_cuts(x: Float[np.ndarray, " N"]) -> Float[np.ndarray, " _"]:
     if len(values) > BINS:
         targets = np.arange(1, BINS) / BINS * len(x)
         below = np.unique(np.searchsorted(np.cumsum(counts)[:-1], targets).clip(max=len(values) - 2))
-    return np.unique(0.5 * values[below] + 0.5 * values[below + 1])
+    middle = 0.5 * values[below] + 0.5 * values[below + 1]
+    return np.unique(np.where(middle < values[below + 1], middle, values[below]))  # the smallest numbers round up

@@ -11,12 +11,14 @@ from dspp.errors import InputError
 from dspp.table.checks import Array
 from dspp.trees.bins import bin_columns
 from dspp.trees.ensemble import MAX_TREES, Trees
-from dspp.trees.fit import boost, check_rows, check_sizes
+from dspp.trees.fit import MAX_COLUMNS, boost, check_rows, check_sizes
 
 INNER_FOLDS = 5
 MAX_ROWS = 200_000  # per fit
-TREE_SECONDS = 1.5e-7  # per row of a tree, until it has been measured
+TREE_SECONDS = 1.5e-7  # per row of a tree, and
+COLUMN_SECONDS = 7e-5  # per column, until the time of a tree has been measured
 FEWEST_TREES = 20  # per fit, however short the time
+FEW_TREES, FEW_TREES_RATE = 50, 0.3  # if time suffices for fewer trees than this, they learn at a higher rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,7 @@ def cross_fit(
     max_rounds: int = MAX_TREES,
     max_rows: int | None = MAX_ROWS,
     seconds_left: Callable[[], float] | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> CrossFitted:
     """Fit trees so that every row of every member gets a prediction that never saw the row's target.
 
@@ -79,9 +82,11 @@ def cross_fit(
         max_rows: the largest number of rows per fit; None for all.
         seconds_left: returns how much time is left for all fits, which have fewer trees if necessary: none has more
             than the slowest could afford. None: any time.
+        should_stop: called before each tree.
 
     Raises:
         InputError: the arguments do not match, or some fit would have no rows.
+        TrainingInterrupted: `should_stop` returned True.
     """
     X, y, weights = check_rows(X, y, weights)
     check_sizes(max_rounds, max_rows)
@@ -102,7 +107,9 @@ def cross_fit(
     pairs = [(k, part, held[k] | part) for k in range(K) for part in parts[k] if part.any()]
     no_rows = np.zeros(len(X), bool)
     to_fit = (*(left_out for _, _, left_out in pairs), *held, no_rows)
-    pace = _Pace(max_rounds, len({left_out.tobytes() for left_out in to_fit}), seconds_left)
+    pace = _Pace(
+        max_rounds, len({left_out.tobytes() for left_out in to_fit}), min(X.shape[1], MAX_COLUMNS), seconds_left
+    )
 
     def inputs_without(left_out: Bool[np.ndarray, " N"]) -> Float[np.ndarray, "N D"]:
         return X if X_without is None else check_rows(X_without(left_out), y, weights)[0]
@@ -115,7 +122,9 @@ def cross_fit(
             codes = binned if X_without is None else bin_columns(inputs_without(left_out), weights, seed)
             used = min(int(rows.sum()), max_rows or len(X))
             rounds = pace.start_fit(used)
-            fits[key] = boost(codes.select(rows), y[rows], weights[rows], seed, rounds, max_rows, stop_early)
+            part = codes.select(rows)
+            rate = pace.learning_rate
+            fits[key] = boost(part, y[rows], weights[rows], seed, rounds, max_rows, stop_early, should_stop, rate)
 
     def trees_without(left_out: Bool[np.ndarray, " N"]) -> Trees:
         trees = fits[left_out.tobytes()]
@@ -136,20 +145,25 @@ class _Pace:
 
     Attributes:
         most: The fewest that any fit so far was allowed. No fit is allowed more than the one before.
+        learning_rate: Of all fits; None: the usual one.
     """
 
-    def __init__(self, most: int, fits: int, seconds_left: Callable[[], float] | None) -> None:
-        self.most, self.fits, self.seconds_left = most, fits, seconds_left
+    def __init__(self, most: int, fits: int, columns: int, seconds_left: Callable[[], float] | None) -> None:
+        self.most, self.fits, self.columns, self.seconds_left = most, fits, columns, seconds_left
         self.seconds = 0.0 if seconds_left is None else seconds_left()
         self.grown = 0  # trees times rows
+        self.learning_rate: float | None = None
 
     def start_fit(self, rows: int) -> int:
         """Return the largest number of trees of the next fit, to these rows."""
         if self.seconds_left is None:
             return self.most
         left = self.seconds_left()
-        per_tree = rows * ((self.seconds - left) / self.grown if self.grown else TREE_SECONDS)
+        guess = rows * TREE_SECONDS + self.columns * COLUMN_SECONDS
+        per_tree = rows * (self.seconds - left) / self.grown if self.grown else guess
         affordable = left / max(self.fits * per_tree, 1e-9)
+        if not self.grown and affordable < min(FEW_TREES, self.most):
+            self.learning_rate = FEW_TREES_RATE
         self.most = int(min(max(affordable, FEWEST_TREES), self.most))
         self.fits, self.grown = max(self.fits - 1, 1), self.grown + self.most * rows
         return self.most

@@ -4,12 +4,14 @@ scikit-learn has no public access to the nodes of its histogram trees, so they a
 end of a fit, and the result is compared with scikit-learn's own predictions. Predicting needs nothing of this file.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Shaped, UInt8
+from jaxtyping import Float, Int32, Shaped, UInt8
 
-from dspp.errors import DsppError, InputError
+from dspp.errors import DsppError, InputError, TrainingInterrupted
 from dspp.table.checks import Array, check_X, check_y
 from dspp.trees.bins import Binned, bin_columns
 from dspp.trees.ensemble import LEAVES, MAX_TREES, NODES, Trees
@@ -24,6 +26,8 @@ LEARNING_RATE, FEW_ROWS_RATE = 0.1, 0.2
 MAX_VALIDATION = 5_000  # rows that decide
 PATIENCE = 20  # rounds without improvement
 CHECKED = 200  # rows on which the conversion is checked
+MAX_COLUMNS = 300  # per fit, since the time of a tree grows with its columns: of wider tables, those that say most
+GROUPS = 8  # of neighbouring bins, whose mean targets say how much a column says
 
 _FIELDS = {"value", "feature_idx", "num_threshold", "left", "right", "is_leaf", "is_categorical"}  # of a node
 
@@ -91,8 +95,14 @@ def boost(
     max_rounds: int,
     max_rows: int | None,
     stop_early: bool = True,
+    should_stop: Callable[[], bool] | None = None,
+    learning_rate: float | None = None,
 ) -> Trees:
-    """Do the work of `fit_trees`, with arguments that were checked."""
+    """Do the work of `fit_trees`, with arguments that were checked; a learning rate of None suits the number of rows.
+
+    Raises:
+        TrainingInterrupted: `should_stop`, called before each tree, returned True.
+    """
     rows = np.flatnonzero(weights)
     if max_rows is not None and len(rows) > max_rows:
         rows = np.sort(np.random.default_rng(seed).choice(rows, max_rows, replace=False))
@@ -101,7 +111,12 @@ def boost(
     scale = float(np.sqrt(np.average((y - mean) ** 2, weights=weights)))
     if len(rows) < MIN_ROWS or scale <= 1e-12 * abs(mean):
         return _no_trees(mean, len(X.cuts))
-    trees, best = _fit_scikit_learn(codes, (y - mean) / scale, weights, seed, max_rounds, stop_early)
+    y = (y - mean) / scale
+    columns = choose_columns(codes, y, weights)
+    stop_early = stop_early and len(y) >= MANY_ROWS
+    rate = learning_rate or (LEARNING_RATE if stop_early else FEW_ROWS_RATE)
+    trees, best = _fit_scikit_learn(codes[:, columns], y, weights, seed, max_rounds, stop_early, rate, should_stop)
+    trees = replace(trees, feature=columns[trees.feature], num_features=len(X.cuts))
     return Trees(
         feature=trees.feature[:best],
         threshold=_to_cuts(trees, X)[:best],
@@ -110,6 +125,31 @@ def boost(
         base=mean + scale * trees.base,
         num_features=trees.num_features,
     )
+
+
+def choose_columns(
+    codes: UInt8[np.ndarray, "N D"], y: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]
+) -> Int32[np.ndarray, " _"]:
+    """Return the columns that trees may use: all or, of a wide table, those whose groups of bins differ most in y.
+
+    A column's score is the sum of squares of y between its groups, minus what as many groups have by chance: one each.
+
+    Args:
+        codes: the number of each row's bin per column.
+        y: targets of mean 0 and variance 1.
+        weights: of mean 1.
+    """
+    D = codes.shape[1]
+    if D <= MAX_COLUMNS:
+        return np.arange(D, dtype=np.int32)
+    scores = np.empty(D)
+    for d in range(D):
+        code = codes[:, d].astype(np.intp)
+        group = GROUPS * code // (code.max() + 1)
+        weight, total = np.bincount(group, weights), np.bincount(group, weights * y)
+        used = weight > 0.0
+        scores[d] = (total[used] ** 2 / weight[used]).sum() - used.sum()
+    return np.sort(np.argsort(-scores, kind="stable")[:MAX_COLUMNS]).astype(np.int32)
 
 
 def _no_trees(base: float, num_features: int) -> Trees:
@@ -133,14 +173,15 @@ def _fit_scikit_learn(
     seed: int,
     max_rounds: int,
     stop_early: bool,
+    learning_rate: float,
+    should_stop: Callable[[], bool] | None,
 ) -> tuple[Trees, int]:
     """Return trees whose inputs are numbers of bins, and how many of them to keep."""
     from sklearn.ensemble import HistGradientBoostingRegressor  # imported here: predicting does not need it
     from threadpoolctl import threadpool_limits
 
-    stop_early = stop_early and len(y) >= MANY_ROWS
     model = HistGradientBoostingRegressor(
-        learning_rate=LEARNING_RATE if stop_early else FEW_ROWS_RATE,
+        learning_rate=learning_rate,
         max_iter=max_rounds if stop_early else min(max_rounds, FEW_ROWS_ROUNDS),
         max_leaf_nodes=LEAVES,
         min_samples_leaf=MIN_LEAF_ROWS,
@@ -150,11 +191,32 @@ def _fit_scikit_learn(
         n_iter_no_change=PATIENCE,
         random_state=int(np.random.SeedSequence(seed).generate_state(1)[0]),
     )
+    if should_stop is not None:
+        _call_before_trees(model, should_stop)
     with threadpool_limits(1, user_api="openmp"):  # with more, the order of sums and thus the last bits vary
         model.fit(X, y, sample_weight=weights)
         trees = convert(model, X[:CHECKED])
     best = int(np.argmax(model.validation_score_)) if stop_early else len(trees)  # the first score is that of 0 trees
     return trees, best
+
+
+def _call_before_trees(model: Any, should_stop: Callable[[], bool]) -> None:
+    """Let a fit end before its next tree: scikit-learn, which has no callbacks, asks its loss for gradients there."""
+    make_loss = model._get_loss
+
+    def make_polling_loss(sample_weight: Any) -> Any:
+        loss = make_loss(sample_weight=sample_weight)
+        find_gradient = loss.gradient_hessian
+
+        def poll(*args: Any, **more: Any) -> Any:
+            if should_stop():
+                raise TrainingInterrupted("training was stopped while trees were fitted; repeat the same call")
+            return find_gradient(*args, **more)
+
+        loss.gradient_hessian = poll
+        return loss
+
+    model._get_loss = make_polling_loss
 
 
 # ---------------------------------------------------------------- scikit-learn's trees
