@@ -153,27 +153,39 @@ class Comparison:
         self.weights: Float[Tensor, " N"] | None = None if given is None else given.to(targets.device)
         self._first_row, self._levels = first_row, levels
 
+    def by_row(self, scores: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """Return the targets and what scores need of each row, without the distributions; None: of all scores."""
+        if scores is not None:
+            self.scores(scores)  # computes what they need
+        names = [name for name in BY_ROW if scores is None or name in vars(self)]
+        return {name: getattr(self, name).cpu() for name in ("y", *names)}
+
     @classmethod
     def join(
-        cls, parts: Sequence["Comparison"], predict: Callable[[], Predictive], weights: Array | None = None
+        cls,
+        parts: Iterable[dict[str, Tensor]],
+        predict: Callable[[], Predictive],
+        weights: Callable[[], Float[np.ndarray, " N"] | None],
+        levels: Levels,
     ) -> "Comparison":
         """Return the comparison of all rows of some batches.
 
-        It has what was computed of the batches, row by row, and forgets their distributions.
-
         Args:
-            parts: The batches.
+            parts: What `by_row` returned of each batch.
             predict: Predicts all rows again, for a metric that needs more than what was computed.
-            weights: One number ≥ 0 per row, if they differ.
+            weights: Returns the weight of each row after the last batch, if they differ.
+            levels: As for a batch.
         """
+        kept: dict[str, list[Tensor]] = {}
+        for part in parts:
+            for name, values in part.items():
+                kept.setdefault(name, []).append(values)
         whole = cls.__new__(cls)
-        whole._predict, whole._first_row, whole._levels = predict, 0, parts[0]._levels
-        whole.y = torch.cat([part.y.cpu() for part in parts])
-        given = None if weights is None else check_weights(weights, len(whole.y), "weights")
-        whole.weights = None if given is None else torch.from_numpy(given)
-        for name in BY_ROW:
-            if all(name in vars(part) for part in parts):
-                vars(whole)[name] = torch.cat([vars(part).pop(name).cpu() for part in parts])
+        whole._predict, whole._first_row, whole._levels = predict, 0, levels
+        for name in list(kept):
+            vars(whole)[name] = torch.cat(kept.pop(name))
+        given = weights()
+        whole.weights = None if given is None else torch.from_numpy(check_weights(given, len(whole.y), "weights"))
         return whole
 
     @cached_property
@@ -272,7 +284,7 @@ class Comparison:
                 found[seen[t], t] = (upper - lower).T
         return found
 
-    @cached_property
+    @property
     def outputs(self) -> Sequence[ObservedOutput]:
         """Each output with observed targets, on the rows in which it was observed."""
         seen = ~self._columns(self.y).cpu().isnan()

@@ -38,6 +38,7 @@ from dspp.modelfile.weights import (
     read_model,
     read_scale,
     read_scores,
+    read_seen_rows,
     read_trees,
     read_warp,
     split_members,
@@ -210,6 +211,7 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         held_out_spread=float(get(header, "held_out_spread", float)),
         pull=float(get(header, "pull", float)),
         input_range=read_input_range(tensors, D),
+        seen_rows=read_seen_rows(tensors),
     )
     if cheap_to_factorise([member.model for member in members]):
         for member in members:

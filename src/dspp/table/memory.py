@@ -91,6 +91,8 @@ def target_column(table: MemoryTable, name: str) -> Float[np.ndarray, " N"]:
     arrays.check_no_classes(column, place)
     if not any(test(kind) for test in (arrays.is_number, arrays.is_text, types.is_boolean, types.is_null)):
         raise place.error(f"expected numbers to predict, got {kind}; convert the column to numbers")
+    if arrays.is_text(kind) and not arrays.can_cast(column, pa.float64()) and arrays.can_cast(column, pa.bool_()):
+        column = column.cast(pa.bool_())  # a batch of a text file
     values = arrays.numbers(column, place)
     arrays.check_finite(values, place)
     return values
