@@ -48,6 +48,7 @@ ORDER = [
     "metrics",
     "calibration",
     "fitted",
+    "novelty",
     "modelfile",
     "training",
     "ensemble",

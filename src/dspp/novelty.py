@@ -123,8 +123,8 @@ class Novelty:
         ]
         which = f"all {self._rows:,} rows are" if self._rows > 1 else "the row is"
         return [
-            f"column {name!r}: {which} later than the rows trained on, which end at {format_moment(latest)}; for "
-            "forecasts, fit with time= (on the command line, --time), which judges the model by its latest rows"
+            f"column {name!r}: {which} later than the rows trained on, which end at {format_moment(latest)}; the "
+            "scores of a fit with time= (on the command line, --time) are of such rows"
             for name, latest in later
         ]
 

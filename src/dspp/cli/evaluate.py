@@ -10,8 +10,6 @@ import typer
 
 from dspp.cli import show
 from dspp.cli.files import (
-    BlankCells,
-    UnseenLevels,
     check_columns,
     check_inputs,
     check_model,
@@ -125,16 +123,16 @@ class LabelledRows:
         import numpy as np
 
         from dspp.notes import note_missing_targets
+        from dspp.novelty import Novelty
         from dspp.sample import SCORED_ROWS
         from dspp.table.memory import target_column
         from dspp.table.roles import column_weights, note_weightless
 
         fitted, file, names = self._fitted, self._file, self._fitted.target_names
-        unseen, blanks = UnseenLevels(fitted.encoder), BlankCells(fitted.encoder if self._impute else None)
+        novelty = Novelty(fitted, self._impute)
         missing, weightless, values = 0, 0, np.zeros(len(names), int)
         for rows in file.batches(SCORED_ROWS, {} if fitted.encoder is None else fitted.encoder.arrow_types()):
             assert rows.arrow is not None
-            unseen.count(rows)
             y = np.column_stack([target_column(rows, name) for name in names])
             observed = ~np.isnan(y).all(axis=1)
             counts = observed.copy()
@@ -148,15 +146,15 @@ class LabelledRows:
             weightless += int((observed & ~counts).sum())
             values += (~np.isnan(kept.targets)).sum(axis=0)
             if len(kept):
-                blanks.count(kept)
                 yield kept
+                novelty.count(kept)
         empty = [name for name, count in zip(names, values, strict=True) if not count]
         if len(empty) == len(names):
             what = "numbers, got no values" if not weightless else "values in rows of positive weight, got none"
             raise InputError(f"{file.where}: column {empty[0]!r}: expected {what}")
         notes = (*file.notes, *note_missing_targets(missing), *note_weightless(weightless))
         nothing_there = [f"column {name!r} has no values; the scores are of the other targets" for name in empty]
-        self.warnings = [*map(str, notes), *unseen.warnings(), *blanks.warnings(), *nothing_there]
+        self.warnings = [*map(str, notes), *novelty.warnings(), *nothing_there]
 
 
 def _as_json(evaluation: "Evaluation", warnings: list[str], options: EvaluateOptions) -> dict[str, Any]:

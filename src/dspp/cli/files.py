@@ -1,4 +1,4 @@
-"""Tables on standard input, checks of column names and output files, and categories not seen in training."""
+"""Tables on standard input, and checks of column names and output files."""
 
 import os
 import shutil
@@ -7,13 +7,13 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dspp.errors import DsppError, InputError, ModelFileError
 from dspp.table.messages import check_exists, closest
 
 if TYPE_CHECKING:
-    from dspp.table.table import FileTable, MemoryTable
+    from dspp.table.table import FileTable
 
 STDIN = Path("-")
 _MAGIC = {b"PAR1": ".parquet", b"ARROW1": ".arrow", b"\x1f\x8b": ".csv.gz"}  # the first bytes of files that are not CSV
@@ -137,73 +137,3 @@ def file_size(path: Path) -> str:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.3g} GB"
-
-
-# ---------------------------------------------------------------- categories not seen in training
-
-
-class UnseenLevels:
-    """Counts values of category columns that were not seen in training.
-
-    Columns with very many levels, or with a level for rare ones, are not counted, as the model does not store which
-    rare levels it has seen.
-    """
-
-    def __init__(self, encoder: Any) -> None:
-        from dspp.encoding.columns import Category
-        from dspp.encoding.means import MOST_MEANS, MeanCategory
-
-        columns = () if encoder is None else encoder.columns
-        self._columns = [
-            column
-            for column in columns
-            if (isinstance(column, Category) and not column.other)
-            or (isinstance(column, MeanCategory) and len(column.levels) < MOST_MEANS)
-        ]
-        self._counts: dict[str, int] = {}
-        self._examples: dict[str, list[str]] = {}
-
-    def count(self, rows: "MemoryTable") -> None:
-        """Count the new levels in these rows."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        from dspp.table.arrays import texts
-
-        for column in self._columns:
-            assert rows.arrow is not None
-            text = texts(rows.arrow.column(column.name).combine_chunks(), rows.place.of(column.name)).drop_null()
-            new = text.filter(pc.invert(pc.is_in(text, pa.array(column.levels, pa.string()))))
-            if len(new):
-                self._counts[column.name] = self._counts.get(column.name, 0) + len(new)
-                known = self._examples.setdefault(column.name, [])
-                known += [level for level in new.unique()[:5].to_pylist() if level not in known]
-
-    def warnings(self) -> list[str]:
-        """Return a warning for each column with new levels."""
-        from dspp.table.messages import join_names
-
-        return [
-            f"column {name!r}: {count:,} value{'s' if count > 1 else ''} not seen in training "
-            f"({join_names(self._examples[name], 3)}); predictions ignore them"
-            for name, count in self._counts.items()
-        ]
-
-
-class BlankCells:
-    """Finds blank cells in columns that had none in training; without an encoder it finds none."""
-
-    def __init__(self, encoder: Any) -> None:
-        self._encoder = encoder
-        self._columns: set[str] = set()
-
-    def count(self, rows: "MemoryTable") -> None:
-        """Find the columns with blank cells in these rows."""
-        if self._encoder is not None and rows.arrow is not None:
-            self._columns |= self._encoder.columns_with_gaps(rows.arrow, rows.place)
-
-    def warnings(self) -> list[str]:
-        """Return a warning for each column with blank cells."""
-        return [
-            f"column {name!r}: blank cells, of which training had none, are filled in" for name in sorted(self._columns)
-        ]

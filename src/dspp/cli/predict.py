@@ -1,7 +1,7 @@
 """`dspp predict`: predictions for a table that may be larger than memory, batch by batch."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dspp.cli.files import (
-    BlankCells,
-    UnseenLevels,
     check_columns,
     check_inputs,
     check_model,
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dspp.fitted import Fitted
+    from dspp.novelty import Novelty
     from dspp.progress import ProgressBar
     from dspp.table.table import FileTable
 
@@ -101,16 +100,16 @@ def run(options: PredictOptions, session: Session) -> None:
 
 def _run(options: PredictOptions, session: Session, levels: tuple[float, ...], file: "FileTable") -> None:
     from dspp import modelfile  # here and not before, as it imports torch, which takes seconds
+    from dspp.novelty import Novelty
     from dspp.progress import ProgressBar
 
     fitted = modelfile.load(options.model)
-    watchers = UnseenLevels(fitted.encoder), BlankCells(fitted.encoder if options.missing == "impute" else None)
+    novelty = Novelty(fitted, options.missing == "impute")
     hide_bar = session.quiet or (options.out == STDOUT and sys.stdout.isatty())
     with ProgressBar(file.num_rows, not hide_bar) as bar:
-        batches = _predict_batches(fitted, file, options, levels, watchers, bar)
+        batches = _predict_batches(fitted, file, options, levels, novelty, bar)
         rows = _write(options.out, batches)
-    found = [warning for watcher in watchers for warning in watcher.warnings()]
-    for warning in (*map(str, file.notes), *found, fitted.why_infinite(options.interval)):
+    for warning in (*map(str, file.notes), *novelty.warnings(), fitted.why_infinite(options.interval)):
         if warning:
             session.warn(warning)
     if options.out != STDOUT:
@@ -155,7 +154,7 @@ def _predict_batches(
     file: "FileTable",
     options: PredictOptions,
     levels: tuple[float, ...],
-    watchers: Sequence[UnseenLevels | BlankCells],
+    novelty: "Novelty",
     bar: "ProgressBar",
 ) -> Iterator["pa.RecordBatch"]:
     """Yield kept columns and predictions, batch by batch."""
@@ -170,8 +169,7 @@ def _predict_batches(
     for rows in file.batches(options.batch_rows, types):
         how = levels, options.interval, options.mixture, options.samples, generator
         new = fitted.predictions(rows, *how, impute=options.missing == "impute")
-        for watcher in watchers:
-            watcher.count(rows)
+        novelty.count(rows)
         assert rows.arrow is not None
         columns = {name: decode(rows.arrow.column(name).combine_chunks()) for name in options.keep or []}
         names, arrays = [*columns, *new], [*columns.values(), *(pa.array(values) for values in new.values())]

@@ -18,6 +18,7 @@ from dspp.errors import InputError
 from dspp.fitted import Evaluation, interval_levels, quantile_name
 from dspp.history import Epoch
 from dspp.notes import warn, warn_of_notes
+from dspp.novelty import Novelty
 from dspp.predictive import Distribution
 from dspp.presets import Spec
 from dspp.settings import Parameters, Settings
@@ -176,7 +177,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         Its methods take and return arrays; `.torch` is the same distribution with tensors.
         """
         check_is_fitted(self, "fitted_")
-        return Distribution(self.fitted_.predict(self._table(X, reset=False), self.settings().impute))
+        table = self._table(X, reset=False)
+        predicted = self.fitted_.predict(table, self.settings().impute)
+        self._warn_of_new(table)
+        return Distribution(predicted)
 
     def pred_dist(self, X: Any) -> Distribution:
         """Return `predict_dist(X)`; the name that NGBoost uses."""
@@ -257,7 +261,17 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def _columns(self, X: Any, **what: Any) -> dict[str, Array]:
         check_is_fitted(self, "fitted_")
-        return self.fitted_.predictions(self._table(X, reset=False), impute=self.settings().impute, **what)
+        table = self._table(X, reset=False)
+        predicted = self.fitted_.predictions(table, impute=self.settings().impute, **what)
+        self._warn_of_new(table)
+        return predicted
+
+    def _warn_of_new(self, table: MemoryTable) -> None:
+        """Warn of what rows have that the training rows had not."""
+        novelty = Novelty(self.fitted_, self.settings().impute)
+        novelty.count(table)
+        for warning in novelty.warnings():
+            warn(warning)
 
     def _quantiles(self, X: Any, alpha: float | Sequence[float], as_frame: bool) -> Any:
         probabilities = _probabilities(alpha)
@@ -331,7 +345,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         check_is_fitted(self, "fitted_")
         table = attach_targets(self._table(X, reset=False), y, every_output=False)
         table = drop_weightless(attach_roles(table, sample_weight), every_output=False)
-        return self.fitted_.evaluate(table, self.settings().impute, scores)
+        evaluation = self.fitted_.evaluate(table, self.settings().impute, scores)
+        self._warn_of_new(table)
+        return evaluation
 
     # ---------------------------------------------------------------- notebooks
 
