@@ -1,7 +1,7 @@
 """Calibration of predictions, measured on rows that the model has not seen, and conformal recalibration.
 
-`check_calibration` measures coverage, bias and the gain over a constant. Intervals from `Conformal`, and from `CrossConformal` for ensembles, keep their
-coverage even if the model is wrong.
+`check_calibration` measures coverage, bias and the gain over a constant. Intervals from `Conformal`, and from
+`CrossConformal` for ensembles, keep their coverage even if the model is wrong.
 """
 
 import math
@@ -280,7 +280,9 @@ def calibration_of(
         recalibrated: Whether each target is inside its 90 % conformal interval, to measure as well.
         caveat: What the rows were used for; see `Calibration`.
     """
-    found = replace(_calibration_of_all(rows, names) if rows.several else _calibration_of_one(rows.outputs[0]), caveat=caveat)
+    found = replace(
+        _calibration_of_all(rows, names) if rows.several else _calibration_of_one(rows.outputs[0]), caveat=caveat
+    )
     if recalibrated is None:
         return found
     return replace(found, recalibrated=rows.average(recalibrated.double()).item())

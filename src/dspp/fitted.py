@@ -369,7 +369,9 @@ class Fitted:
         """
         levels = interval_levels(interval)
         encoded = self._encode(table, impute)
-        predicted = self._predict_folds(encoded, table.place) if levels else (self.distribution(encoded, table.place), {})
+        predicted = (
+            self._predict_folds(encoded, table.place) if levels else (self.distribution(encoded, table.place), {})
+        )
         mixture, folds = predicted
         draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
         intervals = {suffix: self._intervals(mixture, folds, level) for suffix, level in levels.items()}
@@ -416,9 +418,7 @@ class Fitted:
         why = self.recalibration.why_infinite(max(levels), self.target_names)
         return f"at a coverage of {max(levels):.6g} intervals are infinite: {why}" if why else ""
 
-    def evaluate(
-        self, table: MemoryTable, impute: bool = False, scores: Iterable[str] | None = None
-    ) -> "Evaluation":
+    def evaluate(self, table: MemoryTable, impute: bool = False, scores: Iterable[str] | None = None) -> "Evaluation":
         """Evaluate the model on rows with targets, as `evaluate_batches` does."""
         return self.evaluate_batches(partial(table.batches, SCORED_ROWS), impute, scores)
 
@@ -428,7 +428,7 @@ class Fitted:
         impute: bool = False,
         scores: Iterable[str] | None = None,
     ) -> "Evaluation":
-        """Evaluate the model on rows with targets that arrive in batches, in bounded memory but for a few numbers a row.
+        """Evaluate the model on rows with targets that arrive in batches, keeping a few numbers per row.
 
         With several outputs, some may have no observed targets; scores are then of the others.
 
@@ -472,9 +472,7 @@ class Fitted:
             parts = [self.predict(rows, impute).to(torch.float64) for rows in batches()]
             return type(parts[0]).concat(parts)
 
-        every = Comparison.join(
-            score_all(), predict_all, lambda: np.concatenate(weights) if weights else None, levels
-        )
+        every = Comparison.join(score_all(), predict_all, lambda: np.concatenate(weights) if weights else None, levels)
         return Evaluation(
             self,
             sample.table,
@@ -503,7 +501,7 @@ class Fitted:
 
 
 def _find_levels(first: MemoryTable, batches: Callable[[], Iterator[MemoryTable]]) -> Levels:
-    """Return the distinct values of each target, or None if they are many; all rows are read only if they may be few."""
+    """Return the distinct values of each target, None if they are many; all rows are read if they may be few."""
     if all(len(np.unique(column)) > MOST_DISTINCT for column in first.targets.T):
         return [None] * first.targets.shape[1]
     y = np.concatenate([rows.targets for rows in batches()])

@@ -337,8 +337,8 @@ class Comparison:
     def coverage(self, level: float) -> float:
         """Return the share of targets inside their central interval of probability `level`.
 
-        A target is inside exactly if its PIT is within level/2 of one half, so no quantile is needed. The PIT of a target
-        of few distinct values is randomised, as an interval contains all or nothing of a value's rows.
+        A target is inside exactly if its PIT is within level/2 of one half, so no quantile is needed. The PIT of a
+        target of few distinct values is randomised, as an interval contains all or nothing of a value's rows.
 
         Raises:
             InputError: The level is not between 0 and 1.

@@ -75,9 +75,7 @@ def evaluate(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> dict[
     return _evaluation(estimator, X, y, sample_weight).scores
 
 
-def _evaluation(
-    estimator: Any, X: Any, y: Any, sample_weight: Any, scores: Iterable[str] | None = None
-) -> Evaluation:
+def _evaluation(estimator: Any, X: Any, y: Any, sample_weight: Any, scores: Iterable[str] | None = None) -> Evaluation:
     model, rows = last_step(estimator, X)
     found: Evaluation = model.evaluation(rows, y, sample_weight, scores)
     return found

@@ -326,10 +326,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         """Return the calibration of the intervals on new rows; `.verdict()` describes it."""
         return self.evaluation(X, y, sample_weight).calibration
 
-    def evaluation(
-        self, X: Any, y: Any, sample_weight: Any = None, scores: Iterable[str] | None = None
-    ) -> Evaluation:
-        """Return the predictive distribution of each row together with the observed targets, and what follows from them.
+    def evaluation(self, X: Any, y: Any, sample_weight: Any = None, scores: Iterable[str] | None = None) -> Evaluation:
+        """Return the predictive distribution of each row with the observed targets, and what follows from them.
 
         Of more than 32,768 rows, which are scored in batches, an evenly spaced sample is kept with its distributions.
 
