@@ -335,11 +335,14 @@ class Fitted:
                 )
         return table
 
-    def _predict_folds(self, encoded: Array, place: Place) -> tuple[Predictive, dict[int, Predictive]]:
-        """Return the prediction of encoded rows and, if recalibration needs them, those of the members of each fold."""
+    def _predict_folds(
+        self, table: MemoryTable, impute: bool = False, encoded: Array | None = None
+    ) -> tuple[Predictive, dict[int, Predictive]]:
+        """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
+        encoded = self._encode(table, impute) if encoded is None else encoded
         if self.conformal_folds is None:
-            return self.distribution(encoded, place), {}
-        X = self._standardise(encoded, place)
+            return self.distribution(encoded, table.place), {}
+        X = self._standardise(encoded, table.place)
         parts, unknown = self._predict_members(X), self._share_unknown(X)
         return self.codec.decode(self.mix(parts, self.weights, unknown)), self._mix_by_fold(parts, unknown)
 
@@ -368,11 +371,7 @@ class Fitted:
             impute: See `predict`.
         """
         levels = interval_levels(interval)
-        encoded = self._encode(table, impute)
-        predicted = (
-            self._predict_folds(encoded, table.place) if levels else (self.distribution(encoded, table.place), {})
-        )
-        mixture, folds = predicted
+        mixture, folds = self._predict_folds(table, impute) if levels else (self.predict(table, impute), {})
         draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
         intervals = {suffix: self._intervals(mixture, folds, level) for suffix, level in levels.items()}
         columns: dict[str, Tensor] = {}
@@ -488,7 +487,7 @@ class Fitted:
     ) -> tuple[Predictive, dict[int, Predictive]]:
         """Predict rows with targets, which are compared with those of training; see `_predict_folds`."""
         encoded = self._encode(rows, impute)
-        mixture, folds = self._predict_folds(encoded, rows.place)
+        mixture, folds = self._predict_folds(rows, impute, encoded)
         y = rows.targets
         if y.shape[1] != len(self.target_names):
             raise InputError(

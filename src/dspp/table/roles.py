@@ -22,7 +22,7 @@ from dspp.table.frames import has_string_names, is_frame, to_arrow
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 
-_ROUNDING = 1e-12  # of a mean of one: weights that have it are left as they are, to the bit
+_ROUNDING = 1e-12  # of weights: those that are normalised stay as they are, to the bit
 
 
 def attach_roles(
@@ -129,10 +129,9 @@ def column_weights(column: pa.Array, place: Place) -> Float[np.ndarray, " N"]:
 def _normalise(weights: Float[np.ndarray, " N"], name: str) -> Float[np.ndarray, " N"]:
     if not weights.any():
         raise InputError(f"{name}: expected some positive weights, got only zeros; leave the weights out")
-    if abs(weights[weights > 0].mean() - 1.0) < _ROUNDING:
-        return weights
     shares = weights / weights.max()  # the sum of large weights may overflow
-    return np.asarray(shares / shares[shares > 0].mean())
+    found = np.asarray(shares / shares[shares > 0].mean())
+    return weights if np.allclose(found, weights, _ROUNDING, 0.0) else found
 
 
 # ---------------------------------------------------------------- groups and times
