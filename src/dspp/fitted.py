@@ -495,7 +495,7 @@ class Fitted:
                 f"{y.shape if y.shape[1] > 1 else y.shape[:1]}; pass the outputs that the model was fitted to"
             )
         if self.seen_rows is not None:
-            recogniser.count(hash_rows(encoded, y, self.encoder))
+            recogniser.count(hash_rows(np.asarray(encoded), y, self.encoder))
         return mixture, folds
 
 

@@ -66,7 +66,9 @@ def _concat(parts: Sequence[MemoryTable]) -> MemoryTable:
     return replace(
         parts[0],
         arrow=pa.concat_tables(arrow) if arrow else None,
-        **{name: joined(name) for name in ("array", "y", "weights")},
+        array=joined("array"),
+        y=joined("y"),
+        weights=joined("weights"),
         labels=[label for part in parts for label in part.row_labels],
         source="",
     )

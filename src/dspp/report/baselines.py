@@ -16,7 +16,8 @@ CONSTANT = ("nll", "rmse", "crps", "width90")
 
 def score_baselines(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     """Return the scores of each baseline by its name."""
-    fitted, y, weights = evaluation.fitted, evaluation.comparison.y.cpu().numpy(), evaluation.comparison.weights
+    fitted, rows = evaluation.fitted, evaluation.comparison
+    y, weights = rows.y.cpu().numpy(), None if rows.weights is None else rows.weights.cpu().numpy()
     zeros = torch.zeros(1, len(y), fitted.num_outputs, dtype=torch.float64)
     weight = torch.zeros(1, dtype=torch.float64)
     normal = LIKELIHOODS["gaussian"].from_moments(weight, zeros, torch.ones_like(zeros))
@@ -28,7 +29,6 @@ def score_baselines(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     if real and fitted.num_outputs == 1 and len(y) <= MOST_ROWS and evaluation.every is None:
         mean = _predict_trees(evaluation)
         if mean is not None:
-            y, weights = evaluation.y, evaluation.table.weights
             rmse = float(np.sqrt(np.average(np.square(mean - y), weights=weights)))
             found["boosted trees alone"] = {"rmse": rmse, "r2": r_squared(mean, y, weights)}
     return found

@@ -143,18 +143,19 @@ def _is_shown(score: str) -> bool:
 
 def _select_rows(observed: Float[np.ndarray, "N T"], num_rows: int) -> tuple[np.ndarray, list[str]]:
     """Return the rows to draw, for each output at most MOST_ROWS in which it was observed, evenly spaced, and notes."""
-    parts, notes = [], []
+    parts = []
     for column in observed.T:
         seen = np.flatnonzero(~np.isnan(column))
         if len(seen) > MOST_ROWS:
             seen = seen[np.linspace(0, len(seen) - 1, MOST_ROWS).astype(int)]
-        if len(seen) == MOST_ROWS or len(observed) < num_rows:
-            some = f"{len(seen):,} of the rows, evenly spaced"
-            notes = [f"figures of single rows and of columns show {some}; scores and calibration use all rows"]
         parts.append(seen)
+    shown, notes = np.unique(np.concatenate(parts)), []
+    if any(len(part) == MOST_ROWS for part in parts) or len(observed) < num_rows:
+        some = f"{len(shown):,} of the rows, evenly spaced"
+        notes.append(f"figures of single rows and of columns show {some}; scores and calibration use all rows")
     if np.isnan(observed).any():
         notes.append("figures of an output show the rows in which it was observed")
-    return np.unique(np.concatenate(parts)), notes
+    return shown, notes
 
 
 def _targets(evaluation: Evaluation, shown: Int[np.ndarray, " n"]) -> list[TargetData]:
