@@ -350,7 +350,8 @@ class Comparison:
     @cached_property
     def widths(self) -> dict[float, float]:
         """Mean width of the central intervals of each of `LEVELS`, over all observed values."""
-        pooled = torch.cat([one.widths for one in self.outputs], dim=-1)
+        each = [one.widths for one in self.outputs]
+        pooled = each[0] if len(each) == 1 else torch.cat(each, dim=-1)  # of millions of rows, a copy less
         mean = pooled.mean(1)
         if self.weights is not None:
             weights = torch.cat([one.weights for one in self.outputs if one.weights is not None])
