@@ -24,6 +24,7 @@ ORDER = [
     "packing",
     "history",
     "progress",
+    "numbers",
     "notebook",
     "batches",
     "simulation",

@@ -1,6 +1,7 @@
 """Fitted models of several members: their predictions are mixed, and file, report and command line know them all."""
 
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -18,9 +19,12 @@ from dspp.fitted import Fitted
 from dspp.fitting import train
 from dspp.modelfile import weights as limits
 from dspp.notes import Note
+from dspp.numbers import percent
+from dspp.predictive import NormalMixture
 from dspp.prepare import prepare
 from dspp.report.model import report_data
 from dspp.report.page import render
+from dspp.report.tables import settings_table
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
 from tests.modelfile.test_modelfile import apart, with_header, with_tensors
@@ -121,6 +125,14 @@ def test_one_member_is_the_model_alone(parts):
             same.distribution(X).log_prob(torch.tensor(Y)), alone.distribution(X).log_prob(torch.tensor(Y))
         )
     assert bits(Fitted.join(parts, [1.0, 0.0]).distribution(X)) == bits(expected)
+
+
+def test_no_prediction_is_a_negative_zero(parts, monkeypatch):
+    zeros = NormalMixture(torch.zeros(1), torch.full((1, 60), -0.0), torch.ones(1, 60), torch.tensor(0.0))
+    monkeypatch.setattr(Fitted, "predict", lambda *_: zeros)
+    columns = parts[0].predictions(to_table(X), [0.5], components=True, above=1e9)
+    assert columns["y_mean_0"].tolist() == columns["y_above_1000000000"].tolist() == [0.0] * 60
+    assert not any(np.signbit(column).any() for column in columns.values())
 
 
 def test_join_keeps_what_is_shared(parts, joined):
@@ -250,8 +262,13 @@ def test_the_report_shows_each_member(joined):
     assert not {"training", "relevance"} & set(figures)
     assert len(figures) == len(set(figures))
     text = " ".join(page.texts)
-    for k, share in enumerate(SHARES, start=1):
-        assert f"Settings of member {k}: dspp, weight {share}" in text
+    assert all(percent(share) in text for share in SHARES)
+    table = settings_table(data.members)
+    assert table.header == ("", "setting", "member 1", "member 2")
+    rows = {name: values for _, name, *values in table.rows}
+    assert (rows["inducing"], rows["epochs"]) == (["6", "9"], ["2", "2"])
+    assert rows["rule"][1] == rows["width"][1] == "–", "a single layer has no hidden ones"
+    assert text.count("learning_rate") == 1
     inverse = [m.model.gp_layers[0].kernel.lengthscale.detach().double().reciprocal().mean(0) for m in joined.members]
     relevance = 0.3 * inverse[0] + 0.7 * inverse[1]
     assert [name for name, _ in data.relevance] == ["x0", "x1"]
@@ -277,16 +294,26 @@ def test_info_lists_members(joined, parts, tmp_path):
     modelfile.save(joined, several)
     modelfile.save(parts[0], one)
     text, known = run("info", several), json.loads(run("info", several, "--json"))
-    for part in ("weight 0.3", "weight 0.7", "1 layer, 9 inducing points", "Settings of member 2"):
+    for part in ("2 members", *map(percent, SHARES), "member 1", "member 2"):
         assert part in text
+    assert re.search(r"inducing +6 +9 *\n", text)
+    assert text.count("learning_rate") == 1
     assert [member["weight"] for member in known["members"]] == list(SHARES)
     kernels = [member.spec.model.kernel for member in joined.members]
     assert [member["settings"]["model"]["kernel"] for member in known["members"]] == kernels
     assert len(set(kernels)) == 2
     text, known = run("info", one), json.loads(run("info", one, "--json"))
-    assert ", weight " not in text
+    assert "Members" not in text
     assert "members" not in known
     assert known["settings"]["model"]["inducing"] == 6
+    trained, last = joined.members
+    closed_form = replace(last, kind="gp", history=(), best_epoch=None)
+    modelfile.save(replace(joined, members=(trained, closed_form)), several)
+    text, known = run("info", several), json.loads(run("info", several, "--json"))
+    assert re.search(r"learning_rate +[0-9.]+ +– *\n", text)
+    assert "nan" not in text
+    assert [member["epochs"] for member in known["members"]] == [2, None]
+    assert known["members"][1]["settings"]["training"] == {"seed": last.train.seed}
     out = tmp_path / "predictions.csv"
     np.savetxt(tmp_path / "new.csv", X, delimiter=",", header="a,b", comments="")
     run("predict", several, tmp_path / "new.csv", "--out", out)

@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils import estimator_html_repr
 
 from dspp import DSPPRegressor, load, notebook
+from dspp.numbers import number, percent
 from dspp.plots import CalibrationDisplay
 from dspp.predictive import Distribution, NormalMixture, StudentTMixture
 
@@ -59,8 +60,8 @@ def test_a_fitted_estimator_shows_scores_and_of_which_rows_they_are(fitted: DSPP
     assert "out of fold" in whole
     (table,) = page.iter("table")
     rows = dict(cells(table))
-    assert rows["NLL"] == f"{fitted.fitted_.metrics['nll']:.4g}".replace("-", "−")
-    assert rows["90 % coverage"] == f"{100 * fitted.fitted_.metrics['coverage90']:.1f} %"
+    assert rows["NLL"] == number(fitted.fitted_.metrics["nll"])
+    assert rows["90 % coverage"] == percent(fitted.fitted_.metrics["coverage90"])
     assert {"RMSE", "CRPS"} <= rows.keys()
     details = {str(d[0].text): "".join(d[1].itertext()) for d in page.iter("details")}
     assert details["Settings"] == repr(fitted)
@@ -135,7 +136,7 @@ def test_a_distribution_shows_its_first_rows() -> None:
     assert len(rows) == 5
     for i, row in enumerate(rows):
         quantiles = one.quantile(torch.tensor([0.05, 0.5, 0.95]).double())[:, i].tolist()
-        expected = [f"{v:.4g}".replace("-", "−") for v in (float(one.mean[i]), float(one.std[i]), *quantiles)]
+        expected = [number(v) for v in (float(one.mean[i]), float(one.std[i]), *quantiles)]
         assert row[:-1] == [str(i), *expected]
 
 
@@ -171,7 +172,7 @@ def test_a_distribution_that_cannot_be_drawn_is_a_table() -> None:
     broken = NormalMixture(torch.zeros(1), torch.tensor([[torch.inf]]), torch.ones(1, 1), torch.tensor(0.1))
     page = parse(Distribution(broken)._repr_html_())
     assert not list(page.iter("svg"))
-    assert cells(next(page.iter("table")))[1][1] == "inf"
+    assert cells(next(page.iter("table")))[1][1] == "∞"
 
 
 def test_nothing_else_needs_to_be_installed(fitted: DSPPRegressor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,35 @@ def test_a_block_that_ends_replaces_the_file_and_keeps_its_permissions(path: Pat
     assert os.listdir(path.parent) == ["file"]
 
 
+def test_a_symbolic_link_is_followed_and_stays(path: Path) -> None:
+    (path.parent / "elsewhere").mkdir()
+    link, new = path.parent / "elsewhere" / "link", path.parent / "elsewhere" / "new"
+    link.symlink_to(Path("..") / "file")
+    new.symlink_to(path.parent / "not yet")
+    for there in (link, new):
+        storage.write_bytes(there, b"new", ModelFileError)
+        assert there.is_symlink()
+        assert there.read_bytes() == b"new"
+    assert path.read_bytes() == b"new"
+    assert sorted(os.listdir(path.parent)) == ["elsewhere", "file", "not yet"]
+    assert sorted(os.listdir(link.parent)) == ["link", "new"]
+
+
+def test_what_is_not_a_regular_file_is_neither_replaced_nor_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    kinds = {"pipe": "a pipe", "folder": "a folder", "link": "a pipe", os.devnull: "a device"}
+    for name, kind in kinds.items():
+        before = (tmp_path / name).stat()
+        with pytest.raises(ModelFileError, match=f"expected a regular file, got {kind}"):
+            storage.write_bytes(tmp_path / name, b"new", ModelFileError)
+        with pytest.raises(ModelFileError, match=f"{name} is {kind}, not a file"):
+            storage.read_header(tmp_path / name, ModelFileError)
+        assert (tmp_path / name).stat().st_ino == before.st_ino
+    assert sorted(os.listdir(tmp_path)) == ["folder", "link", "pipe"]
+
+
 @pytest.mark.parametrize("problem", [OSError(errno.EIO, "broken"), ValueError("no"), KeyboardInterrupt()])
 def test_a_block_that_raises_leaves_the_file_and_nothing_else(path: Path, problem: BaseException) -> None:
     def write() -> None:

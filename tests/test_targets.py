@@ -1,5 +1,6 @@
 """Targets that no model can learn from are refused at once; those with few distinct values are noted."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from typer.testing import CliRunner
 
 from dspp import InputError, PPGPRRegressor
 from dspp.cli import app
-from dspp.prepare.targets import target_notes
+from dspp.prepare.targets import censoring_notes, target_notes
 from dspp.table.discrete import is_discrete
+from dspp.table.memory import attach_targets, to_table
 
 TINY: dict[str, Any] = {"inducing": 5, "epochs": 1, "restarts": 1, "progress": False}
 RNG = np.random.default_rng(0)
@@ -128,3 +130,39 @@ def test_the_note_says_which_score_to_compare() -> None:
     ]
     model = PPGPRRegressor(**TINY).fit(X, pd.Series(np.arange(60) % 3, name="stars"))
     assert any(note.subject == "target 'stars' has only 3 distinct values" for note in model.fitted_.notes)
+
+
+SURVIVAL = {"death": [0, 1, 1, 0], "age": [50, 61, 70, 42]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "target", "y", "noted"),
+    [
+        (SURVIVAL, "dtime", [3.0, 9.0, 4.0, 0.0], True),
+        ({"event_observed": [True, False, True, True]}, "survival days", [3.0, 9.0, 4.0, 1.0], True),
+        ({"Status": [1.0, 0.0, None, 1.0]}, "tenure", [3.0, 9.0, 4.0, 1.0], True),
+        (SURVIVAL, "costs", [3.0, 9.0, 4.0, 0.0], False),
+        (SURVIVAL, "dtime", [-3.0, 9.0, 4.0, 0.0], False),
+        ({"status": [0, 1, 2, 3]}, "dtime", [3.0, 9.0, 4.0, 0.0], False),
+        ({"status": ["0", "1", "a", "b"]}, "dtime", [3.0, 9.0, 4.0, 0.0], False),
+        ({"wealth": [0, 1, 1, 0]}, "dtime", [3.0, 9.0, 4.0, 0.0], False),
+    ],
+)
+def test_a_note_on_times_that_may_be_censored(columns: Any, target: str, y: list[float], noted: bool) -> None:
+    table = attach_targets(to_table(pd.DataFrame(columns)), pd.Series(y, name=target))
+    notes = censoring_notes(table)
+    assert len(notes) == noted
+    if noted:
+        assert repr(target) in str(notes[0])
+        assert "does not model censored times yet" in str(notes[0])
+
+
+def test_a_note_on_intervals_below_zero_of_targets_that_are_never_negative() -> None:
+    y = np.maximum(RNG.normal(size=60), 0.0)  # half of them are 0
+    notes = PPGPRRegressor(**TINY).fit(X, pd.Series(y, name="costs")).fitted_.notes
+    (note,) = (note for note in notes if note.subject == "'costs' is never negative")
+    found = re.match(r"but (\d+) % of the lower ends of 90 % intervals are", note.text)
+    assert found is not None
+    assert int(found[1]) >= 5
+    shifted = PPGPRRegressor(**TINY).fit(X, pd.Series(y + 100.0, name="costs")).fitted_.notes
+    assert not any("never negative" in note.subject for note in shifted)

@@ -38,6 +38,11 @@ class NumericalError(DsppError, ArithmeticError):
         expected a positive variance, got -0.9 for component 0 in row 0
     """
 
+    @property
+    def finding(self) -> str:
+        """The message without the advice after its semicolon, which is for training."""
+        return str(self).partition(";")[0]
+
 
 class TrainingDiverged(DsppError, RuntimeError):  # noqa: N818 - the name says what happened
     """Non-finite losses occurred more often than training may recover from.

@@ -5,7 +5,8 @@ It has one or several members: models trained on the same encoded rows, whose pr
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, Self, cast
@@ -19,7 +20,7 @@ from dspp.calibration import HEADLINE, Calibration, Conformal, CrossConformal, c
 from dspp.config import TrainConfig
 from dspp.encoding.encoder import IN_X, TableEncoder, encode, name_columns
 from dspp.encoding.scaling import Standardizer, share_unknown, standardise
-from dspp.errors import InputError
+from dspp.errors import InputError, NumericalError
 from dspp.guard import Guard
 from dspp.history import Epoch
 from dspp.likelihoods import Codec
@@ -38,6 +39,7 @@ from dspp.table.table import MemoryTable
 from dspp.trees import Trees
 
 HEADLINES = ("nll", "rmse", "crps", "coverage90")  # scores in the `repr` of a model
+HIDDEN_LAYER_SETTINGS = ("width", "hidden_mean", "topology", "rule", "sites", "test_sites")
 WEIGHT_TOLERANCE = 1e-6  # of the sum of the weights, as in `Predictive.mix`
 
 
@@ -63,6 +65,20 @@ class Member:
     seconds: float  # training time
     kind: str = "plain"  # what it reads: see settings.MEMBER_KINDS
     fold: int | None = None  # the fold it was not trained on; None for a single model
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The settings of the model, the objective and training, without those that have no meaning for this member.
+
+        A single layer has no settings of hidden layers, and a member without epochs, such as a GP in closed form, none
+        of training but the seed.
+        """
+        model, train = asdict(self.spec.model), asdict(self.train)
+        if self.spec.model.layers == 1:
+            model = {name: value for name, value in model.items() if name not in HIDDEN_LAYER_SETTINGS}
+        if not self.history:
+            train = {"seed": self.train.seed}
+        return {"model": model, "objective": asdict(self.spec.objective), "training": train}
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -123,6 +139,7 @@ class Fitted:
     pull: float = 0.0  # how far members are moved towards their common mean; learned like `spread`
     input_range: Float[np.ndarray, "2 D"] | None = None  # smallest and largest value of each encoded column in training
     seen_rows: Hashes | None = None  # hashes of training rows; None if not known
+    source: str = "the model"  # its file if it was loaded, for errors
 
     def __post_init__(self) -> None:
         weights = self.weights
@@ -189,6 +206,7 @@ class Fitted:
             conformal=None,
             conformal_folds=None,
             num_rows=max(part.num_rows for part in parts),
+            source=cls.source,
         )
 
     @property
@@ -223,15 +241,42 @@ class Fitted:
 
         Raises:
             InputError: X is not a table of finite numbers with D columns, or a number is too large for the model.
+            NumericalError: A prediction is not finite.
         """
-        return self.predict_standardised(self._standardise(X, place))
+        return self.predict_standardised(self._standardise(X, place), place)
 
-    def predict_standardised(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
-        """Return the predictive distribution, in the units of y, of encoded and scaled rows."""
-        return self.codec.decode(self.mix(self._predict_members(X), self.weights, self._share_unknown(X)))
+    def predict_standardised(
+        self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"], place: Place = IN_X
+    ) -> Predictive:
+        """Return the predictive distribution, in the units of y, of encoded and scaled rows.
+
+        Raises:
+            NumericalError: A prediction is not finite.
+        """
+        with self.named_in_errors(place):
+            return self._mix_all(self._predict_members(X), self.shares_unknown(X), place)
+
+    def _mix_all(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None, place: Place) -> Predictive:
+        """Mix the predictions of all members, in the units of y, and check that the result is finite."""
+        mixed = self.codec.decode(self.mix(parts, self.weights, unknown))
+        if not bool((finite := mixed.std.isfinite()).all()):  # it contains the mean
+            row = int((~finite).reshape(len(mixed), -1).any(1).int().argmax())
+            raise NumericalError(f"the prediction of row {place.first_row + row} is not finite")
+        return mixed
+
+    @contextmanager
+    def named_in_errors(self, place: Place) -> Iterator[None]:
+        """Name the model and the rows in a `NumericalError`, whose own advice is for training."""
+        try:
+            yield
+        except NumericalError as problem:
+            raise NumericalError(
+                f"{self.source} cannot predict {place.where}: {problem.finding}; the model is damaged (use another "
+                "copy of its file), or a number in these rows is absurd"
+            ) from None
 
     def _standardise(self, X: Array, place: Place) -> Float[np.ndarray, "N D"]:
-        rows = check_X(X)
+        rows = check_X(X, may_be_empty=True)
         check_width(rows, self.num_inputs)
         dtypes = {member.spec.model.dtype for member in self.members}
         shortest = "float32" if "float32" in dtypes else "float64"  # numbers must stay finite in it
@@ -242,7 +287,7 @@ class Fitted:
         column = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))
         return [member.predictor(add_column(X, column if member.kind == "trees" else None)) for member in self.members]
 
-    def _share_unknown(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[Tensor, " N"] | None:
+    def shares_unknown(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[Tensor, " N"] | None:
         """Return how little the training rows say about each row; None if all rows lie in their range."""
         if self._ends is None:
             return None
@@ -251,8 +296,13 @@ class Fitted:
 
     @cached_property
     def _ends(self) -> Float[np.ndarray, "2 D"] | None:
-        """The range of the training rows, standardised."""
-        return None if self.input_range is None else self.scale_X.transform(self.input_range)
+        """The range of the training rows, standardised; mean targets of levels, whatever they are, lie inside."""
+        if self.input_range is None:
+            return None
+        ends = self.scale_X.transform(self.input_range)
+        if self.encoder is not None:
+            ends[:, self.encoder.mean_features] = [[-math.inf], [math.inf]]
+        return ends
 
     def mix(
         self, parts: Sequence[Predictive], weights: Sequence[float], unknown: Float[Tensor, " N"] | None = None
@@ -343,8 +393,9 @@ class Fitted:
         if self.conformal_folds is None:
             return self.distribution(encoded, table.place), {}
         X = self._standardise(encoded, table.place)
-        parts, unknown = self._predict_members(X), self._share_unknown(X)
-        return self.codec.decode(self.mix(parts, self.weights, unknown)), self._mix_by_fold(parts, unknown)
+        with self.named_in_errors(table.place):
+            parts, unknown = self._predict_members(X), self.shares_unknown(X)
+            return self._mix_all(parts, unknown, table.place), self._mix_by_fold(parts, unknown)
 
     def predictions(
         self,
@@ -356,6 +407,7 @@ class Fitted:
         generator: torch.Generator | None = None,
         moments: bool = True,
         impute: bool = False,
+        above: float | Sequence[float] = (),
     ) -> dict[str, Float[np.ndarray, " N"]]:
         """Return columns of predictions for a table, output by output.
 
@@ -369,10 +421,12 @@ class Fitted:
             generator: Generator of the samples.
             moments: Whether to add TARGET_mean and TARGET_std.
             impute: See `predict`.
+            above: Thresholds in the units of the targets, for the probability of larger values: TARGET_above_30 and so
+                on, for each target.
         """
-        levels = interval_levels(interval)
+        levels, thresholds = interval_levels(interval), threshold_names(above)
         mixture, folds = self._predict_folds(table, impute) if levels else (self.predict(table, impute), {})
-        draws = mixture.sample(samples, generator).reshape(samples, len(mixture), -1) if samples else None
+        draws = mixture.sample(samples, generator).reshape(samples, len(mixture), self.num_outputs) if samples else None
         intervals = {suffix: self._intervals(mixture, folds, level) for suffix, level in levels.items()}
         columns: dict[str, Tensor] = {}
         for t, (name, one) in enumerate(zip(self.target_names, mixture.outputs(), strict=True)):
@@ -383,11 +437,15 @@ class Fitted:
                 columns |= {f"{name}_{quantile_name(p)}": row for p, row in zip(quantiles, values, strict=True)}
             for suffix, (lower, upper) in intervals.items():
                 columns |= {f"{name}_lower{suffix}": lower[:, t], f"{name}_upper{suffix}": upper[:, t]}
+            if thresholds:
+                at = torch.tensor([*thresholds.values()], dtype=torch.float64, device=one.mean.device)
+                shares = 1.0 - one.cdf(at[:, None].expand(-1, len(one)))  # P(y > t), not recalibrated
+                columns |= {f"{name}_{end}": row for end, row in zip(thresholds, shares.clamp(min=0.0), strict=True)}
             if components:
                 columns |= _components(name, one)
             if draws is not None:
                 columns |= {f"{name}_sample_{k}": draws[k, :, t] for k in range(samples)}
-        return {name: column.contiguous().numpy() for name, column in columns.items()}
+        return {name: column.contiguous().numpy() + 0.0 for name, column in columns.items()}  # −0.0 is shown as 0.0
 
     def _intervals(
         self, mixture: Predictive, folds: Mapping[int, Predictive], coverage: float
@@ -395,7 +453,8 @@ class Fitted:
         """Return the ends of the central intervals, recalibrated if there are calibration scores."""
         if (ends := self.recalibrate(mixture, folds, coverage)) is not None:
             lower, upper = ends
-            return lower.reshape(len(mixture), -1), upper.reshape(len(mixture), -1)
+            shape = len(mixture), self.num_outputs
+            return lower.reshape(shape), upper.reshape(shape)
         pairs = [one.interval(coverage) for one in mixture.outputs()]
         lower, upper = (torch.stack(ends, dim=1) for ends in zip(*pairs, strict=True))
         return lower, upper
@@ -577,7 +636,8 @@ class Evaluation:
     @cached_property
     def scores(self) -> dict[str, float]:
         """All scores by name."""
-        return self.comparison.scores()
+        with self.fitted.named_in_errors(self.table.place):
+            return self.comparison.scores()
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -632,6 +692,21 @@ def interval_levels(interval: float | Sequence[float] | None) -> dict[str, float
     if not given or len(set(given)) < len(given):
         raise InputError(f"coverage: expected a number, or different numbers such as (0.5, 0.9), got {interval!r:.100}")
     return {f"_{level!r}": level for level in given}
+
+
+def threshold_names(above: float | Sequence[float]) -> dict[str, float]:
+    """Return each threshold by the end of its column's name, such as "above_30".
+
+    Raises:
+        InputError: They are not finite numbers.
+    """
+    try:
+        values = np.atleast_1d(np.asarray(above, dtype=np.float64))
+    except (TypeError, ValueError):
+        values = np.array([math.nan])
+    if values.ndim > 1 or not np.isfinite(values).all():
+        raise InputError(f"above: expected numbers in the units of the target, such as (30, 60), got {above!r:.100}")
+    return {f"above_{value!r}".removesuffix(".0"): value for value in (values + 0.0).tolist()}
 
 
 def _components(name: str, one: RealPredictive) -> dict[str, Tensor]:

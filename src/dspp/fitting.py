@@ -9,6 +9,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from dspp import training
@@ -31,6 +32,8 @@ SET_WEIGHTS = "These rows also set the members' weights and their spread, so thi
 TRAINED_ON = "The model was trained on these rows, so this is optimistic; score new rows with dspp evaluate."
 LEAST_SHARE = 0.3  # of a time budget, for training, however long reading the table took
 FINISH_SHARE = 0.1  # of a time budget, for learning how to mix members and for scores
+MANY_NEGATIVE = 0.05  # share of intervals that begin below 0, of a target that is never negative
+MOST_JUDGED = 2_000  # rows whose intervals show it
 PROMISED = 0.9  # coverage in the notes on recalibration: the default of `predict_interval`
 
 
@@ -124,7 +127,22 @@ def _with_scores(fitted: Fitted, evaluation: Evaluation, scored: str) -> Fitted:
     if fitted.conformal is None and evaluation.calibration.is_too_narrow:
         how = "fit with conformal=True (on the command line, --conformal) for intervals with a coverage guarantee"
         notes = (*notes, Note("intervals are too narrow", how))
-    return replace(fitted, metrics=evaluation.scores, scored=scored, notes=notes)
+    return replace(fitted, metrics=evaluation.scores, scored=scored, notes=(*notes, *_negative_notes(evaluation)))
+
+
+def _negative_notes(evaluation: Evaluation) -> list[Note]:
+    """Return notes on targets that are never negative but sometimes 0, if many intervals begin below 0."""
+    count, notes = len(evaluation.table), []
+    some = torch.from_numpy(np.linspace(0, count - 1, min(count, MOST_JUDGED)).astype(np.int64))
+    outputs = evaluation.distribution.rows(some).outputs()
+    for name, y, one in zip(evaluation.fitted.target_names, evaluation.table.targets.T, outputs, strict=True):
+        if np.nanmin(y) == 0.0 and (share := float((one.interval(PROMISED)[0] < 0.0).double().mean())) >= MANY_NEGATIVE:
+            text = (
+                f"but {100 * share:.0f} % of the lower ends of {100 * PROMISED:.0f} % intervals are; dspp has no "
+                "distribution for such targets yet, so read a negative end as 0"
+            )
+            notes.append(Note(f"{name!r} is never negative", text))
+    return notes
 
 
 def _train_ensemble(
@@ -149,7 +167,11 @@ def _train_ensemble(
             data = EnsembleRows(rows, None, prepared.validation)
         else:
             assert isinstance(rows, Rows)
-            more_data: dict[str, Any] = {"inner": prepared.inner, "means": prepared.means}
+            more_data: dict[str, Any] = {
+                "inner": prepared.inner,
+                "means": prepared.means,
+                "forward": prepared.is_forward,
+            }
             joined = rows.join(prepared.validation)
             data = EnsembleRows(joined, prepared.fold, validation=len(prepared.validation), **more_data)
         ensemble = train_ensemble(
@@ -185,7 +207,9 @@ def _train_ensemble(
     elif settings.conformal:  # these rows give the calibration scores, so their coverage would say nothing
         fitted = _with_conformal(fitted, _score_held_out(evaluation, in_folds))
     scored = "that no member was trained on"
-    if in_folds:
+    if prepared.is_forward:
+        scored = "that are the latest, predicted by the members trained on earlier ones"
+    elif in_folds:
         scored = "out of fold, each predicted by the members that did not see it"
     fitted = _with_scores(fitted, evaluation, f"{len(table):,} rows {scored}")
     return fitted, replace(evaluation, fitted=fitted)

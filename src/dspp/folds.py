@@ -1,4 +1,4 @@
-"""Which rows are held out: at random, by groups that stay together, or the latest."""
+"""Which rows are held out: at random, by groups that stay together, or spans of time, the latest first."""
 
 import heapq
 
@@ -28,14 +28,15 @@ def assign_folds(
         folds: Number of folds of equal size; 1: a single part of the rows, the others being trained on by all members.
         seed: The seed.
         groups: Rows of a group have the same fold.
-        times: The single part has the latest rows.
+        times: Folds are spans of time, the latest first; the single part has the latest rows.
 
     Raises:
         InputError: All rows have the same group or time.
     """
     held_out = min(MOST_HELD_OUT, max(1, round(HELD_OUT_SHARE * num_rows)))
+    if times is not None and folds > 1:
+        return _deal_spans(times, folds)
     if times is not None:
-        assert folds == 1
         return np.where(latest_rows(times, held_out), 0, NEVER)
     if groups is not None and folds > 1:
         return deal_groups(groups, folds, derive_seed(seed, _FOLDS))
@@ -67,6 +68,15 @@ def latest_rows(times: Shaped[np.ndarray, " N"], count: int, keep: int = 1) -> B
         )
     later = np.cumsum(sizes[: keep - 1 : -1])  # the number of rows of the latest time, of the latest two, and so on
     return np.asarray(times >= distinct[-1 - np.abs(later - count).argmin()])
+
+
+def _deal_spans(times: Shaped[np.ndarray, " N"], folds: int) -> Int[np.ndarray, " N"]:
+    """Return the fold of each row: spans of about the same number of rows, the latest being fold 0."""
+    fold = np.full(len(times), folds - 1)
+    for k in range(folds - 1):
+        left = np.flatnonzero(fold == folds - 1)
+        fold[left[latest_rows(times[left], len(left) // (folds - k), folds - 1 - k)]] = k
+    return fold
 
 
 def draw_groups(groups: Int[np.ndarray, " N"], count: int, seed: int, keep: int = 1) -> Bool[np.ndarray, " N"]:

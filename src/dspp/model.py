@@ -24,7 +24,7 @@ from dspp.gp.inducing import kmeans_points, start_rows
 from dspp.gp.kernels import ARDKernel
 from dspp.gp.layer import GPLayer
 from dspp.gp.means import MEANS
-from dspp.gp.threads import run
+from dspp.gp.threads import num_threads, run
 from dspp.likelihoods import LIKELIHOODS, Likelihood
 from dspp.predictive import LatentMixture, Predictive
 from dspp.quadrature import RULES, Noise, Rule
@@ -194,10 +194,11 @@ class Predictor:
         Raises:
             InputError: X is not a table of finite numbers with the columns that the model was trained on.
         """
-        rows = self._rows(X)
-        padded = nn.functional.pad(rows, (0, 0, 0, -len(rows) % TILE))
+        threads, rows = num_threads(), self._rows(X)
+        tiles = max(1, math.ceil(len(rows) / TILE))  # no rows are none of a whole tile
+        padded = nn.functional.pad(rows, (0, 0, 0, tiles * TILE - len(rows)))
         compiled = all(layer.compiled for layer in self.model.gp_layers)  # such code has threads of its own
-        workers = 1 if compiled else torch.get_num_threads()
+        workers = 1 if compiled else threads
         tasks = [partial(self._predict, part) for part in padded.split(self._part_rows(len(padded), workers))]
         first, *rest = [task() for task in tasks] if compiled else run(tasks)
         whole: Predictive = type(first).concat([first, *rest]) if rest else first
@@ -214,7 +215,7 @@ class Predictor:
         return math.ceil(count / (parts * TILE)) * TILE
 
     def _rows(self, X: Array) -> Float[Tensor, "N D"]:
-        checked = check_X(X)
+        checked = check_X(X, may_be_empty=True)
         if self.model.num_inputs is not None:
             check_width(checked, self.model.num_inputs)
         return torch.from_numpy(checked).to(self.model.gp_layers[0].inducing_points)

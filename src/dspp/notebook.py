@@ -6,6 +6,8 @@ All text is escaped here. Colours follow the text of the page, light or dark.
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from dspp.numbers import percent
+
 ACCENT, MARK = "#2f86c6", "#d9661f"  # readable on light and on dark pages
 _STYLE = """
 .dspp-html { font-size: 13px; line-height: 1.4; max-width: 72em; }
@@ -77,16 +79,6 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), title: str 
         f"<tr><th>{_cell(first)}</th>{''.join(f'<td>{_cell(c)}</td>' for c in rest)}</tr>" for first, *rest in rows
     )
     return Html(f"{_title(title)}<table>{head}<tbody>{''.join(lines)}</tbody></table>")
-
-
-def number(value: float) -> str:
-    """Format a number with four significant digits."""
-    return f"{value:.4g}".replace("-", "−")
-
-
-def percent(share: float) -> str:
-    """Format a share as a percentage."""
-    return f"{100 * share:.1f} %"
 
 
 def coverage_bars(coverage: dict[float, float], title: str) -> Html:

@@ -16,7 +16,7 @@ from dspp.table.messages import join_names
 from dspp.table.table import MemoryTable
 
 # In widths of the range of the training rows: numbers that are nearer to it are not reported.
-NOTICED = 0.1
+NOTICED = 0.25
 
 
 class Novelty:
@@ -46,10 +46,10 @@ class Novelty:
         self._rows += len(rows)
         if rows.arrow is None:
             assert rows.array is not None
-            for (name, ends), values in zip(self._ranges.items(), rows.array.T, strict=True):
+            for (name, ends), values in zip(self._ranges.items(), rows.array.T, strict=False):  # older files have none
                 self._count_outside(name, values, *ends)
             return
-        for (name, ends), own in zip(self._ranges.items(), self._names(rows), strict=True):
+        for (name, ends), own in zip(self._ranges.items(), self._names(rows), strict=False):
             values = arrays.numbers(rows.arrow.column(own).combine_chunks(), rows.place.of(own))
             self._count_outside(name, values, *ends)
         for column in self._columns:

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from dspp.errors import CheckpointError, InputError, ModelFileError
 if TYPE_CHECKING:  # imported where it is needed: reading a header or a table is fast without
     from torch import Tensor
 
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # from file systems that sync no folders
 KEY = "dspp"  # entry of the safetensors metadata with the JSON header
 StorageError = type[ModelFileError] | type[CheckpointError] | type[InputError]
@@ -69,7 +71,7 @@ def read_header(path: str | Path, error: StorageError) -> dict[str, Any]:
 def _open(path: Path, error: StorageError, framework: str = "pt") -> Iterator[tuple[Any, dict[str, Any]]]:
     """Open a file and yield it with its header."""
     if not path.is_file():
-        what = "is a folder, not a file" if path.is_dir() else "does not exist"
+        what = f"is {_kind(path)}, not a file" if path.exists() else "does not exist"
         raise error(f"{path} {what}; check the path")
     try:
         with safetensors.safe_open(path, framework=framework, device="cpu") as file:
@@ -132,6 +134,15 @@ def write_bytes(path: Path, content: bytes, error: StorageError) -> None:
         raise error(f"cannot write {path}: {problem.strerror or problem}; the previous file is unchanged") from None
 
 
+def check_page_name(path: Path) -> None:
+    """Raise `InputError` unless the name of a report that is to be written says that it is a web page."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(
+            f"{path}: expected a file name ending in .html or .htm, as a report is a web page; for a PDF file, print "
+            "the page in a browser"
+        )
+
+
 def to_plain(value: Any, non_finite: Callable[[float], Any] = str) -> Any:
     """Return `value` as JSON represents it.
 
@@ -153,18 +164,35 @@ class FolderSyncError(OSError):
     """The file was replaced, but its folder could not be synced to disk."""
 
 
+def output_file(path: Path) -> Path:
+    """Return the file that writing to `path` creates or replaces: for a symbolic link, the file it points to.
+
+    Raises:
+        OSError: what exists is not a regular file and would be lost, such as the device /dev/null, a pipe or a folder.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, f"expected a regular file, got {_kind(path)}")
+    return Path(os.path.realpath(path))
+
+
+def _kind(path: Path) -> str:
+    """Return what exists at a path that is not a regular file."""
+    return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "a device")
+
+
 @contextmanager
 def open_atomic(path: Path, mode: int | None = None) -> Iterator[io.BufferedRandom]:
     """Open a temporary file that is renamed to `path` when the block ends, or removed if the block raises.
 
     Args:
-        path: the file to create or replace.
+        path: the file to create or replace; see `output_file`.
         mode: its permissions; None for those of the file it replaces, or of any new file.
 
     Raises:
         FolderSyncError: the new file is in place, but a crash of the machine may restore the old one.
         OSError: the file could not be written; the previous file is unchanged.
     """
+    path = output_file(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     temporary = Path(name)
     file = io.BufferedRandom(_File(handle, "r+b"))
@@ -254,7 +282,7 @@ def lock(path: Path) -> Iterator[None]:
     except OSError as problem:
         raise CheckpointError(f"cannot write {path}: {problem.strerror}; {where}") from None
     try:
-        remove_unfinished(path)
+        remove_unfinished(Path(os.path.realpath(path)))
         yield
     finally:
         with contextlib.suppress(OSError):  # the folder may be gone

@@ -1,5 +1,6 @@
 """The command line: a table in, distributions out, one clear line for whatever cannot be used."""
 
+import errno
 import itertools
 import json
 import os
@@ -30,6 +31,7 @@ from dspp.report import tables
 from dspp.settings import Settings
 from dspp.table.files import open_table, write_table
 from dspp.training.processes import LOST
+from tests.modelfile.test_modelfile import with_header
 
 TINY = shlex.split("--members 1 --inducing 8 --width 2 --epochs 3 --restarts 1")
 # As if typed: Ctrl-C is not ignored, also where the tests run in the background.
@@ -54,6 +56,13 @@ def refused(*args: object) -> str:
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert result.stderr.count("\n") == 1
     assert result.stderr.startswith("dspp: ")
+    return str(result.stderr)
+
+
+def refused_late(*args: object) -> str:
+    """As `refused`, after the description of the table."""
+    result = dspp(*args)
+    assert result.exit_code == 2, result.output
     return str(result.stderr)
 
 
@@ -195,6 +204,7 @@ def test_fit_takes_every_kind_of_setting(train: Path, tmp_path: Path) -> None:
 def test_several_targets_may_be_partly_observed(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=60)
+    x[::12] = 0.0  # inside the range of the others
     a, b = x + 1, 2 * x
     a[::4], b[::6] = np.nan, np.nan  # rows 0, 12, 24, 36 and 48 have neither
     columns = {"x": x, "a": pa.array(a, from_pandas=True), "b": pa.array(b, from_pandas=True)}
@@ -256,7 +266,8 @@ def test_tune_is_fit_with_a_search(train: Path, test_file: Path, tmp_path: Path)
 def predicted(model: Path, test_file: Path, folder: Path) -> dict[str, Any]:
     out = folder / "all.csv"
     more = shlex.split("--interval 0.8 --mixture --samples 2 --seed 3 --keep name --keep size --quantiles 0.1,0.5")
-    text = done("predict", model, test_file, "--out", out, *more)
+    above = shlex.split("--above 120 --above 90.5 --above -1")
+    text = done("predict", model, test_file, "--out", out, *more, *above)
     assert text.startswith(f"Predicted 50 rows: {out}")
     return read(out)
 
@@ -264,6 +275,7 @@ def predicted(model: Path, test_file: Path, folder: Path) -> dict[str, Any]:
 def test_predictions_are_those_of_python(predicted: dict[str, Any], model: Path, test_file: Path) -> None:
     estimator, X = load(model), inputs(test_file)
     mixture = estimator.predict_dist(X)
+    above = 1.0 - mixture.cdf(np.repeat([[120.0], [90.5], [-1.0]], 50, axis=1))
     expected = {
         "price_mean": mixture.mean,
         "price_std": mixture.std,
@@ -271,6 +283,9 @@ def test_predictions_are_those_of_python(predicted: dict[str, Any], model: Path,
         "price_q0.5": mixture.quantile(0.5),
         "price_lower": mixture.interval(0.8)[0],
         "price_upper": mixture.interval(0.8)[1],
+        "price_above_120": above[0],
+        "price_above_90.5": above[1],
+        "price_above_-1": above[2],
         "price_sample_0": estimator.sample(X, 2, random_state=3)[0],
         "price_sample_1": estimator.sample(X, 2, random_state=3)[1],
     }
@@ -495,8 +510,11 @@ def test_columns_that_drop_out_of_the_training_rows_are_noted_once(tmp_path: Pat
 def test_info_shows_what_a_model_is_made_of(model: Path) -> None:
     text, found, known = done("info", model), json.loads(done("info", model, "--json")), load(model).fitted_
     assert known.encoder is not None
-    for part in (f"{model} (", "predicts price from 4 of 5 columns", "on 130 rows, 3 epochs", "beta 0.05", "torch "):
+    for part in (f"{model} (", "predicts price from 4 of 5 columns", "on 130 rows, 3 epochs", "torch "):
         assert part in text
+    assert re.search(r"beta +0\.05 *\n", text)
+    assert all(f"note: {note}" in text for note in known.notes)
+    assert known.notes
     for column in known.encoder.describe():
         assert column["column"] in text
         assert column["how"][:30] in text
@@ -582,6 +600,9 @@ BAD_PREDICTIONS = {
     "--interval 0,95": "got 0,95; use --interval 0.95",
     "--interval 1": "got 1; use --interval 0.9",
     "--interval wide": "got wide; use --interval 0.9",
+    "--above high": "--above: expected a number, got 'high'",
+    "--above 3 --above 2,5": "--above: expected a number, got '2,5'",
+    "--above inf": "--above: expected a finite number, got inf",
     "--keep pirce": "expected a column 'pirce' (--keep); did you mean 'price'?",
     "--samples -1": "--samples: expected a whole number of at least 0, got -1",
     "--samples 1 --seed -99999999999999999999": "--seed: expected a whole number of at least -",
@@ -673,8 +694,12 @@ def test_nothing_that_is_there_is_lost(model: Path, train: Path, test_file: Path
     assert "the folder" in refused("predict", model, test_file, "--out", tmp_path / "no" / "p.csv")
     assert "expected an empty folder" in refused("demo", "--folder", tmp_path)
     assert kept == {path: path.read_bytes() for path in kept}
-    done("predict", model, test_file, "--out", there, "--overwrite")
-    assert there.read_text().startswith('"price_mean"')
+    (tmp_path / "link.csv").symlink_to(there)
+    for out in (there, tmp_path / "link.csv"):
+        done("predict", model, test_file, "--out", out, "--overwrite")
+        assert there.read_text().startswith('"price_mean"')
+        there.write_text("mine")
+    assert (tmp_path / "link.csv").is_symlink()
 
 
 def test_no_two_files_are_one(train: Path, tmp_path: Path) -> None:
@@ -707,6 +732,53 @@ def test_an_unexpected_error_is_one_line_unless_asked_for_more(model: Path, monk
         assert result.stderr.endswith(f"{line}\n")
 
 
+def test_what_a_terminal_would_obey_is_shown_and_not_sent(model: Path, test_file: Path, tmp_path: Path) -> None:
+    """Names in a table or in the model file of a stranger."""
+    evil = "\x1b]0;owned\x07\x9b31m\ud800"
+    lines = [f"{evil}in,{evil}out", *(f"{i % 7},{i % 7 + i % 3}" for i in range(60))]
+    table, out = tmp_path / "t.csv", tmp_path / "m.dspp"
+    table.write_bytes("\n".join(lines).replace("\ud800", "").encode())
+    said = [done("fit", table, "--target", lines[0].split(",")[1].replace("\ud800", ""), "--out", out, *TINY)]
+
+    def change(header: dict[str, Any]) -> None:
+        header["notes"] = [{"subject": evil, "text": evil}]
+        header["versions"] = {evil: evil}
+
+    out.write_bytes(with_header(out.read_bytes(), change))
+    said += [dspp(*words).output for words in (("info", out), ("info", out, "--json"), ("evaluate", out, table))]
+    said += [dspp("predict", out, test_file, "--out", tmp_path / evil[:-1], "--debug").output]
+    for text in said:
+        assert not set(text) & set(evil) - set("]0;owned31m")
+    assert r"note: \x1b]0;owned\x07\x9b31m\ud800" in said[1]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="of Linux")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_named(unbuffered: str, model: Path, test_file: Path) -> None:
+    for words in (["info", model], ["info", model, "--json"], ["predict", model, test_file, "--out", "-"]):
+        with open("/dev/full", "wb") as full:
+            environment = os.environ | {"PYTHONUNBUFFERED": unbuffered, "OMP_NUM_THREADS": "1"}
+            command = [sys.executable, "-c", MAIN, *map(str, words), "--quiet"][: -1 if "info" in words else None]
+            result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=120)
+        assert (result.returncode, result.stderr) == (1, b"dspp: no space left on standard output\n")
+
+
+def test_a_full_folder_for_temporary_files_is_named(
+    model: Path, test_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("shutil.copyfileobj", fail)
+    words = ["predict", str(model), "-", "--out", str(tmp_path / "p.csv")]
+    result = CliRunner().invoke(app, words, input=test_file.read_bytes())
+    assert result.exit_code == 2
+    line = f"dspp: standard input: cannot copy it to {tmp_path}: No space left on device; set TMPDIR to a folder with"
+    assert result.stderr == f"{line} more space, or pass a file\n"
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_command_is_a_question_and_a_wrong_one_a_mistake() -> None:
     assert done() == done("--help") == done("-h")
     assert "No such command 'fitt'" in refused("fitt")
@@ -726,6 +798,51 @@ def test_a_checkpoint_is_neither_lost_nor_taken_up_unasked(train: Path, tmp_path
     checkpoint.unlink()
     done(*command, "--resume")  # with nothing to go on from, it begins
     assert [path.name for path in tmp_path.iterdir()] == ["m.dspp"]
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_overwrite_discards_the_run_of_a_killed_process(members: int, train: Path, tmp_path: Path) -> None:
+    """As of a job that runs every night and was killed last night."""
+    out, checkpoint = tmp_path / "m.dspp", tmp_path / "m.dspp.checkpoint"
+    command = ["fit", train, "--target", "price", "--out", out, *TINY, "--members", members, "--overwrite"]
+    process = spawn(*command, "--epochs", 20_000)
+    begun = checkpoint if members == 1 else checkpoint / "member-01.checkpoint"
+    deadline = time.monotonic() + 120
+    while not begun.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert f"another process is writing {checkpoint}" in dspp(*command).stderr
+    assert process.poll() is None
+    assert begun.exists()
+    process.kill()
+    process.communicate(timeout=60)
+    assert checkpoint.exists()
+    assert "in the checkpoint" in refused_late(*command, "--resume")  # it wanted 20,000 epochs
+    assert f"note: discarded the unfinished run in {checkpoint}" in done(*command)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.dspp"]
+
+
+def test_overwrite_leaves_a_folder_of_somebody_else_alone(train: Path, tmp_path: Path) -> None:
+    out, mine = tmp_path / "m.dspp", tmp_path / "m.dspp.checkpoint" / "notes.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    line = refused_late("fit", train, "--target", "price", "--out", out, *TINY, "--overwrite")
+    assert "expected a folder of checkpoints, got one with 'notes.txt'" in line
+    assert mine.read_text() == "mine"
+    assert not out.exists()
+
+
+def test_overwrite_discards_a_search_but_not_its_journal_by_name(train: Path, tmp_path: Path) -> None:
+    out, study = tmp_path / "m.dspp", tmp_path / "m.dspp.study"
+    command = ["tune", train, "--target", "price", "--out", out, "--trials", 1, *TINY[2:], "--overwrite"]
+    study.write_text("of a killed search")
+    assert "already exists, from an unfinished run" in refused(*command[:-1])
+    assert "note: discarded the unfinished run" in done(*command)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.dspp"]
+    study.write_text("mine")
+    assert "expected the journal of a search" in refused_late(*command, "--study", study)
+    assert study.read_text() == "mine"
 
 
 def interrupted(command: list[str], checkpoint: Path, number: signal.Signals) -> str:

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dspp.cli import app
-from dspp.cli.options import csv_marks
+from dspp.cli.options import csv_format
 from dspp.errors import InputError
 from dspp.table.csvfile import CsvFormat
-from dspp.table.files import open_table
+from dspp.table.files import open_table, write_table
 
 TINY = ["--members", "1", "--inducing", "8", "--width", "2", "--epochs", "2", "--restarts", "1"]
 GERMAN = ("--sep", ";", "--decimal", ",")
@@ -138,6 +138,8 @@ MISTAKES = {
     ("--sep", "é"): "--sep: expected one character",
     ("--decimal", ";"): "--decimal: expected '.' or ',', got ';'",
     ("--sep", ",", "--decimal", ","): "--sep and --decimal: expected different characters, got ',' for both",
+    ("--encoding", "klingon"): "--encoding: expected a text encoding such as utf-8, latin-1 or utf-16, got 'klingon'",
+    ("--encoding", "gzip"): "--encoding: expected a text encoding such as utf-8, latin-1 or utf-16, got 'gzip'",
     ("--decimal", ","): "expected a decimal mark that does not separate cells, got ','; add --sep ';'",
     (): "german.csv: expected cells separated by ',', got ';'; pass --sep ';'",
     ("--sep", "|"): "german.csv: expected cells separated by '|', got ';'; pass --sep ';'",
@@ -153,15 +155,87 @@ def test_marks_that_cannot_be_are_refused(marks: tuple[str, ...], folder: Path, 
 
 
 def test_a_tab_may_be_written_in_two_ways() -> None:
-    assert csv_marks("tab", ".") == csv_marks("\\t", ".") == csv_marks("\t", ".") == ("\t", ".")
-    assert csv_marks(None, ".") == (None, ".")
+    for tab in ("tab", "\\t", "\t"):
+        assert csv_format(tab, ".", "utf-8") == CsvFormat("\t")
+    assert csv_format(None, ".", "UTF8") == CsvFormat()
 
 
 def test_marks_apply_to_csv_files_only(folder: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"size": [1.0], "price": [2.0]}), tmp_path / "t.parquet")
-    for more in ((), ("--on-disk",)):
-        line = refused("fit", tmp_path / "t.parquet", "--target", "price", "--out", tmp_path / "m", *GERMAN, *more)
-        assert "t.parquet: --sep and --decimal apply to CSV files; leave them out" in line
+    for more in (GERMAN, (*GERMAN, "--on-disk"), ("--encoding", "latin-1")):
+        line = refused("fit", tmp_path / "t.parquet", "--target", "price", "--out", tmp_path / "m", *more)
+        assert "t.parquet: --sep, --decimal and --encoding apply to CSV files; leave them out" in line
+
+
+# ---------------------------------------------------------------- encodings
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-16-be", "UTF-8"])
+def test_all_commands_read_text_in_other_encodings(encoding: str, tmp_path: Path) -> None:
+    text = lines(",", ".").replace("town,", "café,").replace("Gent", "Liège")
+    (tmp_path / "utf8.csv").write_text(text, encoding="utf-8")
+    (tmp_path / "t.csv").write_text(text, encoding=encoding)
+    models = tmp_path / "a.dspp", tmp_path / "b.dspp"
+    for model, table, how in zip(models, ("utf8.csv", "t.csv"), ((), ("--encoding", encoding)), strict=True):
+        done("fit", tmp_path / table, "--target", "price", "--out", model, *TINY, *how)
+    expected = done("predict", models[0], tmp_path / "utf8.csv", "--keep", "café", "--out", "-")
+    found = done("predict", models[1], tmp_path / "t.csv", "--keep", "café", "--out", "-", "--encoding", encoding)
+    assert found == expected
+    assert "Liège" in found
+    scores = done("evaluate", models[1], tmp_path / "t.csv", "--json", "--encoding", encoding)
+    assert scores.replace("t.csv", "utf8.csv").replace("b.dspp", "a.dspp") == done(
+        "evaluate", models[0], tmp_path / "utf8.csv", "--json"
+    )
+
+
+def test_text_in_another_encoding_is_named_with_line_and_byte(folder: Path, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_bytes(lines(",", ".").replace("Namur", "Liège", 1).encode("latin-1"))
+    problem = "t.csv, line 3: expected UTF-8, got byte 0xe8; pass the encoding of the file, as in --encoding latin-1"
+    assert problem in refused("fit", table, "--target", "price", "--out", tmp_path / "m.dspp")
+    assert problem in refused("evaluate", folder / "m.dspp", table)
+    assert problem in refused("predict", folder / "m.dspp", table, "--out", tmp_path / "p.csv")
+
+
+# ---------------------------------------------------------------- tables without rows
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".arrow"])
+def test_no_rows_are_predicted_as_no_rows(suffix: str, folder: Path, tmp_path: Path) -> None:
+    table, whole = tmp_path / f"t{suffix}", open_table(folder / "english.csv").read().arrow
+    assert whole is not None
+    write_table(table, [], whole.schema)
+    how = ("--quantiles", "0.1", "--interval", "0.9", "--samples", "2", "--mixture", "--keep", "town")
+    text = done("predict", folder / "m.dspp", table, "--out", tmp_path / "p.csv", *how)
+    assert text.startswith("Predicted 0 rows: ")
+    done("predict", folder / "m.dspp", folder / "english.csv", "--out", tmp_path / "all.csv", *how)
+    header = (tmp_path / "all.csv").read_text().splitlines()[0]
+    assert (tmp_path / "p.csv").read_text() == header + "\n"
+    assert done("predict", folder / "m.dspp", table, "--out", "-", *how) == header + "\n"
+    done("predict", folder / "m.dspp", table, "--out", tmp_path / "p.parquet", *how)
+    assert pq.read_table(tmp_path / "p.parquet").num_rows == 0
+    assert "expected at least one row, got only a header" in refused("evaluate", folder / "m.dspp", table)
+    assert "only a header" in refused("fit", table, "--target", "price", "--out", tmp_path / "m.dspp")
+
+
+# ---------------------------------------------------------------- time zones
+
+
+@pytest.mark.parametrize("zone", ["", "Z"])
+def test_times_are_predicted_with_a_zone_only_if_they_had_one_in_training(zone: str, tmp_path: Path) -> None:
+    moments = [f"2024-01-{1 + i // 24:02} {i % 24:02}:00:00" for i in range(60)]
+    for name, mark in (("same", zone), ("other", "Z" if zone == "" else "")):
+        rows = [f"{moment}{mark},{i % 24 + i / 60}" for i, moment in enumerate(moments)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["when,price", *rows]) + "\n")
+    model = tmp_path / "m.dspp"
+    done("fit", tmp_path / "same.csv", "--target", "price", "--out", model, *TINY)
+    done("predict", model, tmp_path / "same.csv", "--out", tmp_path / "p.csv")
+    expected = "with a time zone, as in training, got none" if zone else "without a time zone, as in training, got some"
+    problem = f"column 'when': expected times {expected}"
+    assert problem in refused("predict", model, tmp_path / "other.csv", "--out", "-")
+    assert problem in refused("evaluate", model, tmp_path / "other.csv")
+    validation = ("--target", "price", "--validation", tmp_path / "other.csv", "--out", tmp_path / "n.dspp")
+    assert problem in refused("fit", tmp_path / "same.csv", *validation, *TINY)
 
 
 # ---------------------------------------------------------------- standard input

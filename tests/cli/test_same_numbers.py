@@ -65,12 +65,15 @@ def test_a_fit_is_the_same_in_both(fitted: tuple[Path, tuple[str, ...]]) -> None
 @pytest.mark.filterwarnings("ignore:at a coverage of")
 def test_predictions_have_the_same_columns_and_bits(fitted: tuple[Path, tuple[str, ...]]) -> None:
     folder, targets = fitted
-    more = shlex.split("--quantiles 0.05,0.5,0.95 --interval 0.8 --mixture --samples 2 --seed 3 --overwrite")
+    more = shlex.split(
+        "--quantiles 0.05,0.5,0.95 --interval 0.8 --above 120 --above 2.5 --mixture --samples 2 --seed 3 --overwrite"
+    )
     run("predict", folder / "m.dspp", folder / "new.parquet", "--out", folder / "p.parquet", *more)
     table, model = pq.read_table(folder / "new.parquet"), dspp.load(folder / "m.dspp")
     X = table.drop_columns(list(targets))
     expected = pq.read_table(folder / "p.parquet")
-    found = model.predict_table(X, (0.05, 0.5, 0.95), 0.8, components=True, samples=2, random_state=3)
+    how = {"above": (120, 2.5), "components": True, "samples": 2, "random_state": 3}
+    found = model.predict_table(X, (0.05, 0.5, 0.95), 0.8, **how)
     assert found.column_names == expected.column_names
     parts = {**frame(model.predict_interval(X, 0.8)), **frame(model.predict_quantiles(X, (0.05, 0.5, 0.95)))}
     assert set(parts) < set(expected.column_names)

@@ -294,12 +294,57 @@ def test_moments_are_the_same_in_every_zone_and_type() -> None:
     expected = encoder.transform(to_arrow(pd.DataFrame({"t": moments})))
     for same in (
         pd.DataFrame({"t": moments.tz_convert("Asia/Kolkata")}),
-        pd.DataFrame({"t": moments.tz_localize(None)}),
-        pd.DataFrame({"t": moments.strftime("%Y-%m-%dT%H:%M:%S")}),
         pd.DataFrame({"t": moments.strftime("%Y-%m-%d %H:%M:%SZ")}),
-        pl.DataFrame({"t": moments.tz_localize(None).to_numpy()}),
+        pl.DataFrame({"t": moments.tz_convert("Asia/Kolkata")}),
     ):
         np.testing.assert_array_equal(encoder.transform(to_arrow(same)), expected)
+    naive = moments.tz_localize(None)
+    clock = TableEncoder.fit(to_arrow(pd.DataFrame({"t": naive})))
+    for same in (
+        pd.DataFrame({"t": naive.strftime("%Y-%m-%dT%H:%M:%S")}),
+        pl.DataFrame({"t": naive.to_numpy()}),
+    ):
+        np.testing.assert_array_equal(clock.transform(to_arrow(same)), expected)
+
+
+ZONED = pa.array(
+    [datetime.datetime(2024, 1, d, d, tzinfo=datetime.UTC) for d in range(1, 9)], pa.timestamp("us", "UTC")
+)
+NAIVE = ZONED.cast(pa.timestamp("us"))
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_times_with_and_without_a_zone_are_not_mixed_up(as_text: bool) -> None:
+    zoned, naive = (t.cast(pa.string()) if as_text else t for t in (ZONED, NAIVE))
+    of_zoned, of_naive = fit(t=zoned), fit(t=naive)
+    for encoder, same, other, advice in (
+        (of_zoned, ZONED, NAIVE, r"with a time zone, as in training, got none; add it, as in .dt.tz_localize\('UTC'\)"),
+        (of_naive, NAIVE, ZONED, "without a time zone, as in training, got some with one; convert them to the clock"),
+    ):
+        for again in (encoder, TableEncoder.from_json(json.loads(json.dumps(encoder.to_json())))):
+            assert len(encoded(again, t=same)) == len(encoded(again, t=same.cast(pa.string()))) == 8
+            for wrong in (other, other.cast(pa.string())):
+                with pytest.raises(InputError, match=f"^X: column 't': expected times {advice}"):
+                    encoded(again, t=wrong)
+
+
+def test_an_encoding_of_an_earlier_version_takes_times_without_a_zone_as_utc() -> None:
+    values = fit(t=ZONED).to_json()
+    del values["columns"][0]["zoned"]
+    encoder = TableEncoder.from_json(values)
+    expected = encoded(encoder, t=ZONED)
+    for same in (NAIVE, NAIVE.cast(pa.string()), ZONED.cast(pa.string())):
+        np.testing.assert_array_equal(encoded(encoder, t=same), expected)
+    assert encoder.arrow_types() == {"t": pa.string()}
+
+
+def test_text_with_and_without_a_zone_is_no_time_and_says_so() -> None:
+    mixed = [*NAIVE.cast(pa.string()).to_pylist(), *ZONED.cast(pa.string()).to_pylist()]
+    assert "some of its times have a time zone and others have none" in str(fit(t=mixed, x=range(16)).notes[0])
+    with pytest.raises(
+        InputError, match=r"row 8: expected a date or time in the format of the rows before, got .*zone"
+    ):
+        encoded(fit(t=NAIVE), t=mixed)
 
 
 def test_times_of_day_and_lengths_of_time() -> None:
@@ -657,6 +702,7 @@ def test_types_for_reading_are_known_before_there_is_an_encoder() -> None:
             "s": ["x", "y"],
             "c": pa.array([1, 2]).dictionary_encode(),
             "t": TWO_DAYS,
+            "z": ZONED[:2].cast(pa.timestamp("ns", "Asia/Kolkata")),
             "clock": [datetime.time(1), datetime.time(2)],
         }
     )

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 
 from dspp import DSPPRegressor, TrainingInterrupted, modelfile
 from dspp.cli.app import app
-from dspp.ensemble import members
+from dspp.ensemble import members, train
 from dspp.errors import CheckpointError, InputError
 from dspp.fitted import Fitted
 from tests.ensemble.ensembles import TINY, X, Y, bits, weights_of
@@ -44,7 +45,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def stop(words: list[str], begun: Path, number: signal.Signals) -> tuple[int, str]:
+def stop(
+    words: list[str], begun: Path, number: signal.Signals, meanwhile: Callable[[], None] = lambda: None
+) -> tuple[int, str]:
     """Start a command, send it a signal once it has begun, and return its exit code and what it complained of."""
     command = [sys.executable, "-c", COMMAND, *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -52,6 +55,8 @@ def stop(words: list[str], begun: Path, number: signal.Signals) -> tuple[int, st
         deadline = time.monotonic() + PATIENCE
         while not begun.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
+        if process.poll() is None and begun.exists():
+            meanwhile()
         process.send_signal(number if begun.exists() else signal.SIGKILL)
         _, errors = process.communicate(timeout=PATIENCE)
     return process.returncode, errors
@@ -142,10 +147,81 @@ def test_a_fit_that_is_stopped_is_resumed(number: signal.Signals, jobs: int, tab
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.dspp", "whole.dspp"]
 
 
+def test_the_folder_of_a_run_that_goes_on_is_left_alone(table: Path, tmp_path: Path) -> None:
+    """As when somebody resumes a run that was not interrupted, in another terminal."""
+    out, checkpoint = tmp_path / "m.dspp", tmp_path / "m.dspp.checkpoint"
+    words = ["fit", str(table), *shlex.split(FIT), "--epochs", "2000", "--jobs", "1", "--out", str(out)]
+    refused = []
+
+    def resume() -> None:
+        for option in ("--resume", "--overwrite"):
+            result = CliRunner().invoke(app, [*words, option])
+            refused.append((result.exit_code, result.stderr))
+
+    begun = checkpoint / "member-01.checkpoint"
+    code, errors = stop(["1e9", *words], begun, signal.SIGTERM, meanwhile=resume)
+    line = f"dspp: another process is writing {checkpoint}; wait until it ends, or choose another path\n"
+    assert refused == [(2, line)] * 2
+    assert code == 128 + signal.SIGTERM, errors
+    assert "To resume: " in errors
+    assert sorted(path.name for path in checkpoint.iterdir()) == ["identity", "member-01.checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "differs"),
+    [
+        ({"random_state": 1}, r"in the training settings \(seed: 0 in the checkpoint, 1 here\); resume"),
+        ({"width": 3}, r"in the model settings \(width: 2 in the checkpoint, 3 here\); resume"),
+        ({"epochs": 3}, r"in the training settings \(epochs: 2 in the checkpoint, 3 here\); resume"),
+        ({"members": 3}, r"the members \(columns alone: 2 in the checkpoint, 3 here\); resume"),
+        ({"time_budget": 1e6}, None),
+        ({"table": X[::-1]}, "in the data; resume"),
+        ({"table": X[:-1]}, "in the data; resume"),
+    ],
+)
+def test_another_run_is_refused_before_training(
+    settings: dict[str, Any], differs: str | None, interrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Began(Exception):  # noqa: N818 - no error
+        pass
+
+    def begin(*given: Any, **more: Any) -> None:
+        raise Began
+
+    monkeypatch.setattr(train, "train_members", begin)
+    table = settings.pop("table", X)
+    model = DSPPRegressor(**TINY | {"members": 2, "checkpoint": interrupted} | settings)
+    before = sorted(path.name for path in interrupted.iterdir())
+    with pytest.raises(Began) if differs is None else pytest.raises(CheckpointError, match=differs):
+        model.fit(table, Y[: len(table)])
+    assert sorted(path.name for path in interrupted.iterdir()) == before
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("interrupted") / "run"
+    begun = folder / "member-01.checkpoint"
+    with pytest.raises(TrainingInterrupted):
+        DSPPRegressor(**TINY, members=2, checkpoint=folder).fit(X, Y, should_stop=begun.exists)
+    return folder
+
+
+def test_the_folder_of_an_earlier_version_is_resumed(interrupted: Path, tmp_path: Path) -> None:
+    """It has no file that identifies the run, and gets none, as only its members know."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "member-01.checkpoint").write_bytes((interrupted / "member-01.checkpoint").read_bytes())
+    settings = TINY | {"members": 2, "checkpoint": folder}
+    with pytest.raises(CheckpointError, match=r"member-01.* differs in .*seed: 0 in the checkpoint"):
+        DSPPRegressor(**settings, random_state=1).fit(X, Y)
+    model = DSPPRegressor(**settings).fit(X, Y)
+    assert same_bits(model.fitted_, DSPPRegressor(**TINY, members=2).fit(X, Y).fitted_)
+
+
 def test_folders_of_checkpoints_that_cannot_be_used(tmp_path: Path) -> None:
     settings = TINY | {"members": 2, "checkpoint": tmp_path / "run"}
     model = DSPPRegressor(**settings).fit(X, Y)
-    names = ["member-01.checkpoint", "member-02.checkpoint"]
+    names = ["identity", "member-01.checkpoint", "member-02.checkpoint"]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == names
     with pytest.raises(CheckpointError, match="already exists"):
         DSPPRegressor(**settings).fit(X, Y, resume=False)

@@ -14,7 +14,7 @@ from dspp.errors import InputError, ModelFileError
 from dspp.estimators import load
 from dspp.guard import Guard
 from tests.ensemble.ensembles import TINY, X, Y, bits
-from tests.modelfile.test_modelfile import apart, with_header, with_tensors
+from tests.modelfile.test_modelfile import MUTATIONS, apart, survive, with_header, with_tensors
 
 F64 = torch.float64
 MASKS = torch.zeros(1, 31, dtype=torch.int64)
@@ -70,11 +70,11 @@ def test_corrections_change_predictions(model: DSPPRegressor) -> None:
 HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     **{
         f"spread {value!r}": lambda h, value=value: h.update(spread=value)
-        for value in (0, 0.0, -1.0, math.nan, math.inf, -math.inf, 10**400, 1e-400, "1", None, True, [1.0])
+        for value in (0, 0.0, -1.0, math.nan, math.inf, -math.inf, 10**400, 1e-400, 1e-4, 1e4, "1", None, True, [1.0])
     },
     **{
         f"guard {value!r}": lambda h, value=value: h.update(guard=value)
-        for value in (0, 1, 0.0, 1.0, -0.1, 1.1, math.nan, math.inf, 10**400, "0.01", True, {})
+        for value in (0, 1, 0.0, 1.0, 0.9, -0.1, 1.1, math.nan, math.inf, 10**400, "0.01", True, {})
     },
     **{f"trees {value!r}": lambda h, value=value: h.update(trees=value) for value in (None, 1, "yes", {}, False)},
     **{
@@ -126,6 +126,7 @@ TENSORS: dict[str, dict[str, torch.Tensor | None]] = {
     "values of a scalar": {"trees.value": torch.tensor(1.0, dtype=F64)},
     "base of a vector": {"trees.base": torch.zeros(2, dtype=F64)},
     "base NaN": {"trees.base": torch.tensor(math.nan, dtype=F64)},
+    "base far from all targets": {"trees.base": torch.tensor(1e20, dtype=F64)},
 }
 
 
@@ -136,7 +137,7 @@ def test_tensors_that_cannot_be_true(tensors: dict[str, torch.Tensor | None], sa
         modelfile.load(tmp_path / "m")
 
 
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.0, -1.0])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.0, -1.0, 1e-9, 1e40])
 def test_variances_of_the_guard_are_positive(wrong: float, model: DSPPRegressor, saved: bytes, tmp_path: Path) -> None:
     assert model.fitted_.guard is not None
     var = model.fitted_.guard.var.clone()
@@ -144,6 +145,28 @@ def test_variances_of_the_guard_are_positive(wrong: float, model: DSPPRegressor,
     (tmp_path / "m").write_bytes(with_tensors(saved, {"guard.var": var}))
     with pytest.raises(ModelFileError):
         modelfile.load(tmp_path / "m")
+
+
+def test_mutants_are_harmless(saved: bytes, tmp_path: Path) -> None:
+    """Promise 25, for guard, trees, warp and several members too."""
+    outcomes = survive(saved, tmp_path / "m", 30 * len(MUTATIONS), seed=5, rows=X)
+    assert 0 < sum(map(sum, outcomes.values())) < 0.3 * sum(map(len, outcomes.values())), outcomes
+
+
+@pytest.mark.long
+def test_4_000_mutants_are_harmless(saved: bytes, tmp_path: Path) -> None:
+    survive(saved, tmp_path / "m", 4_000, seed=6, rows=X)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"missing": "5"}, {"missing": None}, {"random_state": "full"}],
+    ids=str,
+)
+def test_parameters_that_predictions_read_are_checked(params: dict[str, Any], saved: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(with_header(saved, lambda h: h["params"].update(params)))
+    with pytest.raises(ModelFileError, match="m is damaged"):
+        load(tmp_path / "m")
 
 
 @pytest.mark.parametrize("prefix", ["guard.", "trees."])

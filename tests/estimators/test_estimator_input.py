@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
@@ -14,7 +16,7 @@ from sklearn.model_selection import GridSearchCV
 import dspp
 from dspp import DSPPRegressor, InputError, metrics
 from dspp.config import TrainConfig
-from dspp.estimators import Regressor
+from dspp.estimators import ESTIMATORS, Regressor
 from dspp.prepare import split_rows
 from dspp.report import report_data
 from dspp.report.tables import score_cards
@@ -49,6 +51,13 @@ def test_a_report_shows_the_row_numbers_it_is_given(one: Regressor, tmp_path: Pa
     assert report_data(one, X, Y).row_labels == [str(i) for i in range(60)]
     with pytest.raises(InputError, match=r"row_labels: expected 60, one per row of X, got 3"):
         dspp.write_model_report(one, X, Y, tmp_path / "page.html", row_labels=[1, 2, 3])
+
+
+def test_a_report_is_a_web_page(one: Regressor, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"r\.pdf: expected a file name ending in \.html or \.htm"):
+        dspp.write_model_report(one, X, Y, tmp_path / "r.pdf")
+    dspp.write_model_report(one, X, Y, tmp_path / "R.HTM")
+    assert [path.name for path in tmp_path.iterdir()] == ["R.HTM"]
 
 
 def test_a_report_shows_the_numbers_of_the_rows_it_draws(two: Regressor) -> None:
@@ -125,6 +134,60 @@ def test_r2_of_what_does_not_vary_is_nan_and_a_dash(one: Regressor, tmp_path: Pa
 def test_a_report_needs_a_fitted_model(tmp_path: Path) -> None:
     with pytest.raises(NotFittedError):
         dspp.write_model_report(tiny(), X, Y, tmp_path / "page.html")
+
+
+# ---------------------------------------------------------------- no rows
+
+FRAME = pd.DataFrame(
+    {"a": X[:, 0], "b": np.where(X[:, 1] > 0, "u", "v"), "day": pd.date_range("2024-01-01", periods=60)}
+)
+EMPTY: dict[str, Any] = {
+    "pandas": FRAME[:0],
+    "pandas without types": pd.DataFrame(columns=list(FRAME)),
+    "polars": pl.from_pandas(FRAME)[:0],
+    "arrow": pa.Table.from_pandas(FRAME)[:0],
+    "numpy": X[:0],
+}
+
+
+def check_no_rows(model: Regressor, rows: Any) -> None:
+    """No rows are predicted as no rows by every method, in the shape and the library of some rows."""
+    T = () if len(model.fitted_.target_names) == 1 else (2,)
+    mean, std = model.predict(rows, return_std=True)
+    assert mean.shape == std.shape == model.predict(rows).shape == (0, *T)
+    assert model.predict(rows, interval=0.9).shape == model.predict(rows, quantiles=[0.1, 0.9]).shape == (0, 2, *T)
+    assert model.predict(rows, interval=[0.5, 0.9]).shape == (0, 2, 2, *T)
+    assert model.sample(rows, 3).shape == (3, 0, *T)
+    distribution = model.predict_dist(rows)
+    assert distribution.mean.shape == (0, *T)
+    assert distribution.sample(2).shape == (2, 0, *T)
+    for one in distribution.outputs():
+        assert one.quantile([0.1, 0.5]).shape == (2, 0)
+        assert one.crps(np.zeros(0)).shape == one.cdf(np.zeros(0)).shape == (0,)
+    table = model.predict_table(rows, [0.1], 0.9, components=True, samples=2)
+    for frame in (table, model.predict_quantiles(rows), model.predict_interval(rows)):
+        assert len(frame) == 0
+    assert isinstance(table, type(rows) if isinstance(rows, pd.DataFrame | pl.DataFrame) else pa.Table)
+    with pytest.raises(InputError, match=r"X: got 0 sample\(s\)"):
+        model.evaluate(rows, np.zeros((0, *T)))
+
+
+@pytest.mark.parametrize("library", EMPTY)
+def test_no_rows_are_predicted_as_no_rows(library: str, two: Regressor) -> None:
+    framed = library != "numpy"
+    check_no_rows(tiny(members=2, conformal=True).fit(FRAME if framed else X, Y), EMPTY[library])
+    if not framed:
+        check_no_rows(two, EMPTY[library])
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_predicts_no_rows(name: str) -> None:
+    check_no_rows(ESTIMATORS[name](members=1, inducing=4, epochs=1).fit(X, Y), X[:0])
+
+
+@pytest.mark.parametrize("likelihood", ["student-t", "log-normal"])
+def test_every_likelihood_predicts_no_rows(likelihood: str) -> None:
+    check_no_rows(tiny(members=2, likelihood=likelihood).fit(X, np.exp(Y)), X[:0])
 
 
 # ---------------------------------------------------------------- outputs that are seldom observed

@@ -130,6 +130,27 @@ def test_intervals_of_several_coverages(plain: Regressor) -> None:
         plain.predict_interval(X, [0.5, 1.0])
 
 
+@pytest.mark.parametrize("likelihood", ["gaussian", "log-normal", "student-t"])
+def test_probabilities_above_a_value_are_in_the_units_of_y(likelihood: str) -> None:
+    y = 1_500.0 * np.exp(0.5 * Y / Y.std())
+    estimator = DSPPRegressor(**QUICK, likelihood=likelihood).fit(X, y)
+    median = float(estimator.predict_dist(X).median[0])
+    table = estimator.predict_table(X, above=[median, 2_000, -1e9, 1e12])
+    assert table.column_names == [
+        *("y_mean", "y_std", f"y_above_{median!r}", "y_above_2000", "y_above_-1000000000", "y_above_1000000000000")
+    ]
+    half, share, sure, never = (column.to_numpy() for column in table.columns[2:])
+    assert half[0] == pytest.approx(0.5, abs=1e-6)
+    frequency = (estimator.sample(X, 4_000) > 2_000).mean(axis=0)
+    assert np.abs(frequency - share).max() < 4.5 * np.sqrt(0.25 / 4_000)
+    assert sure.min() > 1.0 - 1e-6
+    assert 0.0 <= never.min() <= never.max() < 1e-6
+    assert not np.signbit(never).any()
+    for odd in (np.nan, np.inf, "30 %", [[1.0]]):
+        with pytest.raises(InputError, match="above: expected numbers in the units of the target"):
+            estimator.predict_table(X, above=odd)
+
+
 def test_predict_answers_what_pipelines_cannot_ask_otherwise(houses: Regressor) -> None:
     table = frame(9, seed=5)
     for coverage in (0.9, [0.5, 0.9]):
@@ -240,6 +261,10 @@ def test_several_outputs_some_not_observed() -> None:
     assert estimator.predict_interval(X, [0.5, 0.9]).shape == (N, 2, 2, 3)
     np.testing.assert_array_equal(estimator.predict_interval(X, [0.5, 0.9])[:, :, 1], estimator.predict_interval(X))
     assert estimator.sample(X, 4).shape == (4, N, 3)
+    table = estimator.predict_table(X, above=0.5)
+    shares = np.column_stack([table[f"y{t}_above_0.5"] for t in range(3)])
+    marginals = [one.cdf(0.5) for one in estimator.predict_dist(X).outputs()]
+    np.testing.assert_allclose(shares, 1.0 - np.column_stack(marginals), atol=1e-14)
     assert np.isfinite(list(estimator.evaluate(X, targets).values())).all()
     seen = ~np.isnan(targets[:, 0])
     by_hand = [
@@ -391,7 +416,8 @@ def test_a_file_with_a_model_of_no_known_name(plain: Regressor, tmp_path) -> Non
     plain.save(tmp_path / "model.dspp")
     tensors, header = storage.read(tmp_path / "model.dspp", dspp.ModelFileError)
     header["members"][0]["spec"]["name"] = "nonsense"
-    del header["digest"]  # or the change would be refused for that reason
+    del header["digest"]
+    header["digest"] = storage.digest(tensors, header)  # or the change would be refused for that reason
     storage.write(tmp_path / "model.dspp", tensors, header, dspp.ModelFileError)
     with pytest.raises(dspp.ModelFileError, match="nonsense"):
         dspp.load(tmp_path / "model.dspp")

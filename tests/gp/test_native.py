@@ -1,11 +1,15 @@
 """Compiled moments and gradients are torch's up to rounding, and torch's are used where there is no compiled code."""
 
 import dataclasses
+import hashlib
+import os
 import pickle
 import shutil
+import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -227,7 +231,9 @@ def test_other_kernels_and_dtypes_are_computed_by_torch() -> None:
     assert available(Matern52, z) == (native.load() is not None)
 
 
-@pytest.mark.parametrize("case", ["switched off", "no compiler", "broken compiler", "open folder", "no folder"])
+@pytest.mark.parametrize(
+    "case", ["switched off", "no compiler", "broken compiler", "open folder", "open parent", "no folder", "no home"]
+)
 def test_without_compiled_code_torch_predicts(
     case: str, fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,12 +248,18 @@ def test_without_compiled_code_torch_predicts(
     elif case == "open folder":
         (tmp_path / "dspp").mkdir()
         (tmp_path / "dspp").chmod(0o777)
-    else:
+    elif case == "open parent":
+        tmp_path.chmod(0o777)
+    elif case == "no folder":
         (tmp_path / "dspp").touch()
+    else:
+        monkeypatch.chdir(tmp_path)  # to which relative folders would lead
+        monkeypatch.setenv("XDG_CACHE_HOME", "here")
+        monkeypatch.setenv("HOME", "")
     points = frozen()
     assert points.packed is None
     assert points.moments(rows(5))[0].isfinite().all()
-    assert not list(tmp_path.glob("dspp/*"))
+    assert {path.suffix for path in tmp_path.rglob("dspp/*")} <= {".failed"}
 
 
 @compiled
@@ -255,11 +267,189 @@ def test_the_code_is_compiled_once(fresh: None, tmp_path: Path, monkeypatch: pyt
     if shutil.which("g++") is None:
         pytest.skip("the code comes from the cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    calls: list[list[str]] = []
-    run = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda command, **options: (calls.append(command), run(command, **options)))
+    calls: list[str] = []
+    start, sync, replace = subprocess.Popen, os.fsync, os.replace
+
+    def popen(command: list[str], **options: Any) -> Any:
+        calls.extend(["compile"] * ("-o" in command))
+        return start(command, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(os, "fsync", lambda file: (calls.append("sync"), sync(file)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (calls.append("rename"), replace(*paths)))
     for _ in range(2):
         native.load.cache_clear()
         assert frozen().packed is not None
-    assert len(calls) == 1
-    assert len(list((tmp_path / "dspp").iterdir())) == 1
+    assert calls == ["compile", "sync", "rename"]
+    (path,) = (tmp_path / "dspp").iterdir()
+    assert path.stem.endswith(hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+@dataclasses.dataclass
+class Cache:
+    """A cache folder, and a compiler that copies what is compiled already, which takes no time."""
+
+    folder: Path
+    compiler: Path
+
+    @property
+    def library(self) -> Path:
+        (path,) = self.folder.glob("*.so")
+        return path
+
+    @property
+    def product(self) -> Path:
+        return self.compiler.with_name("product")
+
+    @property
+    def compilations(self) -> int:
+        return len(self.compiler.with_name("calls").read_text())
+
+    def load(self) -> bool:
+        """Look for the compiled code as a new process does, and predict."""
+        native.load.cache_clear()
+        points = frozen()
+        assert points.moments(rows(5))[0].isfinite().all()
+        return points.packed is not None
+
+    def install(self, command: str) -> None:
+        """Let the compiler do this, for a path `$2`."""
+        start = 'cd "${0%/*}"\nprintf x >>calls\nwhile [ "$1" != -o ]; do shift; done'
+        self.compiler.write_text(f"#!/bin/sh\n{start}\n{command}\n")
+        self.compiler.chmod(0o700)
+
+
+@pytest.fixture
+def cache(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    """A cache folder with a library that was compiled once."""
+    library = native.load()
+    assert library is not None
+    cache = Cache(tmp_path / "home" / "dspp", tmp_path / "compiler")
+    shutil.copy(library._name, cache.product)
+    cache.install('cp product "$2"')
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CXX", str(cache.compiler))
+    assert cache.load()
+    assert cache.compilations == 1
+    return cache
+
+
+def replace_by_link(path: Path) -> None:
+    path.symlink_to(path.rename(path.with_name("elsewhere")))
+
+
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+@compiled
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda path: os.truncate(path, 40_000), id="cut off"),
+        pytest.param(lambda path: os.truncate(path, 0), id="empty"),
+        pytest.param(lambda path: path.write_bytes(path.read_bytes()[:4096].ljust(path.stat().st_size, b"\0")), id="0"),
+        pytest.param(lambda path: path.chmod(0o720), id="of the group"),
+        pytest.param(lambda path: path.chmod(0o777), id="of all"),
+        pytest.param(replace_by_link, id="link"),
+        pytest.param(replace_by_pipe, id="pipe"),
+    ],
+)
+def test_a_library_that_cannot_be_trusted_is_compiled_again_and_not_loaded(
+    damage: Callable[[Path], object], cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "dspp")
+    shutil.copy(cache.library, copy := cache.product.with_name("copy"))
+    copy.replace(cache.library)  # the file itself is part of this process, and cutting it would end both
+    damage(cache.library)
+    assert cache.load()
+    assert cache.load()
+    assert cache.compilations == 2
+    assert caplog.text.count("compiling again") == 1
+    found = cache.library.lstat()
+    assert (found.st_size, stat.S_IMODE(found.st_mode)) == (cache.product.stat().st_size, 0o700)
+
+
+@compiled
+def test_a_library_of_another_user_is_not_loaded(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    true = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda file: os.stat_result((*true(file)[:4], os.getuid() + 1, *true(file)[5:10])))
+    assert not cache.load()
+
+
+@compiled
+def test_a_library_is_private_whatever_the_umask(cache: Cache) -> None:
+    cache.library.unlink()
+    before = os.umask(0)
+    try:
+        assert cache.load()
+        assert cache.load()
+    finally:
+        os.umask(before)
+    assert cache.compilations == 2
+
+
+@compiled
+def test_a_library_without_the_functions_is_compiled_again_once(cache: Cache) -> None:
+    empty = cache.product.with_name("empty")
+    command = [shutil.which("g++") or "c++", "-shared", "-fPIC", "-x", "c++", "/dev/null", "-o", str(empty)]
+    subprocess.run(command, check=True)
+    digest = hashlib.sha256(empty.read_bytes()).hexdigest()
+    old = cache.library
+    shutil.copy(empty, old.with_stem(f"{old.stem.rpartition('-')[0]}-{digest}"))
+    old.unlink()
+    assert cache.load()
+    assert cache.compilations == 2
+    cache.library.unlink()
+    cache.install('cp empty "$2"')
+    assert not cache.load()
+    assert not cache.load()
+    assert cache.compilations == 3
+
+
+@compiled
+def test_a_compiler_that_hangs_is_ended_with_its_children_and_remembered(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "dspp")
+    monkeypatch.setattr(native, "MAX_SECONDS", 1)
+    cache.library.unlink()
+    os.mkfifo(cache.compiler.with_name("pipe"))
+    pipe = os.open(cache.compiler.with_name("pipe"), os.O_RDONLY | os.O_NONBLOCK)
+    cache.install("(echo started; sleep 300) >pipe &\nwait")
+    assert not cache.load()
+    assert os.read(pipe, 99) == b"started\n"
+    assert os.read(pipe, 99) == b""  # nobody is left who could write
+    os.close(pipe)
+
+    assert not cache.load()
+    assert cache.compilations == 2
+    assert "timed out after 1 seconds (within the last hour; delete " in caplog.records[-1].message
+
+    (memory,) = cache.folder.iterdir()
+    os.utime(memory, (0, 0))
+    assert not cache.load()
+    assert cache.compilations == 3
+    cache.install('cp product "$2"')
+    assert cache.load()
+    assert cache.compilations == 4
+
+
+ARM = """processor       : 0
+BogoMIPS        : {mips}
+Features        : {features}
+CPU implementer : 0x41
+CPU architecture: 8
+CPU variant     : 0x3
+CPU part        : {part}
+CPU revision    : 1
+"""
+
+
+def test_machines_differ_on_arm_too() -> None:
+    def describe(mips: str = "243.75", features: str = "fp asimd", part: str = "0xd0c") -> str:
+        return native._describe_processor(ARM.format(mips=mips, features=features, part=part))
+
+    assert describe() == describe(mips="50.0") != ""
+    assert len({describe(), describe(features="fp asimd sve"), describe(part="0xd40")}) == 3

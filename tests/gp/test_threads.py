@@ -1,7 +1,10 @@
 """Tasks on threads: results in order, settings of threads as before, and predictions that do not notice."""
 
 import multiprocessing
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -138,5 +141,58 @@ def test_a_model_with_a_predictor_is_pickled_and_used_in_a_forked_process(two_th
 
 
 def _predict_here(predict: Predictor, rows: torch.Tensor, mean: torch.Tensor) -> bool:
-    torch.set_num_threads(1)  # torch's own threads do not exist here either, and its operations would wait for them
+    assert torch.get_num_threads() == 1
     return torch.equal(moments(predict, rows)[0], mean)
+
+
+FORK = """
+import os, sys, time
+import numpy as np, torch
+from dspp import DSPPRegressor, InputError, TrainConfig, fit, preset, size
+from dspp.ensemble import train
+from dspp.trees import cross_fit
+from functools import partial
+
+size.FOLDS, train.cross_fit = 2, partial(cross_fit, max_rounds=3)  # as in tests/ensemble
+torch.set_num_threads(2)
+X = np.random.default_rng(0).normal(size=(1000, 2))
+settings = dict(inducing=6, width=2, sites=3, epochs=2, likelihood="gaussian", jobs=1, progress=False)
+models = [DSPPRegressor(members=members, **settings).fit(X[:64], X[:64, 0]) for members in (1, 4)]
+assert [model.fitted_.trees is not None for model in models] == [False, True]
+
+def predict():
+    return [part for model in models for part in (model.predict(X), *model.predict_interval(X))]
+
+expected = predict()
+child = os.fork()
+if child == 0:
+    assert all(map(np.array_equal, predict(), expected))
+    again = DSPPRegressor(members=4, **settings).fit(X[:64], X[:64, 0])
+    assert np.array_equal(again.predict(X), models[1].predict(X))
+    torch.set_num_threads(2)
+    for call in (predict, lambda: fit(preset("svgp"), X, X[:, 0], config=TrainConfig(epochs=1))):
+        try:
+            call()
+        except InputError as error:
+            assert "call torch.set_num_threads(1)" in str(error)
+        else:
+            raise AssertionError("it used threads of the parent")
+    os._exit(0)
+until = time.monotonic() + 120
+while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < until:
+    time.sleep(0.01)
+if ended == (0, 0):
+    os.kill(child, 9)
+assert ended == (child, 0), ended
+assert torch.get_num_threads() == 2
+assert all(map(np.array_equal, predict(), expected))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("compiled", ["1", "0"])
+def test_models_predict_and_train_in_a_forked_process_as_in_its_parent(compiled: str) -> None:
+    environment = os.environ | {"DSPP_COMPILE": compiled, "PYTHONWARNINGS": "ignore", "OMP_WAIT_POLICY": "PASSIVE"}
+    environment.pop("OMP_NUM_THREADS", None)
+    done = subprocess.run([sys.executable, "-c", FORK], env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr

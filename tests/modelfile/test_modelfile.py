@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -21,17 +22,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
+from dspp import storage
 from dspp.calibration import Conformal
 from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder
 from dspp.encoding.scaling import Standardizer
-from dspp.errors import DsppError, InputError, ModelFileError
+from dspp.errors import InputError, ModelFileError, NumericalError
 from dspp.fitted import Fitted, Member
 from dspp.history import Epoch
-from dspp.likelihoods.codec import Standardised
+from dspp.likelihoods.codec import Logarithm, Standardised
 from dspp.model import TOPOLOGIES, build
 from dspp.modelfile import file as container
 from dspp.modelfile import load, save
@@ -40,6 +43,7 @@ from dspp.modelfile.skeleton import skeleton
 from dspp.notes import Note
 from dspp.presets import PRESETS, Spec, preset
 from dspp.quadrature import RULES
+from dspp.table.table import MemoryTable
 from dspp.training import fit
 
 GENERATOR = np.random.default_rng(5)
@@ -86,7 +90,8 @@ def with_member(fitted: Fitted, **changes) -> Fitted:
 @pytest.fixture(scope="module")
 def tiny() -> Fitted:
     fitted = fitted_of(spec_of())
-    return replace(fitted, conformal=Conformal.fit(fitted.distribution(X), Y).scores[:, None])
+    scores = Conformal.fit(fitted.distribution(X), Y).scores[:, None]
+    return replace(fitted, conformal=scores, input_range=np.stack([X.min(0), X.max(0)]))
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +342,7 @@ def test_only_what_can_be_loaded_is_saved(tiny, tmp_path):
         (with_member(tiny, best_epoch=17), "17"),
         (with_member(tiny, seconds=math.nan), "JSON"),
         (replace(tiny, conformal=torch.tensor([[0.3], [0.1]], dtype=torch.float64)), "out of order"),
-        (replace(tiny, codec=Standardised(Standardizer(np.zeros(1), np.zeros(1)))), "positive"),
+        (replace(tiny, codec=Standardised(Standardizer(np.zeros(1), np.zeros(1)))), "scale_y.scale"),
         (replace(tiny, notes=(Note("", "x" * 9_000_000),)), "header"),
         (broken, "NaN"),
     ]
@@ -358,14 +363,22 @@ def apart(data: bytes) -> tuple[dict[str, Any], dict[str, Any], bytes]:
     end = 8 + struct.unpack("<Q", data[:8])[0]
     outer = json.loads(data[8:end])
     inner = json.loads(outer["__metadata__"]["dspp"])
-    inner.pop("digest", None)  # or every change would be refused for that reason
+    del inner["digest"]
     return outer, inner, data[end:]
 
 
-def together(outer: dict[str, Any], inner: Any, body: bytes, text: str | None = None, lie: int = 0) -> bytes:
-    outer = {**outer, "__metadata__": {"dspp": json.dumps(inner) if text is None else text}}
+def together(outer: dict[str, Any], inner: Any, body: bytes, text: str | None = None) -> bytes:
+    """A file with a digest that matches: otherwise every change would be refused for that reason."""
+    text = json.dumps(inner) if text is None else text
+    with contextlib.suppress(Exception):  # without a digest where the tensors or the header cannot be read
+        digest = storage.digest(safetensors.torch.load(framed({**outer, "__metadata__": {}}, body)), json.loads(text))
+        text = f'{text.rstrip()[:-1]}, "digest": "{digest}"}}'
+    return framed({**outer, "__metadata__": {"dspp": text}}, body)
+
+
+def framed(outer: dict[str, Any], body: bytes) -> bytes:
     head = json.dumps(outer).encode()
-    return struct.pack("<Q", max(0, len(head) + lie)) + head + body
+    return struct.pack("<Q", len(head)) + head + body
 
 
 def with_header(data: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
@@ -433,6 +446,22 @@ def test_a_flipped_bit_never_changes_a_prediction(good, tiny, tmp_path):
     place = len(good) - len(body) + outer["scale_y.mean"]["data_offsets"][0]
     damaged = good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :]
     assert "is damaged: its hash does not match; use another copy of it" in refusal(path, damaged)
+
+
+def without_digest(data: bytes, **changes: Any) -> bytes:
+    outer, inner, body = apart(data)
+    return framed({**outer, "__metadata__": {"dspp": json.dumps(inner | changes)}}, body)
+
+
+def test_from_version_2_on_a_file_has_a_hash(good, tmp_path):
+    """The first files of version 1 had none; they still load."""
+    for version in (2, 3):
+        message = refusal(tmp_path / "m", without_digest(good, version=version))
+        assert "is damaged: its hash is missing; use another copy of it" in message
+    refusal(tmp_path / "m", without_digest(good, digest=None))
+    old = Path(__file__).parents[1] / "data" / "three-outputs-v1.dspp"
+    (tmp_path / "m").write_bytes(without_digest(old.read_bytes()))
+    assert bits(load(tmp_path / "m").distribution(X)) == bits(load(old).distribution(X))
 
 
 def test_a_later_format_asks_for_an_upgrade(good, tmp_path):
@@ -517,13 +546,21 @@ def test_powers_of_a_width_are_not_computed(good, tmp_path):
         ("members.0.model.layers.0.inducing_points", torch.zeros(2, 5, 4), "raw_lengthscale|inducing_points"),
         ("members.0.model.layers.0.inducing_points", torch.zeros(2, 0, 3), "M from 1"),
         ("members.0.model.layers.0.inducing_points", torch.zeros(10**7, 5, 0), "expected"),
-        ("members.0.model.layers.0.kernel.raw_lengthscale", torch.full((2, 3), -3e38), "layer 1 of 2"),
+        ("members.0.model.layers.0.kernel.raw_lengthscale", torch.full((2, 3), -3e38), "raw_lengthscale"),
+        ("members.0.model.layers.0.kernel.raw_lengthscale", torch.full((2, 3), -1e4), "layer 1 of 2"),
+        ("members.0.model.likelihood.raw_noise", torch.full((1,), 1e11), "raw_noise: .* to 1e\\+10, got 1e\\+11"),
         ("members.0.model.extra", torch.zeros(1), "not a tensor of this model"),
         ("extra", torch.zeros(1), "not a tensor of a model file"),
         ("scale_X.mean", None, "scale_X"),
         ("scale_X.mean", torch.zeros(3), "float64"),
-        ("scale_X.scale", torch.zeros(3, dtype=torch.float64), "positive"),
-        ("scale_X.scale", -torch.ones(3, dtype=torch.float64), "positive"),
+        ("scale_X.scale", torch.zeros(3, dtype=torch.float64), "scale_X.scale.* got 0 to 0"),
+        ("scale_X.scale", -torch.ones(3, dtype=torch.float64), "scale_X.scale.* got -1 to -1"),
+        ("scale_X.scale", torch.full((3,), 1e-300, dtype=torch.float64), "input_range: column '0'"),
+        ("scale_y.scale", torch.tensor([1e-151], dtype=torch.float64), "scale_y.scale: .* from 1e-150 to 1e\\+150"),
+        ("scale_y.scale", torch.tensor([1e151], dtype=torch.float64), "scale_y.scale: .* from 1e-150 to 1e\\+150"),
+        ("scale_y.mean", torch.tensor([-1e151], dtype=torch.float64), "scale_y.mean"),
+        ("input_range", torch.tensor([[1.0] * 3, [0.0] * 3], dtype=torch.float64), "input_range"),
+        ("input_range", torch.tensor([[-1e308] * 3, [0.0] * 3], dtype=torch.float64), "input_range: column '0'"),
         ("scale_X.scale", torch.ones(4, dtype=torch.float64), "scale_X"),
         ("scale_y.scale", torch.tensor(1.0, dtype=torch.float64), "scale_y"),
         ("scale_y.mean", torch.tensor([math.inf], dtype=torch.float64), "inf"),
@@ -547,21 +584,47 @@ def test_there_is_a_limit_to_calibration_rows(good, tmp_path, monkeypatch):
     assert "at most 39 scores" in refusal(tmp_path / "m", good)
 
 
+CANNOT_BE_FACTORISED = {"members.0.model.layers.0.kernel.raw_lengthscale": torch.full((2, 3), -1e4)}
+
+
 def test_kernel_matrices_that_cannot_be_factorised_do_not_load(good, tmp_path):
-    far = torch.full((2, 5, 3), 3e38)
-    far[:, ::2] *= -1
-    assert "layer 1 of 2" in refusal(
-        tmp_path / "m", with_tensors(good, {"members.0.model.layers.0.inducing_points": far})
-    )
+    message = refusal(tmp_path / "m", with_tensors(good, CANNOT_BE_FACTORISED))
+    assert "layer 1 of 2" in message
+    assert "learning rate" not in message
 
 
 def test_what_is_too_large_to_try_is_left_to_the_first_prediction(good, tmp_path, monkeypatch):
-    far = torch.full((2, 5, 3), 3e38)
-    far[:, ::2] *= -1
-    (tmp_path / "m").write_bytes(with_tensors(good, {"members.0.model.layers.0.inducing_points": far}))
+    (tmp_path / "m").write_bytes(with_tensors(good, CANNOT_BE_FACTORISED))
     monkeypatch.setattr(limits, "MAX_FACTORISED", 10)
-    with pytest.raises(DsppError, match="layer 1 of 2"):
+    with pytest.raises(NumericalError, match="layer 1 of 2") as caught:
         load(tmp_path / "m").distribution(X)
+    assert_names_the_file(caught.value, tmp_path / "m")
+
+
+def assert_names_the_file(error: NumericalError, path: Path) -> None:
+    assert str(error).startswith(f"{path} cannot predict")
+    assert "the model is damaged" in str(error)
+    assert "learning rate" not in str(error)
+
+
+def test_a_prediction_that_is_not_finite_is_an_error(good, tiny, tmp_path):
+    """Found in the layers, where training has other advice, or in the result; named by file where there is one."""
+    weights = {
+        "members.0.model.layers.1.kernel.raw_outputscale": torch.full((1,), 1e17),
+        "members.0.model.layers.1.q.root": torch.full((1, 5), 1e17),
+    }
+    (tmp_path / "m").write_bytes(with_tensors(good, weights))
+    with pytest.raises(NumericalError, match="layer 2 of 2") as caught:
+        load(tmp_path / "m").distribution(X)
+    assert_names_the_file(caught.value, tmp_path / "m")
+    steep = replace(tiny, codec=Logarithm(Standardizer(np.zeros(1), np.full(1, 1e4))))
+    with pytest.raises(NumericalError, match=r"the model cannot predict X: the prediction of row \d+ is not finite"):
+        steep.distribution(X)
+    save(with_member(steep, spec=spec_of(likelihood="log-normal")), tmp_path / "m")
+    with pytest.raises(NumericalError, match="is not finite") as caught:
+        load(tmp_path / "m").predictions(MemoryTable("X", array=X, first_row=1000), interval=0.9)
+    assert_names_the_file(caught.value, tmp_path / "m")
+    assert int(re.search(r"row (\d+)", str(caught.value)).group(1)) >= 1000
 
 
 @pytest.mark.parametrize(
@@ -796,25 +859,72 @@ def spoil_numbers(data: bytes, rng: np.random.Generator) -> bytes:
     return together(outer, inner, bytes(content))
 
 
-MUTATIONS = [flip_bits, flip_header_bits, cut, lie_about_length, edit_settings, edit_entries, spoil_numbers]
+NUMBERS = {  # by type: how they are packed, and some that are odd
+    "F32": ("<f", [0.0, 1e-40, 3e38, -3e38, 1e30, -1e30, 1e17, -1e5, 1e5, math.nan, math.inf]),
+    "F64": ("<d", [0.0, 5e-324, 1e-300, 1e308, -1e308, 1e300, -1e30, 1e30, 1e17, 1e5, -1e5, math.nan, -math.inf]),
+    "I32": ("<i", [0, -1, 5, 2**31 - 1]),
+    "I64": ("<q", [0, -1, 7, 2**62]),
+}
 
 
-def survive(data: bytes, path: Path, count: int, seed: int) -> dict[str, list[bool]]:
-    """Load `count` mutants: ModelFileError, or a model whose predictions are finite or a DsppError."""
+def replace_numbers(data: bytes, rng: np.random.Generator) -> bytes:
+    """Odd numbers in their own types, so that small tensors, such as scales, are as likely to change as large ones."""
+    outer, inner, body = apart(data)
+    names = [name for name in outer if name != "__metadata__" and len(range(*outer[name]["data_offsets"]))]
+    content = bytearray(body)
+    for name in rng.choice(names, rng.integers(1, 4)):
+        code, values = NUMBERS[outer[name]["dtype"]]
+        first, end = outer[name]["data_offsets"]
+        at = rng.choice(range(first, end, struct.calcsize(code)))
+        struct.pack_into(code, content, at, values[rng.integers(len(values))])
+    return together(outer, inner, bytes(content))
+
+
+MUTATIONS = [
+    *(flip_bits, flip_header_bits, cut, lie_about_length, edit_settings, edit_entries),
+    *(spoil_numbers, replace_numbers),
+]
+
+
+def survive(data: bytes, path: Path, count: int, seed: int, rows: np.ndarray = X) -> dict[str, list[bool]]:
+    """Try `count` mutants, half of those of bits with a digest that matches; return which loaded, by mutation."""
     outcomes: dict[str, list[bool]] = {mutation.__name__: [] for mutation in MUTATIONS}
     for i in range(count):
         rng = np.random.default_rng([seed, i])
         mutate = MUTATIONS[i % len(MUTATIONS)]
-        path.write_bytes(mutate(data, rng))
-        try:
-            loaded = load(path)
-        except ModelFileError:
-            outcomes[mutate.__name__].append(False)
-            continue
-        outcomes[mutate.__name__].append(True)
-        with contextlib.suppress(DsppError):
-            assert torch.isfinite(loaded.distribution(X[:2]).log_weights).all()
+        mutant = mutate(data, rng)
+        with contextlib.suppress(Exception):  # what cannot be taken apart has no digest
+            mutant = together(*apart(mutant)) if rng.random() < 0.5 else mutant
+        path.write_bytes(mutant)
+        outcomes[mutate.__name__].append(is_harmless(path, rows, renamed=mutate is edit_settings))
     return outcomes
+
+
+def is_harmless(path: Path, rows: np.ndarray, renamed: bool) -> bool:
+    """Whether a file loads; every other end than finite predictions must be an error that names it.
+
+    Args:
+        path: The file.
+        rows: To predict.
+        renamed: Whether it may be a model of other columns.
+    """
+    loaded = problem = None
+    try:
+        loaded = load(path)
+        columns = loaded.predictions(MemoryTable("X", array=rows), (0.05, 0.5, 0.95), 0.8)
+    except (ModelFileError, NumericalError, InputError) as error:
+        problem = error
+    if loaded is None:
+        assert isinstance(problem, ModelFileError)
+        assert str(path) in str(problem)
+    elif isinstance(problem, NumericalError):
+        assert_names_the_file(problem, path)
+    elif problem is not None:
+        assert renamed
+    else:
+        unknown = ("_lower", "_upper") if loaded.why_infinite(0.8) else ()
+        assert all(np.isfinite(values).all() for name, values in columns.items() if not name.endswith(unknown))
+    return loaded is not None
 
 
 @pytest.fixture(scope="module")
@@ -823,13 +933,14 @@ def with_everything(tmp_path_factory) -> bytes:
     table = pa.table({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2]})
     path = tmp_path_factory.mktemp("more") / "m.dspp"
     encoder = TableEncoder.fit(table)
-    save(fitted_of(spec_of("nn+dspp", mean_inducing=4), Y3, encoder=encoder), path)
+    ends = np.stack([X.min(0), X.max(0)])
+    save(fitted_of(spec_of("nn+dspp", mean_inducing=4), Y3, encoder=encoder, input_range=ends), path)
     return path.read_bytes()
 
 
 def test_500_mutants_are_harmless(good, with_everything, tmp_path):
-    outcomes = survive(good, tmp_path / "m", 350, seed=1)
-    more = survive(with_everything, tmp_path / "m", 154, seed=2)
+    outcomes = survive(good, tmp_path / "m", 400, seed=1)
+    more = survive(with_everything, tmp_path / "m", 160, seed=2)
     loaded = {name: sum(outcomes[name] + more[name]) for name in outcomes}
     tried = {name: len(outcomes[name] + more[name]) for name in outcomes}
     assert sum(tried.values()) >= 500

@@ -22,6 +22,7 @@ from scipy.stats import binom
 
 from dspp import metrics, plots
 from dspp.errors import InputError
+from dspp.numbers import SPACE
 from dspp.predictive import NormalMixture
 
 RNG = np.random.default_rng(0)
@@ -202,7 +203,7 @@ def test_sites_stand_in_columns_by_weight() -> None:
     np.testing.assert_array_equal(dots.get_offsets()[:, 1], sites[order].ravel())
     np.testing.assert_array_equal(dots.get_offsets()[:, 0], [0, 0, 1, 1, 2, 2, 3, 3])
     assert (np.diff(dots.get_sizes()[::2]) < 0).all()
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["60 %", "25 %", "10 %", "5.0 %"]
+    assert [text.get_text() for text in ax.get_xticklabels()] == [f"{p}{SPACE}%" for p in ("60", "25", "10", "5.0")]
 
 
 def test_bars_are_sorted_cut_and_named_as_written() -> None:

@@ -569,6 +569,10 @@ def test_no_rows_at_all() -> None:
     nothing = torch.zeros(0, dtype=F64)
     assert [empty.log_prob(nothing).shape, empty.quantile(0.5).shape, empty.crps(nothing).shape] == [(0,)] * 3
     assert multivariate_mixture().rows([]).log_prob(torch.zeros(0, 3, dtype=F64)).shape == (0,)
+    assert empty.sample(4).shape == (4, 0)
+    assert type(empty).mix([empty, replace(empty, noise_var=torch.zeros(1, 0, dtype=F64))], [0.5, 0.5]).mean.shape == (
+        0,
+    )
 
 
 @BOTH

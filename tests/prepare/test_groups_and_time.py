@@ -217,18 +217,33 @@ def test_members_and_trees_hold_out_groups(seen: Seen, case: str, monkeypatch: p
     assert np.isfinite(model.predict(X)).all()
 
 
-def test_members_hold_out_the_latest_rows(seen: Seen) -> None:
-    model = dspp.DSPPRegressor(**TINY).fit(X, Y, time=TIMES)
-    latest = np.flatnonzero(TIMES >= 36)
-    assert len(seen.members) == 5
-    for training, held_out in seen.members:
-        np.testing.assert_array_equal(np.sort(held_out), latest)
-        assert TIMES[training].max() < TIMES[held_out].min()
-    asked_late = [(trained, asked) for trained, asked in seen.trees if len(trained) < N and set(asked) & set(latest)]
+@pytest.mark.parametrize("case", ["spans", "few times", "one part"])
+def test_the_latest_rows_judge_members_trained_on_earlier_ones(
+    seen: Seen, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if case == "one part":
+        monkeypatch.setattr("dspp.size.MOST_ROWS_IN_FOLDS", 100)
+    times = TIMES // 14 if case == "few times" else TIMES
+    model = dspp.DSPPRegressor(**TINY).fit(X, Y, time=times)
+    held_out = {tuple(np.sort(rows)) for _, rows in seen.members}
+    assert len(held_out) == {"spans": 5, "few times": 3, "one part": 1}[case]
+    judged = max(held_out, key=lambda rows: times[list(rows)].min())
+    assert len(judged) in {"spans": [24], "few times": [36], "one part": [12]}[case]
+    for rows in held_out:
+        others = np.setdiff1d(np.arange(N), rows)
+        assert not set(times[list(rows)]) & set(times[others]), "rows of the same time stay together"
+    training = next(training for training, rows in seen.members if tuple(np.sort(rows)) == judged)
+    latest = np.array(judged)
+    assert times[training].max() < times[latest].min()
+    asked_late = [trained for trained, asked in seen.trees if len(trained) < N and set(asked) == set(latest)]
     assert asked_late
-    for trained, asked in asked_late:
-        assert TIMES[trained].max() < TIMES[asked].min(), "no later row trains for an earlier one that is held out"
-    assert model.fitted_.scored.startswith("12 rows")
+    for trained in asked_late:
+        assert times[trained].max() < times[latest].min(), "no later row trains for an earlier one that judges"
+    fitted = model.fitted_
+    which = "that no member was trained on" if case == "one part" else "that are the latest, predicted by the members"
+    assert fitted.scored.startswith(f"{len(judged)} rows {which}")
+    judge = fitted.evaluate(attach_targets(to_table(X[latest]), Y[latest]))
+    assert len(judge.table) == len(judged)
 
 
 def test_validation_rows_that_are_given_leave_all_groups_to_training(seen: Seen) -> None:
@@ -419,8 +434,9 @@ def test_the_command_line_splits_the_same_way(
     assert list(model.feature_names_in_) == inputs
     members_wanted = int(count) if count == "1" else count
     expected = prepared(made, members=members_wanted)
-    held_out = len(expected.validation) if count == "1" else (expected.fold != NEVER).sum()  # type: ignore[union-attr]
-    assert f"cores on {held_out} rows" in output  # of validation rows, or out of fold
+    judging = expected.fold == 0 if "times" in made else expected.fold != NEVER
+    held_out = len(expected.validation) if count == "1" else np.count_nonzero(judging)
+    assert f"cores on {held_out} rows" in output  # of validation rows, out of fold, or the latest
 
 
 WRONG: list[tuple[list[str], str]] = [

@@ -13,15 +13,16 @@ from dspp.fitted import Evaluation
 from dspp.fitting import train
 from dspp.metrics import Comparison
 from dspp.prepare import prepare
-from dspp.report import evaluation_data, render
+from dspp.report import ReportData, evaluation_data, render
 from dspp.report.axes import choose_axes
 from dspp.report.baselines import missing_baselines, score_baselines
 from dspp.report.column_figures import describe_groups
 from dspp.report.effects import measure_effects, measure_groups
 from dspp.report.ensemble import describe_ensemble, describe_scored
 from dspp.report.importance import Importance, _shuffle, permutation_importance
+from dspp.report.model import describe_members
 from dspp.report.probe import Probe, Values
-from dspp.report.tables import TextTable, kinds_table, score_cards
+from dspp.report.tables import TextTable, kinds_table, members_table, score_cards, settings_table
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
 
@@ -179,6 +180,9 @@ def test_groups_of_ties_texts_times_and_missing_values() -> None:
 
     zeros = np.where(np.arange(200) < 150, 0.0, 1234.0)
     assert labels(Values("number", zeros)) == [("0", 150), ("1,234", 50)]
+    ends = np.linspace(-0.04, 14.0, 200)
+    assert labels(Values("number", ends))[0] == ("0.0 to 3.4", 50)
+    assert labels(Values("number", np.ceil(ends - 0.5)))[0] == ("0 to 3", 51)
     gaps = np.where(np.arange(200) < 50, np.nan, 2001.0)
     assert labels(Values("number", gaps)) == [("2001", 150), ("missing", 50)]
     texts = np.array(["a"] * 100 + ["b"] * 95 + ["c"] * 5)
@@ -234,6 +238,7 @@ def test_a_pull_is_mentioned_where_there_is_one(new_rows: Evaluation) -> None:
 
 
 def test_the_page_shows_all_of_it(held_out: Evaluation) -> None:
+    assert held_out.fitted.notes
     data = evaluation_data(held_out, rows="held out of table.csv")
     page = Outline(render(data))
     assert [section["id"] for section in page.all("section")] == [
@@ -248,10 +253,29 @@ def test_the_page_shows_all_of_it(held_out: Evaluation) -> None:
         "one Normal for all rows",
         "boosted trees alone",
         "columns and boosted trees",
-        "Settings of members 1, 2, 3, 4, 5",
+        "members 1–5",
+        "members 6–10",
         "Swipe the table for more columns",
+        *map(str, held_out.fitted.notes),
     ):
         assert part in text, part
+
+
+def test_members_show_only_what_they_have(held_out: Evaluation) -> None:
+    *others, last = held_out.fitted.members
+    closed_form = replace(last, kind="gp", history=(), best_epoch=None)
+    members = describe_members(replace(held_out.fitted, members=(*others, closed_form), conformal_folds=None))
+    table, settings = members_table(members), settings_table(members)
+    assert table.header[-2:] == ("epochs", "last training NLL")
+    assert [row[4] for row in table.rows] == ["4"] * 9 + ["–"]
+    assert table.rows[-1][5] == "–"
+    assert members_table(members[-1:]).header == ("member", "reads", "weight", "training time")
+    assert settings.header[2:] == ("members 1–5", "members 6–9", "member 10")
+    rows = {name: values for _, name, *values in settings.rows}
+    assert [rows[name][2] for name in ("learning_rate", "batch_size", "epochs")] == ["–"] * 3
+    assert (rows["learning_rate"][0], rows["inducing"][2], rows["patience"][0]) == ("0.1", "4", "–")
+    texts = Outline(render(ReportData(title="x", members=members))).texts
+    assert not any(word in text for text in texts for word in ("nan", "None", "()"))
 
 
 def test_recalibrated_intervals_do_not_stand_in_the_way(held_out: Evaluation, new_rows: Evaluation) -> None:

@@ -22,9 +22,9 @@ from outline import Outline
 from dspp import plots
 from dspp.calibration import chance_bounds
 from dspp.errors import InputError, ModelFileError
+from dspp.numbers import SPACE, are_years, cell, number, number_with_spread, percent, tidy
 from dspp.predictive import NormalMixture
 from dspp.report import ReportData, TargetData, page, render, tables, write_report
-from dspp.report.numbers import SPACE, are_years, cell, number, number_with_spread, percent, tidy
 
 NASTY, EMOJI, DOLLARS = "<script>alert(1)</script>", "🌡️ temp", '$ & $ "#0b66a8" id="x" %'
 SECTIONS = ["scores", "calibration", "accuracy", "rows", "surprises", "inside", "made"]
@@ -322,6 +322,13 @@ def test_other_texts_are_for_people() -> None:
     assert not are_years([2024, 2001.5])
     assert not are_years(["2024"])
     assert tidy("90 % of 3") == f"90{SPACE}% of 3"
+
+
+def test_no_number_is_a_negative_zero() -> None:
+    assert [number_with_spread(value, 14.0) for value in (-0.01, -0.06)] == ["0.0", "−0.1"]
+    assert [percent(value, 0) for value in (-0.001, -0.4)] == [f"0{SPACE}%", f"−40{SPACE}%"]
+    assert [number(-0.0), cell(-0.0), number(-1e-300)] == ["0", "0", f"−1{SPACE}×{SPACE}10⁻³⁰⁰"]
+    assert number_with_spread(float("nan"), 0.1) == "–"
 
 
 def test_the_weights_of_a_grid_are_summed_over_the_other_layers() -> None:

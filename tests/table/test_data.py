@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from hypothesis import given, settings
@@ -112,6 +114,12 @@ def test_the_first_cell_that_is_no_number_is_named(rows: int, columns: int, data
         (np.array([["2020-01-01"]], dtype="datetime64[D]"), r"datetime64\[D\] with .* at row 0, column 0"),
         (np.array([[1]], dtype="timedelta64[s]"), r"timedelta64\[s\] with .* at row 0, column 0"),
         ([[1.0, 2j]], "Complex data not supported"),
+        (pl.LazyFrame({"a": [1.0]}), r"call \.collect\(\) first"),
+        ({"a": [1.0]}, r"convert it with pandas\.DataFrame"),
+        ([{"a": 1.0}], r"got a list of dicts; convert it with pandas\.DataFrame\(X\)"),
+        (zip([1.0], [2.0], strict=True), r"convert it with list\("),
+        (Path("train.csv"), r"read a file first, as with pandas\.read_csv"),
+        ([[1.0, None]], "got dtype object with None at row 0, column 1; remove this row or fill in the missing value"),
         (torch.ones(1, 1, dtype=torch.complex64), "Complex data not supported"),
         (csr_array(np.eye(2)), "got a sparse one"),
         (torch.eye(2).to_sparse(), "got a sparse one"),

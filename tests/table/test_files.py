@@ -23,6 +23,7 @@ from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table import csvfile
 from dspp.table.arrays import MISSING
+from dspp.table.csvfile import CsvFormat
 from dspp.table.files import open_table, write_table
 from dspp.table.messages import Place
 from dspp.table.table import FileTable
@@ -217,6 +218,38 @@ def test_columns_without_a_name_are_noted(tmp_path: Path) -> None:
     assert "if the first line is data" in str(csv(tmp_path, "1.5,2\n3,4\n").notes[0])
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le", "cp1252"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_other_encodings_are_read_block_by_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, encoding: str
+) -> None:
+    monkeypatch.setattr(csvfile, "_BLOCK_BYTES", 1_000)
+    text = "café,b\n" + "Liège,1\n" * 2_000 + "Gênes,x\n"
+    content = text.encode(encoding)
+    path = write(tmp_path / f"t{suffix}", gzip.compress(content) if suffix.endswith("gz") else content)
+    file = open_table(path, CsvFormat(encoding=encoding))
+    whole = file.read().arrow
+    assert whole.column("café").to_pylist() == ["Liège"] * 2_000 + ["Gênes"]
+    assert pa.concat_tables(batch.arrow for batch in file.batches(700)).to_pydict() == whole.to_pydict()
+    with pytest.raises(InputError, match=r"row 2000 \(line 2002\): expected a number, got 'x'"):
+        list(file.batches(700, {"b": pa.float64()}))
+
+
+def test_text_that_is_not_of_the_given_encoding_is_named(tmp_path: Path) -> None:
+    for content, encoding, message in (
+        ("a,b\n1,2\n3,é\n".encode("latin-1"), "ascii", "line 3: expected ascii, got byte 0xe9"),
+        (b"a,b\n1,2\n", "utf-16", "expected utf-16: UTF-16 stream does not start with BOM; pass another --encoding"),
+        (b"a,b\n1,2\n3,\x81\n", "cp1252", "line 3: expected cp1252, got byte 0x81"),
+        ("a,b\n1,2\n3,4\n".encode("utf-16")[:-1], "utf-16", "line 3: expected utf-16, got an incomplete character"),
+    ):
+        path = write(tmp_path / "t.csv", content)
+        with pytest.raises(InputError, match=message):
+            open_table(path, CsvFormat(encoding=encoding)).read()
+    for name in ("klingon", "base64", ""):
+        with pytest.raises(InputError, match="encoding: expected a text encoding such as utf-8, latin-1 or utf-16"):
+            CsvFormat(encoding=name)
+
+
 def test_one_column_keeps_its_empty_lines(tmp_path: Path) -> None:
     table = pa.table({"a": [1, None, 3]})
     write_table(tmp_path / "a.csv", table.to_batches(), table.schema)
@@ -284,13 +317,20 @@ def test_tables_without_rows(tmp_path: Path, suffix: str) -> None:
         (b"a,b\n\n \n", "expected at least one row, got only a header"),
         (b"PK\x03\x04\0\0\0", "got an Excel or zip file"),
         (bytes(range(256)), "got binary data"),
+        (b"PAR1" + bytes(9), "got a Parquet file"),
+        (gzip.compress(b"a,b\n1,2\n"), "got a gzip file"),
         ("a,b\n1,2".encode("utf-16"), "UTF-16"),
         (b"a,b,a,b\n1,2,3,4\n", "got 'a', 'b' more than once"),
         (b"a,b, a\n1,2,3\n", "got 'a' more than once"),
         (b",,\n1,2,3\n", "expected column names on the first line"),
         (b"a;b\n1;2\n", "separated by ',', got ';'"),
         (b"a\tb\n1\t2\n", r"separated by ',', got '\\t'"),
-        (b"caf\xe9,b\n1,2\n", "line 1: expected UTF-8, got byte 0xe9"),
+        (
+            b"caf\xe9,b\n1,2\n",
+            "line 1: expected UTF-8, got byte 0xe9; pass the encoding of the file, as in --encoding latin-1",
+        ),
+        (b'\n"a,b\n1,2\n', "line 2: a quote that opens in this row is never closed"),
+        (b'"a,b\n' + b"1,2\n" * 2_000_000, "line 1: a cell that begins here has more than 4,194,304"),
     ],
 )
 def test_csv_files_that_do_not_open(tmp_path: Path, content: bytes, message: str) -> None:
@@ -302,8 +342,17 @@ def test_csv_files_that_do_not_open(tmp_path: Path, content: bytes, message: str
     [
         (b"a,b\n1,2\n1,2,3\n", "line 3: expected 2 columns as in the header, got 3"),
         (b"a,b\n\n1,2\n1\n1,2,3\n", "line 4: expected 2 columns as in the header, got 1"),
+        (b"a\n1\n1,2\n", "line 3: expected 1 column as in the header, got 2"),
         (b"a,b\n1,x\n2,\xe9\n", "line 3: expected UTF-8, got byte 0xe9"),
         (b"a,b\n" + b"1,2\n" * 40_000 + b"\xff,2\n", "line 40002: expected UTF-8, got byte 0xff"),
+        (b'a,b\n1,2\n3,"x\ny"\n"4\n5"\n', "line 5: expected 2 columns as in the header, got 1"),
+        (b'a,b\n1,2\n"3,4\n5,6\n', "line 3: a quote that opens in this row is never closed"),
+        (b'a,b\n1,2\n3,"4\n5,6\n7,8\n', "line 3: a quote that opens in this row is never closed"),
+        (b'a,b\n1,2\n3,"4\n' + b"5,6\n" * 60_000, "line 3: a quote that opens in this row is never closed"),
+        (b'a,b\n1,2\n3,"4\n' + b"5,6\n" * 2_000_000, "line 3: a cell that begins here has more than 4,194,304"),
+        (b'a,b\n1,2\n"' + b"x\n" * 100_000 + b'",2\n1,2,3\n', "line 100004: expected 2 columns as in the header"),
+        (b'a,b\n1,"\n2"\n' + (b"x" * 3_000_000 + b",") * 2 + b"\n", "line 4: expected 2 columns"),
+        (b"a,b,c\n1,2,3\n" + b",".join([b"x" * 3_500_000] * 3) + b"\n", "line 3: a row that begins here has more than"),
     ],
 )
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])

@@ -2,7 +2,9 @@
 
 import datetime
 import decimal
+import multiprocessing
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -92,6 +94,14 @@ def test_names() -> None:
         has_string_names(pd.DataFrame([[1, 2]], columns=["a", 1]))
     with pytest.raises(InputError, match=r"X: expected column names to be strings, got 0, 1;"):
         to_arrow(pd.DataFrame([[1, 2]]))
+    levels = pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_tuples([("size", "mean"), ("size", "max")]))
+    with pytest.raises(
+        InputError, match=r"got several levels as in \('size', 'mean'\); flatten the columns: X.columns = \["
+    ):
+        has_string_names(levels)
+    levels.columns = ["_".join(map(str, names)) for names in levels.columns]  # as it says
+    assert has_string_names(levels)
+    assert not has_string_names(pd.Series([1], name=("size", "mean")))
     with pytest.raises(InputError, match="got 'a' more than once"):
         to_arrow(pd.DataFrame([[1, 2, 3]], columns=["a", "b", "a"]))
     with pytest.raises(InputError, match="got 'a' more than once"):
@@ -144,6 +154,22 @@ def test_mixed_columns_are_refused_with_the_row(values: list[object], row: int, 
         to_arrow(frame)
 
 
+@pytest.mark.parametrize("kind", [lambda time: time, pd.Timestamp])
+def test_times_with_and_without_a_zone_are_not_mixed_in_silence(kind: Callable[[datetime.datetime], object]) -> None:
+    naive = datetime.datetime(2024, 1, 1)
+    times = [None, *map(kind, [naive, naive, naive.replace(tzinfo=datetime.UTC)])]
+    for frame in (
+        pd.DataFrame({"a": pd.Series([pd.NaT, *times[1:]], dtype=object)}),
+        pl.DataFrame({"a": pl.Series(times, dtype=pl.Object)}),
+    ):
+        problem = (
+            "expected times all with a time zone or all without, got '2024-01-01 00:00:00[+]00:00' after '2024-01-01"
+        )
+        with pytest.raises(InputError, match=f"^X: column 'a', row 3: {problem}"):
+            to_arrow(frame)
+        assert to_arrow(frame[:3]).num_rows == 3
+
+
 def test_values_that_arrow_cannot_hold_are_named() -> None:
     with pytest.raises(InputError, match=r"^X: column 'a': expected real numbers, got complex"):
         to_arrow(pd.DataFrame({"a": [1 + 2j]}))
@@ -154,6 +180,19 @@ def test_values_that_arrow_cannot_hold_are_named() -> None:
     ):
         with pytest.raises(InputError, match=rf"^X: column 'a', row 2: cannot convert {2**70}"):
             to_arrow(frame)
+
+
+def test_a_polars_frame_is_converted_in_a_forked_process_too() -> None:
+    def convert() -> None:
+        assert to_arrow(FRAMES["polars"]).to_pydict() == VALUES
+        frame_like(FRAMES["polars"], {"a": np.zeros(2)})
+
+    convert()  # may start threads, which a fork leaves behind
+    child = multiprocessing.get_context("fork").Process(target=convert)
+    child.start()
+    child.join(30)
+    child.kill()
+    assert child.exitcode == 0
 
 
 def test_objects_in_polars_are_taken_by_value() -> None:

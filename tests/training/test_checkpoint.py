@@ -352,6 +352,10 @@ OTHER_RUNS = {
         lambda p: train(CONFIG.change(epochs=5, seed=8), **p),
         r"in the training settings \(epochs: 4 in the checkpoint, 5 here; seed: 7 in the checkpoint, 8 here\); resume",
     ),
+    "a seed, by which other rows are held out": (
+        lambda p: fit(SPEC, X[1:], Y[1:], X_val=X_VAL, y_val=Y_VAL, config=CONFIG.change(seed=8), **p),
+        r"differs in the training settings \(seed: 7 in the checkpoint, 8 here\); resume",
+    ),
     "model": (
         lambda p: fit(preset("dspp", inducing=10, sites=3), X, Y, X_val=X_VAL, y_val=Y_VAL, config=CONFIG, **p),
         r"in the model settings \(width: 2 in the checkpoint, 5 here\)",

@@ -668,7 +668,7 @@ def test_folders_and_files_that_cannot_be_used(folder: Path, table: pa.Table, tm
     assert "--tune needs a table in memory" in refused(folder, *out, "--tune")
     part = folder / "part-0.parquet"
     assert f"{part}: cannot overwrite an input" in refused(folder, "--target", "y", "--out", part, "--overwrite")
-    assert f"{part}: cannot overwrite an input" in refused(folder, *out, "--report", part, "--overwrite")
+    assert f"{part}: expected a file name ending in .html" in refused(folder, *out, "--report", part, "--overwrite")
     assert "add --on-disk" in refused(folder / "part-0.parquet", *out, "--cache", tmp_path)
     assert "held-out rows" in refused(folder, *out, "--validation-fraction", 0, "--report", tmp_path / "r.html")
     assert "expected a column 'z' (--drop)" in refused(folder, *out, "--drop", "z")

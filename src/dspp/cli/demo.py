@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dspp.cli import show
-from dspp.cli.files import remove
 from dspp.cli.options import at_least, flag, option
 from dspp.cli.session import Session, Stopped
 from dspp.errors import InputError
@@ -71,7 +70,6 @@ def _write(arm: "RobotArm", folder: Path) -> tuple["np.ndarray", "np.ndarray"]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise InputError(f"{folder}: cannot create the folder: {problem.strerror}; choose another --folder") from None
-    remove(folder / "model.dspp.checkpoint")  # of an interrupted demo
     first, test, last = (np.sort(part) for part in split(ROWS, (15, 3, 2), seed=0))
     train = np.sort(np.concatenate([first, last]))
     for name, rows in (("train.csv", train), ("test.csv", test)):

@@ -13,12 +13,12 @@ from dspp.cli.files import (
     check_columns,
     check_inputs,
     check_model,
-    check_output,
+    check_report,
     open_input,
     source_name,
     stdin_as_file,
 )
-from dspp.cli.options import BLANKS, DECIMAL, SEPARATOR, csv_marks, flag, option, refuse_or_impute
+from dspp.cli.options import BLANKS, DECIMAL, ENCODING, SEPARATOR, csv_format, flag, option, refuse_or_impute
 from dspp.cli.session import Session
 from dspp.errors import InputError
 from dspp.extras import require
@@ -52,6 +52,7 @@ class EvaluateOptions:
     missing: Annotated[str, option(BLANKS, "WORD", choices=("refuse", "impute")), refuse_or_impute] = "refuse"
     sep: Annotated[str | None, option(SEPARATOR, "CHAR")] = None
     decimal: Annotated[str, option(DECIMAL, "CHAR")] = "."
+    encoding: Annotated[str, option(ENCODING, "NAME")] = "utf-8"
     as_json: Annotated[bool, flag("--json", "Print a single JSON object.")] = False
     overwrite: Annotated[bool, flag("--overwrite", "Replace an existing report.")] = False
 
@@ -61,12 +62,12 @@ def run(options: EvaluateOptions, session: Session) -> None:
     check_inputs(options.model, options.test)
     if options.report is not None:
         require("report", "--report")
-        check_output(options.report, options.overwrite, options.model, options.test)
+        check_report(options.report, options.overwrite, options.model, options.test)
     check_model(options.model)
-    marks = csv_marks(options.sep, options.decimal)
+    written = csv_format(options.sep, options.decimal, options.encoding)
     with stdin_as_file(options.test) as (path,):
         assert path is not None
-        _run(options, session, open_input(path, marks))
+        _run(options, session, open_input(path, written))
 
 
 def _run(options: EvaluateOptions, session: Session, file: "FileTable") -> None:

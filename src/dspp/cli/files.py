@@ -1,21 +1,24 @@
 """Tables on standard input, and checks of column names and output files."""
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dspp.errors import DsppError, InputError, ModelFileError
-from dspp.table.messages import check_exists, closest
+from dspp.table.messages import check_exists, closest, join_names
 
 if TYPE_CHECKING:
+    from dspp.table.csvfile import CsvFormat
     from dspp.table.table import FileTable
 
 STDIN = Path("-")
+CSV_ONLY = "--sep, --decimal and --encoding apply to CSV files; leave them out"
 _MAGIC = {b"PAR1": ".parquet", b"ARROW1": ".arrow", b"\x1f\x8b": ".csv.gz"}  # the first bytes of files that are not CSV
 
 
@@ -57,21 +60,26 @@ def _copy_stdin(folder: Path) -> Path:
     start = sys.stdin.buffer.read(8)
     suffix = next((suffix for magic, suffix in _MAGIC.items() if start.startswith(magic)), ".csv")
     path = folder / f"stdin{suffix}"
-    with path.open("wb") as file:
-        file.write(start)
-        shutil.copyfileobj(sys.stdin.buffer, file)
+    try:
+        with path.open("wb") as file:
+            file.write(start)
+            shutil.copyfileobj(sys.stdin.buffer, file)
+    except OSError as problem:
+        raise InputError(
+            f"standard input: cannot copy it to {folder.parent}: {problem.strerror}; set TMPDIR to a folder with more "
+            "space, or pass a file"
+        ) from None
     return path
 
 
-def open_input(path: Path, marks: tuple[str | None, str]) -> "FileTable":
-    """Open a table with the separator and the decimal mark of `csv_marks`, which only CSV files allow."""
+def open_input(path: Path, written: "CsvFormat", may_be_empty: bool = False) -> "FileTable":
+    """Open a table; only CSV files may be written in another way than usual."""
     from dspp.table.csvfile import CsvFile, CsvFormat
-    from dspp.table.files import open_table
+    from dspp.table.files import open_file, open_table
 
-    written = CsvFormat(*marks)
-    file = open_table(path, written)
+    file = (open_file if may_be_empty else open_table)(path, written)
     if not isinstance(file, CsvFile) and written != CsvFormat():
-        raise InputError(f"{path}: --sep and --decimal apply to CSV files; leave them out")
+        raise InputError(f"{path}: {CSV_ONLY}")
     return file
 
 
@@ -86,8 +94,12 @@ def check_columns(path: Path, names: Sequence[str], wanted: Sequence[str], optio
     """Raise `InputError` for the first wanted column that does not exist, suggesting a similar name."""
     for name in wanted:
         if name not in names:
+            several = [part.strip() for part in name.split(",")]
+            if option.startswith("--") and set(several) <= set(names):
+                again = " ".join(f"{option} {shlex.quote(part)}" for part in several)
+                raise InputError(f"{path}: expected a column in each {option}, got {name!r}; pass {again}")
             close = closest(name, names, cutoff=0.5)
-            hint = f", got {', '.join(map(repr, names[:10]))}" if close is None else f"; did you mean {close!r}?"
+            hint = f", got {join_names(names, 10)}" if close is None else f"; did you mean {close!r}?"
             raise InputError(f"{path}: expected a column {name!r} ({option}){hint}")
 
 
@@ -103,14 +115,32 @@ def check_model(path: Path) -> None:
 
 def check_output(path: Path, overwrite: bool, *inputs: Path) -> None:
     """Raise `InputError` unless the file can be written; called before the work starts."""
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist; create it first")
-    if path.is_dir():
-        raise InputError(f"{path}: expected a file name, got a folder")
+    check_regular(path)
     if any(path.exists() and source.exists() and path.samefile(source) for source in inputs):
         raise InputError(f"{path}: cannot overwrite an input; write to another file")
     if path.exists() and not overwrite:
         raise InputError(f"{path} already exists; pass --overwrite to replace it, or choose another name")
+
+
+def check_regular(path: Path) -> None:
+    """Raise `InputError` if what exists at this path is not a regular file, or if its folder does not exist."""
+    from dspp.storage import output_file
+
+    try:
+        file = output_file(path)
+    except OSError as problem:
+        raise InputError(f"{path}: {problem.strerror}; write to another file") from None
+    folder = file.parent if path.is_symlink() else path.parent
+    if not folder.is_dir():
+        raise InputError(f"{path}: the folder {folder} does not exist; create it first")
+
+
+def check_report(path: Path, overwrite: bool, *inputs: Path) -> None:
+    """Raise `InputError` unless a report can be written to this file; called before the work starts."""
+    from dspp.storage import check_page_name
+
+    check_output(path, overwrite, *inputs)
+    check_page_name(path)
 
 
 def check_distinct(paths: Mapping[str, Path | None]) -> None:
@@ -121,12 +151,27 @@ def check_distinct(paths: Mapping[str, Path | None]) -> None:
             raise InputError(f"{path} is both {other} and {name}; use different files")
 
 
-def remove(path: Path) -> None:
-    """Remove a checkpoint, if it exists: a file or, of an ensemble, a folder."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def discard_run(paths: Collection[Path]) -> None:
+    """Remove the files of an unfinished run, if they exist; that of an ensemble is a folder.
+
+    Raises:
+        CheckpointError: A process is writing them, or the folder has other files.
+    """
+    from dspp import storage
+    from dspp.ensemble.members import check_desk
+
+    with ExitStack() as stack:
+        for path in paths:
+            stack.enter_context(storage.lock(path))
+            if path.is_dir():
+                check_desk(path)
+                for member in path.glob("*.checkpoint"):  # processes of a killed run live on for a moment
+                    stack.enter_context(storage.lock(member))
+        for path in paths:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def file_size(path: Path) -> str:

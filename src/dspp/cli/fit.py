@@ -3,15 +3,25 @@
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dspp.cli import show, sources
-from dspp.cli.files import check_distinct, check_inputs, check_output, file_size, remove, source_name, stdin_as_file
+from dspp.cli.files import (
+    check_distinct,
+    check_inputs,
+    check_output,
+    check_regular,
+    check_report,
+    discard_run,
+    file_size,
+    source_name,
+    stdin_as_file,
+)
 from dspp.cli.fit_options import FitOptions
-from dspp.cli.options import csv_marks, duration
+from dspp.cli.options import csv_format, duration
 from dspp.cli.session import Session, Stopped
 from dspp.errors import CheckpointError, InputError, TrainingInterrupted
 from dspp.extras import require
@@ -40,7 +50,7 @@ def run(options: FitOptions, session: Session) -> None:
     if options.engine == "ray":
         require("ray", "--engine ray")
     options.check_names()
-    csv_marks(options.sep, options.decimal)  # raises if they are not valid
+    csv_format(options.sep, options.decimal, options.encoding)  # raises if they are not valid
     checkpoint = None if options.tune else options.resume_file
     settings = options.settings(time_budget=budget, checkpoint=checkpoint, progress=session.bars)
     with stdin_as_file(options.train, options.validation) as (train, validation):
@@ -70,6 +80,9 @@ def _fit(options: FitOptions, session: Session, settings: "Settings", opened: so
             prepared = sources.prepare_rows(options, settings, opened, stop)
         with prepared:
             session.say(*_describe_start(options, opened, prepared, settings))
+            if first and options.overwrite and not options.resume and options.has_unfinished_run:
+                discard_run(options.resume_files.values())
+                session.say(f"note: discarded the unfinished run in {options.resume_file}")
             fitted, evaluation = (_search if options.tune else _train)(options, session, prepared, settings, stop)
     if not first:  # the first process of a group writes for all
         return
@@ -92,10 +105,14 @@ def _check_outputs(options: FitOptions) -> None:
     check_output(options.out, options.overwrite, *inputs)
     if options.report is not None:
         require("report", "--report")
-        check_output(options.report, options.overwrite, *inputs)
-    if options.resume_file.exists() and not options.resume and options.study is None:
+        check_report(options.report, options.overwrite, *inputs)
+    for path in options.resume_files.values():
+        if not path.is_dir():  # as for an ensemble
+            check_regular(path)
+    if options.has_unfinished_run and not options.resume and not options.overwrite:
         raise CheckpointError(
-            f"{options.resume_file} already exists, from an unfinished run; pass --resume to resume it, or delete it"
+            f"{options.resume_file} already exists, from an unfinished run; pass --resume to resume it, or --overwrite "
+            "to discard it"
         )
 
 
@@ -222,8 +239,8 @@ def _say_how_to_resume(options: FitOptions, session: Session) -> Iterator[None]:
 def _remove_resume_files(options: FitOptions) -> None:
     """Remove the files for resuming, unless the user asked for the journal with --study."""
     if options.study is None:
-        for path in options.resume_files.values():
-            remove(path)
+        with suppress(CheckpointError):  # another process has resumed the run and will remove them
+            discard_run(options.resume_files.values())
 
 
 # ---------------------------------------------------------------- results

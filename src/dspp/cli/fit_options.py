@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspp.cli.names import read_registered_names
-from dspp.cli.options import DECIMAL, SEPARATOR, at_least, flag, fraction, option, sizes
+from dspp.cli.options import DECIMAL, ENCODING, SEPARATOR, at_least, flag, fraction, option, sizes
 from dspp.errors import InputError
 from dspp.registry import Registry, extension_modules, unknown_part
 
@@ -76,6 +76,7 @@ class FitOptions:
     ] = 0.1
     sep: Annotated[str | None, option(SEPARATOR, "CHAR", DATA)] = None
     decimal: Annotated[str, option(DECIMAL, "CHAR", DATA)] = "."
+    encoding: Annotated[str, option(ENCODING, "NAME", DATA)] = "utf-8"
     on_disk: Annotated[bool, flag("--on-disk", "Read the table from disk during training.", DATA)] = False
     cache: Annotated[Path | None, option("Folder for the cache of a table on disk.", "DIR", DATA)] = None
     keep_cache: Annotated[bool, flag("--keep-cache", "Keep the cache for later runs.", DATA)] = False
@@ -161,7 +162,7 @@ class FitOptions:
     ] = "local"
     address: Annotated[str | None, option("Ray cluster, or auto; this machine by default.", "HOST:PORT", SEARCH)] = None
     report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE", RESULT)] = None
-    overwrite: Annotated[bool, flag("--overwrite", "Replace existing files.", RESULT)] = False
+    overwrite: Annotated[bool, flag("--overwrite", "Replace existing files and an unfinished run.", RESULT)] = False
 
     @property
     def not_inputs(self) -> tuple[str, ...]:
@@ -182,6 +183,11 @@ class FitOptions:
             return {"the checkpoint": self.resume_file}
         best = self.resume_file.with_name(f"{self.resume_file.name}.best.dspp")
         return {"--study" if self.study else "the study": self.resume_file, "the best model of the study": best}
+
+    @property
+    def has_unfinished_run(self) -> bool:
+        """Whether an earlier run of this command did not finish; a journal of the user's own is always resumed."""
+        return self.study is None and self.resume_file.exists()
 
     def check_search(self) -> None:
         """Raise `InputError` if a search option is given without --tune."""

@@ -1,6 +1,7 @@
 """Exit codes, and one-line error messages."""
 
 import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -10,7 +11,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from dspp.cli.session import Session, Stopped, print_error
+from dspp.cli.session import Session, Stopped, print_error, printable
 from dspp.errors import CheckpointError, DsppError, InputError, ModelFileError
 
 ANYWHERE = ("--debug", "--quiet")  # global options that may also follow the command, as may
@@ -112,7 +113,7 @@ def exit_code(run: Callable[[], Any], session: Session) -> int:
         return stopped.code
     except Exception as problem:
         if session.debug:
-            traceback.print_exc()
+            print(printable(traceback.format_exc()), end="", file=sys.stderr)
         text, code = _explain(problem, session)
         print_error(text)
         return code
@@ -127,13 +128,17 @@ def _explain(problem: Exception, session: Session) -> tuple[str, int]:
         return str(problem), BAD_INPUT
     if isinstance(problem, DsppError):
         return str(problem), UNEXPECTED
+    if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        if problem.filename is None:  # commands name the files they write
+            _silence_stdout()
+        return f"no space left on {problem.filename or 'standard output'}", UNEXPECTED
     kind = type(problem).__name__
     again = "" if session.debug else "; rerun with --debug to see where"
     return f"unexpected {kind}: {problem}{again}" if str(problem) else f"unexpected {kind}{again}", UNEXPECTED
 
 
 def _silence_stdout() -> int:
-    """Redirect stdout, whose reader is gone, so that nothing fails at exit."""
+    """Redirect stdout, whose reader is gone or whose disk is full, so that nothing fails at exit."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # standard output may not be a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return UNEXPECTED

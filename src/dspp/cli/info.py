@@ -1,7 +1,6 @@
 """`dspp info`: a description of a model file."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,47 +61,40 @@ def _member_facts(member: "Member") -> dict[str, Any]:
     return {
         "model": member.spec.name,
         "parameters": sum(parameter.numel() for parameter in member.model.parameters()),
-        "epochs": len(member.history),
+        "epochs": len(member.history) or None,
         "best_epoch": member.best_epoch,
         "seconds": member.seconds,
-        "settings": {
-            "model": asdict(member.spec.model),
-            "objective": asdict(member.spec.objective),
-            "training": asdict(member.train),
-        },
+        "settings": member.settings,
     }
 
 
 def _describe(fitted: "Fitted", path: Path) -> list[Any]:
-    known = facts(fitted, path)
-    members = list(zip(fitted.members, fitted.weights, known.get("members", [known]), strict=True))
+    from dspp.report.model import describe_members
+    from dspp.report.tables import members_table, settings_table
+
+    known, members = facts(fitted, path), describe_members(fitted)
+    parameters = sum(values["parameters"] for values in known.get("members", [known]))
     source = f"{fitted.num_inputs} numbers without names"
     if fitted.encoder is not None:
         source = f"{len(fitted.encoder.column_names)} of {len(known['columns'])} columns"
     lines: list[Any] = [f"{path} ({file_size(path)}): predicts {', '.join(fitted.target_names)} from {source}"]
-    for member, weight, values in members:
-        share = "" if len(members) == 1 else f", weight {weight:.3g}"
-        lines += [
-            f"  model     {show.settings_line(member.spec)}; {values['parameters']:,} parameters{share}",
-            f"  trained   on {fitted.num_rows:,} rows, {show.training_line(member)}",
-        ]
+    model, trained = f"{len(members)} members", f" in {show.seconds(fitted.seconds)} of one core"
+    if len(members) == 1:
+        model, trained = show.settings_line(fitted.members[0].spec), f", {show.training_line(fitted.members[0])}"
     lines += [
+        f"  model     {model}; {parameters:,} parameters",
+        f"  trained   on {fitted.num_rows:,} rows{trained}",
         f"  versions  {', '.join(f'{name} {version}' for name, version in fitted.versions.items())}",
     ]
     if known["conformal_rows"]:
         lines.append(f"  intervals recalibrated on {known['conformal_rows']:,} held-out rows")
     lines += [f"note: {note}" for note in fitted.notes]
+    lines.append("")
+    if len(members) > 1:
+        lines += show.text_table("Members", members_table(members))
     if known["columns"]:
         rows = [(column["column"], column["kind"], column["how"]) for column in known["columns"]]
-        lines += ["", *show.table("Columns", ("column", "kind", "how the model reads it"), rows)]
+        lines += show.table("Columns", ("column", "kind", "how the model reads it"), rows)
     if fitted.metrics:
         lines += show.score_table(f"Scores on {fitted.scored or 'validation rows'}", fitted.metrics, "evaluate")
-    for k, (_, _, values) in enumerate(members, start=1):
-        title = "Settings" if len(members) == 1 else f"Settings of member {k}"
-        settings = [(name, _format_values(part)) for name, part in values["settings"].items()]
-        lines += show.table(title, ("of", "values"), settings)
-    return lines
-
-
-def _format_values(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+    return lines + show.text_table("Settings", settings_table(members))

@@ -5,12 +5,16 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from rich.markup import escape
 
 from dspp.errors import InputError
+from dspp.table.messages import check_encoding
+
+if TYPE_CHECKING:
+    from dspp.table.csvfile import CsvFormat
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 _DURATION = re.compile(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s?)?")
@@ -19,6 +23,7 @@ Options = TypeVar("Options")
 SEPARATOR = "What separates the cells of a CSV file: one character such as ';', or the word tab."
 BLANKS = "Blank cells in columns that had none in training: refuse them, or impute the training median."
 DECIMAL = "The decimal mark in a CSV file: '.' or ','."
+ENCODING = "The encoding of a CSV file, such as latin-1, cp1252 or utf-16."
 
 
 def option(
@@ -58,7 +63,8 @@ def make_command(kind: type[Options], run: Callable[[Options, Any], None], **fix
         hint, parse = hints[field.name], _number_parser(hints[field.name])
         if parse is not None:
             parsers[field.name] = parse
-            hint, default = Annotated[str | None, hint.__metadata__[0]], None if default is None else str(default)
+            text: Any = list[str] | None if get_args(hint)[0] == list[float] | None else str | None
+            hint, default = Annotated[text, hint.__metadata__[0]], None if default is None else str(default)
         parameters.append(
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
         )
@@ -88,6 +94,15 @@ def number(text: str, name: str) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"{name}: expected a number, got {text!r}") from None
+
+
+def finite_numbers(texts: Sequence[str], name: str) -> list[float]:
+    """Parse the values of a repeatable option."""
+    values = [number(text, name) for text in texts]
+    for text, value in zip(texts, values, strict=True):
+        if not math.isfinite(value):
+            raise InputError(f"{name}: expected a finite number, got {text}")
+    return values
 
 
 def at_least(low: int | None, high: float = math.inf) -> Callable[[str, str], int]:
@@ -168,12 +183,14 @@ def probabilities(text: str, name: str) -> tuple[float, ...]:
     return values
 
 
-def csv_marks(separator: str | None, decimal: str) -> tuple[str | None, str]:
-    """Check --sep, one character or the word tab, and --decimal; return the characters, None for the usual separator.
+def csv_format(separator: str | None, decimal: str, encoding: str) -> "CsvFormat":
+    """Check --sep, one character or the word tab, --decimal and --encoding; return what they say.
 
     Raises:
-        InputError: They are not such characters, or the same.
+        InputError: They are not such characters, or the same, or there is no such encoding.
     """
+    from dspp.table.csvfile import CsvFormat
+
     mark = {"tab": "\t", "\\t": "\t"}.get(separator or "", separator)
     if mark is not None and (len(mark) != 1 or not mark.isascii() or mark.isalnum() or mark in '"\r\n'):
         raise InputError(f"--sep: expected one character such as ';', or the word tab, got {separator!r}")
@@ -181,7 +198,7 @@ def csv_marks(separator: str | None, decimal: str) -> tuple[str | None, str]:
         raise InputError(f"--decimal: expected '.' or ',', got {decimal!r}")
     if mark == decimal:
         raise InputError(f"--sep and --decimal: expected different characters, got {decimal!r} for both")
-    return mark, decimal
+    return CsvFormat(mark, decimal, check_encoding(encoding, "--encoding"))
 
 
 def sizes(text: str | None, name: str) -> tuple[int, ...] | None:

@@ -21,9 +21,11 @@ from dspp.cli.files import (
 from dspp.cli.options import (
     BLANKS,
     DECIMAL,
+    ENCODING,
     SEPARATOR,
     at_least,
-    csv_marks,
+    csv_format,
+    finite_numbers,
     flag,
     option,
     probabilities,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from dspp.fitted import Fitted
     from dspp.novelty import Novelty
     from dspp.progress import ProgressBar
+    from dspp.table.csvfile import CsvFormat
     from dspp.table.table import FileTable
 
 STDOUT = Path("-")
@@ -47,11 +50,13 @@ dspp predict model.dspp new.csv --out predictions.csv
 
 dspp predict model.dspp new.parquet --out predictions.parquet --quantiles 0.01,0.5,0.99 --keep id
 
+dspp predict model.dspp new.csv --out predictions.csv --above 30 --above 60
+
 cat new.csv | dspp predict model.dspp - --out - --sep ';' --decimal , --interval 0.9 | head
 
 Columns: TARGET_mean, TARGET_std, TARGET_q0.05 and so on for each quantile; TARGET_lower and TARGET_upper with \
---interval; TARGET_weight_0, TARGET_mean_0, TARGET_std_0 and so on with --mixture; TARGET_sample_0 and so on with \
---samples."""
+--interval; with --above 30, TARGET_above_30, the probability that TARGET > 30; TARGET_weight_0, TARGET_mean_0, \
+TARGET_std_0 and so on with --mixture; TARGET_sample_0 and so on with --samples."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,11 @@ class PredictOptions:
     interval: Annotated[
         float | None, option("Coverage of a central interval to write, such as 0.9.", "SHARE"), share
     ] = None
+    above: Annotated[
+        list[float] | None,
+        option("A value of the target, to write the probability of larger ones; repeatable.", "NUMBER"),
+        finite_numbers,
+    ] = None
     mixture: Annotated[bool, flag("--mixture", "Write weight, mean and std of each component.")] = False
     samples: Annotated[int, option("Number of samples to write per row.", "N"), at_least(0)] = 0
     seed: Annotated[
@@ -82,6 +92,7 @@ class PredictOptions:
     missing: Annotated[str, option(BLANKS, "WORD", choices=("refuse", "impute")), refuse_or_impute] = "refuse"
     sep: Annotated[str | None, option(SEPARATOR, "CHAR")] = None
     decimal: Annotated[str, option(DECIMAL, "CHAR")] = "."
+    encoding: Annotated[str, option(ENCODING, "NAME")] = "utf-8"
     batch_rows: Annotated[int, option("Rows per batch.", "N"), at_least(1)] = 65_536
     overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
 
@@ -92,10 +103,10 @@ def run(options: PredictOptions, session: Session) -> None:
     levels = probabilities(options.quantiles, "--quantiles")
     if options.out != STDOUT:
         check_output(options.out, options.overwrite, options.model, options.new)
-    marks = csv_marks(options.sep, options.decimal)
+    written = csv_format(options.sep, options.decimal, options.encoding)
     with stdin_as_file(options.new) as (path,):
         assert path is not None
-        _run(options, session, levels, _open(options, path, marks))
+        _run(options, session, levels, _open(options, path, written))
 
 
 def _run(options: PredictOptions, session: Session, levels: tuple[float, ...], file: "FileTable") -> None:
@@ -116,7 +127,7 @@ def _run(options: PredictOptions, session: Session, levels: tuple[float, ...], f
         session.say(f"Predicted {rows:,} rows: {options.out} ({file_size(options.out)})")
 
 
-def _open(options: PredictOptions, path: Path, marks: tuple[str | None, str]) -> "FileTable":
+def _open(options: PredictOptions, path: Path, written: "CsvFormat") -> "FileTable":
     """Check the model file and open the table, without importing torch."""
     from dspp.table.csvfile import CsvFile
     from dspp.table.files import check_suffix
@@ -124,7 +135,7 @@ def _open(options: PredictOptions, path: Path, marks: tuple[str | None, str]) ->
     if options.out != STDOUT:
         check_suffix(options.out)
     check_model(options.model)
-    file = open_input(path, marks)
+    file = open_input(path, written, may_be_empty=True)
     check_columns(path, file.names, options.keep or (), "--keep")
     if isinstance(file, CsvFile):  # without types: copied columns stay exactly as typed
         return file.keep_verbatim(options.keep or ())
@@ -166,9 +177,9 @@ def _predict_batches(
     generator = torch.Generator().manual_seed(options.seed)
     done = 0
     types = {} if fitted.encoder is None else fitted.encoder.arrow_types()
-    for rows in file.batches(options.batch_rows, types):
+    for rows in [file.read(types)] if file.num_rows == 0 else file.batches(options.batch_rows, types):
         how = levels, options.interval, options.mixture, options.samples, generator
-        new = fitted.predictions(rows, *how, impute=options.missing == "impute")
+        new = fitted.predictions(rows, *how, impute=options.missing == "impute", above=options.above or ())
         novelty.count(rows)
         assert rows.arrow is not None
         columns = {name: decode(rows.arrow.column(name).combine_chunks()) for name in options.keep or []}

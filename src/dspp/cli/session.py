@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import shlex
 import sys
 import time
@@ -14,6 +15,9 @@ from dspp.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+# Control characters, which a terminal may obey, and those that reverse text or cannot be encoded.
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Stopped(BaseException):
@@ -55,7 +59,8 @@ class Session:
         """Show a spinner on a terminal while a block runs."""
         if self.quiet or not sys.stderr.isatty():
             return nullcontext()
-        return _console(stderr=True).status(what)
+        console = _console(stderr=True)
+        return console.status(console.render_str(what))
 
     def command(self, *more: str) -> str:
         """Return the command line with further arguments, quoted for a shell."""
@@ -94,11 +99,24 @@ def import_modules(names: Iterable[str]) -> None:
 
 def print_error(text: str) -> None:
     """Print text as one line on stderr."""
-    print(f"dspp: {' '.join(text.split())}", file=sys.stderr)
+    print(f"dspp: {printable(' '.join(text.split()))}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    r"""Return text with characters that a terminal may obey written as in Python, such as \x1b for Escape.
+
+    Names in tables and model files may contain them.
+    """
+    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def _console(stderr: bool = False) -> "Console":
-    """Return a console that prints brackets in names and values literally."""
+    """Return a console that prints text literally: brackets in names are no markup, and see `printable`."""
     from rich.console import Console
+    from rich.text import Text
 
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    class LiteralConsole(Console):
+        def render_str(self, text: str, **how: Any) -> Text:
+            return super().render_str(printable(text), **how)
+
+    return LiteralConsole(stderr=stderr, markup=False, emoji=False, highlight=False)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dspp.metrics import Place
+    from dspp.report.tables import TextTable
 
 
 def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> list[Any]:
@@ -19,6 +20,11 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], righ
     for row in rows:
         made.add_row(*row)
     return [title, made]
+
+
+def text_table(title: str, made: "TextTable") -> list[Any]:
+    """Return a title and a table of the report."""
+    return table(title, made.header, made.rows, right=[k for k, is_text in enumerate(made.is_text) if not is_text])
 
 
 def score_table(title: str, scores: Mapping[str, float], place: "Place") -> list[Any]:
@@ -44,7 +50,7 @@ def training_line(member: Any) -> str:
     """Return epochs, time and best epoch of the training of a member."""
     best = "" if member.best_epoch is None else f"; epoch {member.best_epoch} was the best and is kept"
     if not member.history:
-        return f"in closed form in {seconds(member.seconds)}"
+        return f"{'in closed form ' if member.kind == 'gp' else ''}in {seconds(member.seconds)}"
     return f"{len(member.history)} epochs in {seconds(member.seconds)}{best}"
 
 

@@ -7,26 +7,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dspp.cli.files import check_columns, check_output, open_input, source_name
+from dspp.cli.files import CSV_ONLY, check_columns, check_output, open_input, source_name
 from dspp.cli.fit_options import FitOptions
-from dspp.cli.options import csv_marks
+from dspp.cli.options import csv_format
 from dspp.errors import InputError
 
 if TYPE_CHECKING:
     from dspp.prepare import Prepared
     from dspp.settings import Settings
+    from dspp.table.csvfile import CsvFormat
     from dspp.table.table import FileTable, MemoryTable, Table
 
 MEMORY_SHARE = 6  # a table that would fill more than a sixth of memory, at 8 bytes per cell, is read from disk
 CGROUP = Path("/sys/fs/cgroup/memory.max")  # memory limit of a container
 
 
-def is_on_disk(options: FitOptions, path: Path) -> bool:
+def is_on_disk(options: FitOptions, path: Path, written: "CsvFormat") -> bool:
     """Return whether to read the table from disk: on request, if it has several files, or if it is too large.
 
     Raises:
         InputError: Another option requires the table in memory, or on disk.
     """
+    from dspp.table.csvfile import CsvFormat
     from dspp.table.files import TYPED_SUFFIXES, open_table
     from dspp.table.joined import is_folder_or_pattern
 
@@ -38,8 +40,8 @@ def is_on_disk(options: FitOptions, path: Path) -> bool:
         if options.cache is not None or options.keep_cache:
             raise InputError("--cache and --keep-cache apply to tables read from disk; add --on-disk")
         return False
-    if options.sep is not None or options.decimal != ".":
-        raise InputError(f"{path}: --sep and --decimal apply to CSV files; leave them out")
+    if written != CsvFormat():
+        raise InputError(f"{path}: {CSV_ONLY}")
     if options.tune:
         raise InputError(
             f"{path}: --tune needs a table in memory, got one on disk; tune on a subset that fits in memory, then pass "
@@ -101,15 +103,16 @@ def open_sources(options: FitOptions, train: Path, validation: Path | None) -> S
     """
     from dspp.table.joined import JoinedTable, open_tables
 
-    on_disk, marks = is_on_disk(options, train), csv_marks(options.sep, options.decimal)
-    table: Table = open_tables(train) if on_disk else open_input(train, marks)
+    written = csv_format(options.sep, options.decimal, options.encoding)
+    on_disk = is_on_disk(options, train, written)
+    table: Table = open_tables(train) if on_disk else open_input(train, written)
     if isinstance(table, JoinedTable):
         for output in filter(None, (options.out, options.report)):
             check_output(output, options.overwrite, *(part.path for part in table.parts))
     check_targets(train, table, options.target)
     check_columns(train, table.names, options.drop or [], "--drop")
     _check_roles(options, train, table, on_disk)
-    held_out = None if validation is None else open_input(validation, marks)
+    held_out = None if validation is None else open_input(validation, written)
     if held_out is not None:
         check_targets(held_out.path, held_out, options.target)
         check_columns(held_out.path, held_out.names, _inputs(options, table), "as in the training table")

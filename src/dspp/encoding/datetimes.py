@@ -41,6 +41,7 @@ def _is_moment(value: object) -> bool:
 _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     **CHECKS,
     "origin": _is_moment,
+    "zoned": lambda value: value is None or isinstance(value, bool),
     "latest": lambda value: value is None or _is_moment(value),
     "cycles": lambda value: is_tuple_of_texts(value, len(_CYCLES)) and set(value) <= set(_CYCLES),
 }
@@ -57,14 +58,21 @@ class Datetime(Column):
     origin: int  # microseconds since 1970, UTC: the first training row
     cycles: tuple[str, ...]
     latest: int | None = None  # likewise: the last training row; None in older files, whose days go on
+    zoned: bool | None = None  # whether the training rows had a time zone; None in older files, which take both
 
     @classmethod
     def between(
-        cls, name: str, missing: bool, ends: tuple[int, int], micros: Int[np.ndarray, " N"], cycles: tuple[str, ...]
+        cls,
+        name: str,
+        missing: bool,
+        ends: tuple[int, int],
+        micros: Int[np.ndarray, " N"],
+        cycles: tuple[str, ...],
+        zoned: bool,
     ) -> Column:
         """Count days from the first of the two `ends` to the last; the median of `micros` replaces missing values."""
         origin, latest = ends
-        return cls(name, missing, float(np.median(_days(micros, origin))), origin, cycles, latest)
+        return cls(name, missing, float(np.median(_days(micros, origin))), origin, cycles, latest, zoned)
 
     def ending_with(self, array: pa.Array, place: Place) -> "Datetime":
         """Return the same column with the days ending at the last of these dates."""
@@ -87,8 +95,8 @@ class Datetime(Column):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Microseconds without a zone, taken as UTC."""
-        return pa.timestamp("us")
+        """Microseconds; text in older files, in which `encode` takes times without a zone as UTC."""
+        return pa.string() if self.zoned is None else pa.timestamp("us", "UTC" if self.zoned else None)
 
     def has_missing(self, array: pa.Array, place: Place) -> bool:
         """Return whether a value is missing."""
@@ -96,6 +104,9 @@ class Datetime(Column):
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write the days, the cycles and the indicator."""
+        array = arrays.moments(array, place)
+        if self.zoned is not None:
+            arrays.check_zone(array, self.zoned, place)
         micros, absent = arrays.datetimes(array, place)
         inside = micros if self.latest is None else micros.clip(self.origin, self.latest)
         write(np.where(absent, np.nan, _days(inside, self.origin)), self.fill, self.missing, out, place, impute)

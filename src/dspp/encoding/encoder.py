@@ -39,7 +39,7 @@ from dspp.encoding.means import CrossFittedMeans, MeanCategory, find_levels, lev
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.notes import Note, notes_from_json, notes_to_json
-from dspp.table.arrays import kind_of
+from dspp.table.arrays import has_zone, kind_of
 from dspp.table.checks import check_width
 from dspp.table.memory import BLOCK, number_columns
 from dspp.table.messages import Place, check_names, closest
@@ -266,8 +266,9 @@ def reading_types(schema: pa.Schema) -> dict[str, pa.DataType]:
 
     They equal `TableEncoder.arrow_types` of an encoder of this table, before one exists.
     """
-    types = {"number": pa.float64(), "boolean": pa.bool_(), "datetime": pa.timestamp("us"), "category": pa.string()}
-    kinds = {field.name: kind_of(field.type) for field in schema}
+    types = {"number": pa.float64(), "boolean": pa.bool_(), "category": pa.string()}
+    types |= {"datetime": pa.timestamp("us"), "datetime with a zone": pa.timestamp("us", "UTC")}
+    kinds = {field.name: kind_of(field.type) + " with a zone" * has_zone(field.type) for field in schema}
     return {name: types[kind] for name, kind in kinds.items() if kind}
 
 

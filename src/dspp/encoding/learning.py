@@ -191,10 +191,13 @@ class DatetimeLearner(Learner):
         super().__init__(name, bounded)
         self.range, self.time_of_day = Range(), Range()
         self.weekdays: set[int] = set()
+        self.zoned = False
         self.sample = Sample(MOST_VALUES if bounded else None)
 
     def add(self, array: pa.Array, place: Place) -> None:
         """Update the statistics with more dates."""
+        array = arrays.moments(array, place)
+        self.zoned |= arrays.has_zone(array.type)
         micros, missing = arrays.datetimes(array, place)
         self.add_known(micros[~missing], len(micros))
 
@@ -219,7 +222,7 @@ class DatetimeLearner(Learner):
         is_clock = ends[0] >= 0 and ends[1] < DAY  # times without a date are phases of their cycle
         covered = {cycle: span >= length or (cycle == "hour" and is_clock) for cycle, length in LENGTHS.items()}
         cycles = tuple(cycle for cycle, does in varies.items() if does and covered[cycle])
-        return Datetime.between(self.name, self.range.missing, ends, self.sample.values(), cycles)
+        return Datetime.between(self.name, self.range.missing, ends, self.sample.values(), cycles, self.zoned)
 
 
 class CategoryLearner(Learner):
@@ -257,9 +260,11 @@ class CategoryLearner(Learner):
         levels = pa.array(self.counts, pa.string())
         if self.forgot or not self.counts or not _are_dates(levels):
             return None
-        micros, _ = arrays.datetimes(levels, Place("", self.name))
+        moments = arrays.moments(levels, Place("", self.name))
+        micros, _ = arrays.datetimes(moments, Place("", self.name))
         counts = np.fromiter(self.counts.values(), np.int64, len(micros))
         learner = DatetimeLearner(self.name, self.bounded)
+        learner.zoned = arrays.has_zone(moments.type)
         for part in range(0, len(micros), DATES_AT_ONCE):
             repeats = counts[part : part + DATES_AT_ONCE]
             learner.add_known(np.repeat(micros[part : part + DATES_AT_ONCE], repeats), int(repeats.sum()))
@@ -350,6 +355,8 @@ def _text_hint(levels: list[str]) -> str:
     if arrays.can_cast(pc.replace_substring(text, ",", ""), pa.float64()):
         return "its values are numbers with commas; write 1.5 for 1,5 and 1500 for 1,500"
     if all(re.match(LIKE_A_DATE, level.strip()) for level in sample):
+        if all(_are_dates(pa.array([level])) for level in sample):
+            return "some of its times have a time zone and others have none; give all of them one, or none"
         return "its values look like dates; write them as 2024-01-31 or 2024-01-31 18:30"
     if all(re.match(WITH_A_UNIT, level.strip()) for level in sample):
         return "its values are numbers with a currency or unit; remove it, and commas too"

@@ -11,8 +11,10 @@ from jaxtyping import Float
 from dspp.encoding.warping import Warp
 from dspp.table.messages import Place
 
-# In widths of the range of the training rows; farther outside nothing changes any more.
-FAR = 10.0
+# Of a target: the square of a larger one overflows float64.
+LARGEST_SCALE = 1e150
+# In widths of the range of the training rows: nearer to it, rows count as inside, and farther nothing changes any more.
+NEAR, FAR = 1e-3, 10.0
 # A column whose spread is below this share of its magnitude varies by rounding only.
 ROUNDING = 16 * np.finfo(np.float64).eps
 
@@ -122,12 +124,14 @@ def share_unknown(Z: Float[np.ndarray, "N D"], ends: Float[np.ndarray, "2 D"]) -
         ends: The smallest and the largest value of each column in the training rows, standardised too.
     """
     low, high = ends
-    if not len(Z) or ((Z.min(axis=0) >= low) & (Z.max(axis=0) <= high)).all():
-        return np.zeros(len(Z))
     width = high - low
+    near = NEAR * width
+    if not len(Z) or ((Z.min(axis=0) >= low - near) & (Z.max(axis=0) <= high + near)).all():
+        return np.zeros(len(Z))
     varies = width > 0.0  # a constant column has no scale for how far is far
     out = np.maximum(np.maximum(low - Z, Z - high), 0.0)[:, varies] / width[varies]
-    return np.asarray(-np.expm1(-(np.minimum(out, FAR) ** 4).sum(axis=1)))
+    out = np.where(out > NEAR, np.minimum(out, FAR), 0.0)
+    return np.asarray(-np.expm1(-(out**4).sum(axis=1)))
 
 
 class RunningScale:

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import nn
 
-from dspp import training
+from dspp import storage, training
 from dspp.config import ModelConfig, ObjectiveConfig, TrainConfig
 from dspp.encoding.means import CrossFittedMeans
 from dspp.engines import WAIT, cores, is_orphan, run_all
@@ -27,13 +27,15 @@ from dspp.history import Epoch
 from dspp.predictive import Predictive
 from dspp.presets import Spec
 from dspp.progress import ProgressBar
+from dspp.training.checkpoint import refuse_another_run
 from dspp.training.closed_form import fit_gp
 from dspp.training.processes import ProcessGroup
 from dspp.training.result import FitResult
 from dspp.training.rows import Rows, Source, to_arguments
 
 STOP = "stop"  # a file that tells workers to stop
-ON_DESK = re.compile(rf"\.?member-\d+\.checkpoint.*|{STOP}|\d+\.share")  # the files on a desk
+IDENTITY = "identity"  # a file that identifies the run
+ON_DESK = re.compile(rf"\.?member-\d+\.checkpoint.*|\.?{IDENTITY}.*|{STOP}|\d+\.share")  # the files on a desk
 LEAST_SHARE = 0.3  # of a member's time, however long it took to start
 GP_POINTS = 1_024  # inducing points of a GP in closed form; half as many in each of several folds
 WORTH_PROCESSES = 10.0  # seconds of training below which other processes are not worth starting
@@ -236,11 +238,17 @@ def train_members(
 
 
 @contextmanager
-def open_desk(checkpoint: str | Path | None, resume: bool) -> Iterator[Path]:
-    """Open the folder of an ensemble's checkpoints, or a temporary one.
+def open_desk(checkpoint: str | Path | None, resume: bool, identity: dict[str, Any]) -> Iterator[Path]:
+    """Open and lock the folder of an ensemble's checkpoints, or open a temporary one.
+
+    Args:
+        checkpoint: The folder; None: a temporary one.
+        resume: Whether it may have checkpoints.
+        identity: What identifies the run.
 
     Raises:
-        CheckpointError: The folder exists and `resume` is False, it has other files, or it is a file.
+        CheckpointError: Another process uses the folder; it exists and `resume` is False; it belongs to another run or
+            has other files; or it is a file.
     """
     if checkpoint is None:
         with tempfile.TemporaryDirectory(prefix="dspp-") as folder:
@@ -249,24 +257,41 @@ def open_desk(checkpoint: str | Path | None, resume: bool) -> Iterator[Path]:
     path = Path(checkpoint)
     if not path.name:
         raise InputError(f"checkpoint: expected a path, got {str(path)!r}")
+    group = ProcessGroup.current()
+    if group.rank > 0:  # the first process opens it for all
+        group.wait()
+        yield path
+        return
     if path.is_file():
         raise CheckpointError(
             f"{path} is the checkpoint of a single model; resume with members=1, or delete it to start afresh"
         )
-    found = [file.name for file in path.iterdir()] if path.exists() else []
-    if found and not resume:
-        raise CheckpointError(f"{path} already exists; resume from it, or delete it to start afresh")
-    for name in found:
-        if not ON_DESK.fullmatch(name):
-            raise CheckpointError(f"{path}: expected a folder of checkpoints, got one with {name!r}; choose another")
     try:
         path.mkdir(parents=False, exist_ok=True)
     except OSError as problem:
         raise CheckpointError(f"cannot create {path}: {problem.strerror}; choose another path") from None
-    (path / STOP).unlink(missing_ok=True)
-    yield path
-    for share in path.glob("*.share"):
-        share.unlink(missing_ok=True)
+    with storage.lock(path):
+        if any(path.iterdir()) and not resume:
+            raise CheckpointError(f"{path} already exists; resume from it, or delete it to start afresh")
+        check_desk(path)
+        if (path / IDENTITY).exists():
+            refuse_another_run(path, storage.read_header(path / IDENTITY, CheckpointError), identity)
+        elif not any(path.glob("member-*")):  # those of an earlier version identify themselves
+            storage.write(path / IDENTITY, {}, identity, CheckpointError)
+        (path / STOP).unlink(missing_ok=True)
+        group.wait()
+        yield path
+        for share in path.glob("*.share"):
+            share.unlink(missing_ok=True)
+
+
+def check_desk(path: Path) -> None:
+    """Raise `CheckpointError` if a folder has other files than checkpoints."""
+    for file in path.iterdir():
+        if not ON_DESK.fullmatch(file.name):
+            raise CheckpointError(
+                f"{path}: expected a folder of checkpoints, got one with {file.name!r}; choose another"
+            )
 
 
 # ---------------------------------------------------------------- helpers

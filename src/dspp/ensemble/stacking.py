@@ -76,7 +76,12 @@ class Mixing:
 
 
 def stack(
-    groups: Sequence[HeldOutRows], guard: Guard, likelihood: str, row_weights: Float[np.ndarray, " N"] | None = None
+    groups: Sequence[HeldOutRows],
+    guard: Guard,
+    likelihood: str,
+    row_weights: Float[np.ndarray, " N"] | None = None,
+    *,
+    may_pull: bool = True,
 ) -> Mixing:
     """Learn how to mix from rows that were held out.
 
@@ -85,13 +90,14 @@ def stack(
         guard: The marginal distribution of the targets.
         likelihood: Of the members.
         row_weights: One weight per row of the table; None: equal.
+        may_pull: Whether all members hold out the same rows.
     """
     importance = np.concatenate([np.ones(len(g.rows)) if row_weights is None else row_weights[g.rows] for g in groups])
     importance = importance * len(importance) / importance.sum()
     marginal = [_marginal(guard, likelihood, group) for group in groups]
     first = next(iter(groups[0].predictions.values()))[0]
     _, mixing = _best(groups, marginal, importance, SPREADS if hasattr(first, "widen") else [1.0])
-    if len(groups) > 1 or not hasattr(first, "shift"):
+    if not may_pull or not hasattr(first, "shift"):
         return mixing
     near = SPREADS[np.abs(np.log(SPREADS / mixing.spread)) < NEAR][::2]
     best = -math.inf

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dspp import storage
 from dspp.config import TrainConfig
 from dspp.encoding.means import CrossFittedMeans
 from dspp.engines import WAIT
@@ -26,8 +27,9 @@ from dspp.notes import Note
 from dspp.predictive import GroupedPredictive, Predictive
 from dspp.presets import Spec
 from dspp.registry import extension_modules
-from dspp.settings import Settings
+from dspp.settings import KIND_NAMES, Settings
 from dspp.size import MOST_ROWS_WITH_PILOTS, Size, step_seconds
+from dspp.training.checkpoint import identify
 from dspp.training.rows import Rows, Source
 from dspp.trees import CrossFitted, cross_fit
 
@@ -42,7 +44,8 @@ GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
 class EnsembleRows:
     """Standardised rows for an ensemble: see `members.Job`; `inner` are the inner folds of trees, if not random.
 
-    The last `validation` rows were given by the user to judge the ensemble: only the mixing is learned from them.
+    With `forward`, folds are spans of time, and only what members predict for the latest, fold 0, tells how to mix. The
+    last `validation` rows were given by the user to judge the ensemble: only the mixing is learned from them.
     """
 
     rows: Rows | Source
@@ -51,6 +54,7 @@ class EnsembleRows:
     inner: Int[np.ndarray, " N"] | None = None
     means: CrossFittedMeans | None = None
     validation: int = 0
+    forward: bool = False
 
     @property
     def weights(self) -> Float[np.ndarray, " N"] | None:
@@ -115,11 +119,6 @@ def train_ensemble(
         options: Further options of `training.fit`.
     """
     cross_fitted: Future[CrossFitted] | None = None
-    if any(kind == "trees" for kind, _ in size.slots):
-        helper = ThreadPoolExecutor(1)  # fits trees while the first members are trained
-        cross_fitted = helper.submit(_cross_fit, data, settings.random_state, deadline)
-        helper.shutdown(wait=False)
-
     may_overfit = isinstance(data.rows, Rows) and len(data.rows) <= MOST_ROWS_WITH_PILOTS
     pilots = _pilots(config, data) if settings.epochs is None and may_overfit else []
     tried: list[Trained] = []
@@ -143,7 +142,12 @@ def train_ensemble(
     count = len(size.slots)
     by_steps = sum(kind != "gp" for kind, _ in size.slots)
     steps = config.epochs * math.ceil(len(data.rows) / config.batch_size)
-    with open_desk(settings.checkpoint, resume) as desk:
+    identity = {} if settings.checkpoint is None else _identify(data, spec, config, size, settings)
+    with open_desk(settings.checkpoint, resume, identity) as desk:
+        if any(kind == "trees" for kind, _ in size.slots):
+            helper = ThreadPoolExecutor(1)  # fits trees while the first members are trained
+            cross_fitted = helper.submit(_cross_fit, data, settings.random_state, deadline)
+            helper.shutdown(wait=False)
         job = Job(
             spec=spec,
             config=config,
@@ -174,6 +178,15 @@ def train_ensemble(
         trees = None if cross_fitted is None else cross_fitted.result()
     with one_thread():  # of many small operations
         return _assemble(data, spec, members, trees, template)
+
+
+def _identify(data: EnsembleRows, spec: Spec, config: TrainConfig, size: Size, settings: Settings) -> dict[str, Any]:
+    """Return what identifies the run of an ensemble: as of a single model, with its folds and members."""
+    identity = identify(spec, config, settings.module, data.rows, data.held_out)
+    folds = {} if data.fold is None else {"fold": torch.from_numpy(data.fold)}
+    kinds = [kind for kind, _ in size.slots]
+    members = {name: kinds.count(kind) for kind, name in KIND_NAMES.items()}
+    return {**identity, "data": storage.digest(folds, identity["data"]), "members": members}
 
 
 def _pilots(config: TrainConfig, data: EnsembleRows) -> list[Task]:
@@ -231,8 +244,8 @@ def _assemble(
     groups = _held_out_rows(data, good, spec.model.noise_floor)
     likelihood = spec.model.likelihood
     if groups:
-        mixing = stack(groups, guard, likelihood, data.weights)
-        if data.num_folds > 1:
+        mixing = stack(groups, guard, likelihood, data.weights, may_pull=data.num_folds == 1)
+        if data.num_folds > 1 and not data.forward:
             mixing = discount(mixing, "gp", GP_SHARE)
     else:
         labels = list(dict.fromkeys(data.label(one.task) for one in good))
@@ -245,7 +258,7 @@ def _assemble(
     fitted = template(
         members=tuple(members),
         weights=tuple(mixing.weights[data.label(one.task)] / sizes[data.label(one.task)] for one in kept),
-        spread=shrink_spread(mixing.spread, judged, len(kept)),
+        spread=mixing.spread if data.forward else shrink_spread(mixing.spread, judged, len(kept)),
         held_out_spread=mixing.spread,
         pull=mixing.pull,
         guard=guard,
@@ -259,7 +272,7 @@ def _assemble(
     order = np.argsort(np.argsort(rows))
     ends = np.cumsum([len(group.rows) for group in groups])
     index = tuple(torch.from_numpy(part) for part in np.split(order, ends[:-1]))
-    parts = tuple(_mix(judge, group, mixing) for group in groups)
+    parts = tuple(_mix(judge, group, mixing, data) for group in groups)
     held_out = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
     models = (_fold_model(judge, group.fold, data, kept, members, mixing, trees) for group in groups)
     return Ensemble(fitted, np.sort(rows), held_out, tuple(zip(models, (i.numpy() for i in index), strict=True)))
@@ -325,7 +338,7 @@ def _held_out_rows(data: EnsembleRows, trained: list[Trained], floor: float) -> 
     """Return the held-out rows of each fold with the predictions of its members, without folds that lack a kind."""
     labels = list(dict.fromkeys(data.label(one.task) for one in trained))
     groups = []
-    for fold in range(data.num_folds):
+    for fold in range(1 if data.forward else data.num_folds):
         found: dict[str, list[Predictive]] = {label: [] for label in labels}
         for one in trained:
             if one.task.fold == fold and one.held_out is not None:
@@ -338,10 +351,12 @@ def _held_out_rows(data: EnsembleRows, trained: list[Trained], floor: float) -> 
     return groups
 
 
-def _mix(fitted: Fitted, group: HeldOutRows, mixing: Mixing) -> Predictive:
+def _mix(fitted: Fitted, group: HeldOutRows, mixing: Mixing, data: EnsembleRows) -> Predictive:
     """Mix the predictions for one fold, in standardised units."""
+    held_out = data.held_out if data.fold is None else data.rows
+    assert isinstance(held_out, Rows)
     parts, weights = [], []
     for label, weight in mixing.weights.items():
         parts += group.predictions[label]
         weights += [weight / len(group.predictions[label])] * len(group.predictions[label])
-    return fitted.mix(parts, weights)
+    return fitted.mix(parts, weights, fitted.shares_unknown(_to_numpy(held_out.x)[group.rows]))

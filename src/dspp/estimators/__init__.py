@@ -188,9 +188,13 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
     """
     fitted = modelfile.load(path, features)
     try:
-        return from_fitted(fitted)
+        estimator = from_fitted(fitted)
+        _ = estimator.settings().impute  # may raise: predictions need these parameters
     except UnknownPartError as problem:
         raise ModelFileError(f"{path}: unknown {problem.part}; import the module that registers it first") from None
+    except ValueError as problem:
+        raise ModelFileError(f"{path} is damaged: {problem!s:.500}") from None
+    return estimator
 
 
 def from_fitted(fitted: Fitted) -> Regressor:

@@ -157,9 +157,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         table = attach_targets(self._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
         return attach_roles(table, weights, weights_name="sample_weight_val")
 
-    def _table(self, X: Any, reset: bool, name: str = "X") -> MemoryTable:
+    def _table(self, X: Any, reset: bool, name: str = "X", may_be_empty: bool = False) -> MemoryTable:
         """Return X as a table; with `reset`, store its column names, otherwise compare with the stored ones."""
-        table = to_table(X, name)
+        table = to_table(X, name, may_be_empty)
         self._check_columns(table.array if table.arrow is None else table.arrow, reset)
         return table
 
@@ -177,7 +177,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         Its methods take and return arrays; `.torch` is the same distribution with tensors.
         """
         check_is_fitted(self, "fitted_")
-        table = self._table(X, reset=False)
+        table = self._table(X, reset=False, may_be_empty=True)
         predicted = self.fitted_.predict(table, self.settings().impute)
         self._warn_of_new(table)
         return Distribution(predicted)
@@ -219,6 +219,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         quantiles: Sequence[float] = (),
         interval: float | Sequence[float] | None = None,
         *,
+        above: float | Sequence[float] = (),
         components: bool = False,
         samples: int = 0,
         random_state: Any = 0,
@@ -230,12 +231,14 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             quantiles: Probabilities of quantiles: TARGET_q0.05 and so on.
             interval: The coverage of a central interval: TARGET_lower and TARGET_upper; or several: TARGET_lower_0.5
                 and so on.
+            above: Thresholds t in the units of y, for P(y > t): TARGET_above_30 and so on, for each target. With
+                `conformal=True` they stay those of the model, as quantiles do.
             components: Whether to include weight, mean and std of each component: TARGET_weight_0 and so on.
             samples: The number of samples per row: TARGET_sample_0 and so on.
             random_state: The seed of the samples.
         """
         generator = torch.Generator().manual_seed(to_seed(random_state))
-        how: dict[str, Any] = {"components": components, "samples": samples, "generator": generator}
+        how: dict[str, Any] = {"above": above, "components": components, "samples": samples, "generator": generator}
         return frame_like(X, self._columns(X, quantiles=_probabilities(quantiles), interval=interval, **how))
 
     def predict_quantiles(self, X: Any, alpha: float | Sequence[float] = (0.05, 0.5, 0.95)) -> Any:
@@ -261,7 +264,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def _columns(self, X: Any, **what: Any) -> dict[str, Array]:
         check_is_fitted(self, "fitted_")
-        table = self._table(X, reset=False)
+        table = self._table(X, reset=False, may_be_empty=True)
         predicted = self.fitted_.predictions(table, impute=self.settings().impute, **what)
         self._warn_of_new(table)
         return predicted

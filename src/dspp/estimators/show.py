@@ -10,13 +10,12 @@ from dspp.notebook import (
     bullets,
     coverage_bars,
     fold,
-    number,
     page,
     paragraph,
-    percent,
     preformatted,
     table,
 )
+from dspp.numbers import number, percent
 from dspp.table.messages import join_names
 
 MOST_NAMES = 6

@@ -17,6 +17,7 @@ from dspp.derivatives import first_only
 from dspp.gp.kernels import COMPILED, KernelKind
 from dspp.gp.linalg import matrix_gradients
 from dspp.gp.native import load
+from dspp.gp.threads import num_threads
 from dspp.gp.workspace import Lease
 
 _LONG, _POINTER = ctypes.c_long, ctypes.c_void_p
@@ -111,7 +112,7 @@ class Packed:
         mean, update = x.new_empty(W, R), x.new_empty(W, R)
         leases = [Lease((W, R, M), like=x) for _ in range(1 + self.full)] if keep else []
         kept = [_address(lease.tensor) for lease in leases] + [None] * (2 - len(leases))
-        points, threads = self.points(), torch.get_num_threads()
+        points, threads = self.points(), num_threads()
         _library().forward(ctypes.byref(points), R, threads, _address(x), *kept, _address(mean), _address(update))
         return mean, update, leases
 
@@ -176,7 +177,7 @@ def _products(
     inputs = (x.contiguous(), A, H, panels, Bt_m, g_mean.contiguous(), g_var.contiguous())
     points = packed.points()
     gradients = _Gradients(R, panels.shape[-1], *map(_address, (*inputs, from_x, from_z, RR, dm)))
-    _library().backward(ctypes.byref(points), ctypes.byref(gradients), torch.get_num_threads())
+    _library().backward(ctypes.byref(points), ctypes.byref(gradients), num_threads())
     return RR[:, lead:, lead:], dm[:, lead:], from_x, from_z.sum(1)[..., lead:].mT
 
 

@@ -4,6 +4,8 @@ A small operation that is split over two threads has to be joined again, dozens 
 another process takes one of the cores, every join waits for it. Here a thread takes a whole chunk through all
 operations, so a chunk stays in one core's cache and the threads meet once. Torch releases the interpreter's lock
 during an operation. The number of threads is torch's own, `torch.get_num_threads()`; with one, none is started.
+
+Threads do not survive a fork, but OpenMP in the child would wait for them. A forked process therefore uses one thread.
 """
 
 import os
@@ -15,9 +17,42 @@ from typing import TypeVar
 
 import torch
 
+from dspp.errors import InputError
+
 T = TypeVar("T")
 _lock = threading.Lock()
 _pools: dict[int, ThreadPoolExecutor] = {}  # at most one, by its number of threads
+
+
+class _ThisThread(threading.local):
+    """What is known of the thread that asks.
+
+    Attributes:
+        started: Whether torch may have started threads that work for it.
+        lost: Whether a fork has left these behind.
+    """
+
+    started = lost = False
+
+
+_this = _ThisThread()
+
+
+def num_threads() -> int:
+    """Return `torch.get_num_threads()`.
+
+    Raises:
+        InputError: there should be several, but this is a forked process and OpenMP would wait for those of its parent.
+    """
+    count = torch.get_num_threads()
+    if count > 1:
+        if _this.lost:
+            raise InputError(
+                f"expected one thread in a process that was forked after its parent had used several, got {count}, for "
+                "which it would wait for ever; call torch.set_num_threads(1), or start the process by 'spawn'"
+            )
+        _this.started = True
+    return count
 
 
 def run(tasks: Sequence[Callable[[], T]]) -> list[T]:
@@ -26,7 +61,7 @@ def run(tasks: Sequence[Callable[[], T]]) -> list[T]:
     Tasks must not depend on each other. An exception of a task is raised here once no task is running any more, so
     that buffers of the caller are not written to after it returns.
     """
-    count = min(torch.get_num_threads(), len(tasks))
+    count = min(num_threads(), len(tasks))
     if count <= 1:
         with torch.no_grad():
             return [task() for task in tasks]
@@ -65,7 +100,7 @@ def _drain(items: deque[T]) -> Iterator[T]:
 
 
 def _submit(work: Callable[[], None], count: int) -> list["Future[None]"]:
-    threads = torch.get_num_threads()
+    threads = num_threads()
     with _lock:
         if threads not in _pools:
             for old in _pools.values():
@@ -91,12 +126,14 @@ def _use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _forget() -> None:
-    """Drop what a forked process has inherited: the pool's threads do not exist there."""
+def _start_child() -> None:
+    """Let a forked process use one thread: neither the pool's nor torch's other threads exist there."""
     global _lock
     _lock = threading.Lock()
     _pools.clear()
+    _this.lost |= _this.started
+    torch.set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_start_child)

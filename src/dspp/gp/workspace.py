@@ -9,6 +9,7 @@ buffer therefore takes no lock: `_returned` is a deque, whose `append` and `popl
 
 import functools
 import math
+import os
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ KEPT = 1 << 24  # bytes
 _returned: deque[Tensor] = deque(maxlen=MAX_BUFFERS)
 _free: list[Tensor] = []
 _lock = threading.Lock()  # protects `_free`
+if hasattr(os, "register_at_fork"):  # no other thread holds the lock while a process forks: it would hold it for ever
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Lease:

@@ -8,9 +8,10 @@ Missing settings of a config get their defaults and unknown ones are refused; an
 
 Whatever the bytes, `load` raises only ModelFileError and takes at most twice the size of the file plus 100 MB. Sizes
 and numbers of members in the header are therefore not trusted: they are compared with the actual tensors, on a model
-without memory (`skeleton.py`), before anything is allocated. Numbers must be finite, scales positive and, if cheap, the
-kernel matrices are factorised: a model that cannot predict does not load. For large models the first prediction raises
-NumericalError instead. A hash detects damage; it does not authenticate the author.
+without memory (`skeleton.py`), before anything is allocated. Numbers must be finite and in their range (`ranges.py`)
+and, if cheap, the kernel matrices are factorised: a model that cannot predict does not load. For large models the first
+prediction raises NumericalError instead, as any prediction does that is not finite; it names the file. A hash, which
+only the first files of version 1 lack, detects damage; it does not authenticate the author.
 """
 
 from dspp.modelfile.file import load, save

@@ -8,6 +8,7 @@ from dspp.modelfile.header import get, one_of
 from dspp.modelfile.weights import Tensors
 from dspp.upgrade import upgrade_settings, upgrade_tensors
 
+WITHOUT_DIGEST = 1  # the last version of which some files, written in its first hours, have no digest
 MEMBER_FIELDS = ("spec", "train", "features", "history", "best_epoch", "model_notes", "jitter_climbs", "seconds")
 
 

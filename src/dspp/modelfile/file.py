@@ -10,10 +10,10 @@ from torch import nn
 
 from dspp import storage
 from dspp.config import TrainConfig
-from dspp.errors import InputError, ModelFileError
+from dspp.errors import InputError, ModelFileError, NumericalError
 from dspp.fitted import Fitted, Member
 from dspp.likelihoods import LIKELIHOODS
-from dspp.modelfile.earlier import from_version_1, from_version_2
+from dspp.modelfile.earlier import WITHOUT_DIGEST, from_version_1, from_version_2
 from dspp.modelfile.header import (
     FORMAT,
     VERSION,
@@ -24,6 +24,7 @@ from dspp.modelfile.header import (
     read_encoder,
     read_epoch,
     read_names,
+    read_number,
     read_spec,
     write_header,
 )
@@ -104,7 +105,7 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
             header = from_version_2(header)
         members = get(header, "members", list[dict[str, Any]])
         _check_features(path, any(member.get("features") == "custom" for member in members), features)
-        return _restore(tensors, header, features)
+        return replace(_restore(tensors, header, features), source=str(path))
     except UnknownPartError as problem:
         raise ModelFileError(
             f"{path}: unknown {problem.part}; import the module that registers it before loading (on the command line: "
@@ -115,7 +116,7 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
         ArithmeticError,
         RuntimeError,
     ) as problem:  # RuntimeError: from torch, or JSON nested too deeply
-        reason = f"{problem!s:.500}"
+        reason = problem.finding if isinstance(problem, NumericalError) else f"{problem!s:.500}"
         raise ModelFileError(
             f"{path} is not a model that this version of dspp can read, or it is damaged: {reason}"
         ) from None
@@ -162,9 +163,12 @@ def _check_format(path: Path, header: Mapping[str, Any]) -> None:
 
 def _check_digest(path: Path, tensors: Tensors, header: dict[str, Any]) -> None:
     """Check that the content is what was saved: with a flipped bit a model may work, but be wrong."""
-    digest = header.pop("digest", None)  # older files have none
-    if digest is not None and digest != storage.digest(tensors, header):
-        raise ModelFileError(f"{path} is damaged: its hash does not match; use another copy of it")
+    digest = header.pop("digest", None)
+    if digest is None and header["version"] <= WITHOUT_DIGEST:
+        return
+    if digest != storage.digest(tensors, header):
+        what = "is missing" if digest is None else "does not match"
+        raise ModelFileError(f"{path} is damaged: its hash {what}; use another copy of it")
 
 
 def _check_features(path: Path, own: bool, features: nn.Module | None) -> None:
@@ -183,16 +187,17 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
     D, T = get(header, "num_inputs", int), get(header, "num_outputs", int)
     described = get(header, "members", list[dict[str, Any]])
     parts = list(zip(described, split_members(tensors, len(described)), strict=True))
-    scale_X, scale_y = (
+    bare_X, scale_y = (
         read_scale(tensors, "scale_X", (D,)),
         read_scale(tensors, "scale_y", (T,)),
     )  # before models are built from D and T
+    scale_X = replace(bare_X, warp=read_warp(tensors, D))
     members = tuple(_restore_member(values, weights, (D, T), features) for values, weights in parts)
     conformal, conformal_folds = read_scores(tensors, T)
     fitted = Fitted(
         members=members,
         weights=tuple(map(float, get(header, "weights", list[float]))),
-        scale_X=replace(scale_X, warp=read_warp(tensors, D)),
+        scale_X=scale_X,
         codec=LIKELIHOODS[members[0].spec.model.likelihood].codec(scale_y),
         encoder=read_encoder(get(header, "encoder", dict[str, Any] | None), D),
         feature_names=read_names(header, "feature_names", D),
@@ -203,14 +208,14 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         conformal=conformal,
         num_rows=get(header, "num_rows", int),
         params=get(header, "params", dict[str, Any] | None) if "params" in header else None,
-        spread=float(get(header, "spread", float)),
+        spread=read_number(header, "spread"),
         guard=read_guard(tensors, get(header, "guard", float | None), T),
         trees=read_trees(tensors, get(header, "trees", bool), D),
         scored=get(header, "scored", str),
         conformal_folds=conformal_folds,
-        held_out_spread=float(get(header, "held_out_spread", float)),
-        pull=float(get(header, "pull", float)),
-        input_range=read_input_range(tensors, D),
+        held_out_spread=read_number(header, "held_out_spread"),
+        pull=read_number(header, "pull"),
+        input_range=read_input_range(tensors, scale_X),
         seen_rows=read_seen_rows(tensors),
     )
     if cheap_to_factorise([member.model for member in members]):

@@ -12,6 +12,7 @@ from dspp.encoding.encoder import TableEncoder
 from dspp.errors import InputError
 from dspp.fitted import Fitted, Member
 from dspp.history import Epoch
+from dspp.modelfile.ranges import check_range
 from dspp.notes import notes_to_json
 from dspp.presets import Spec
 from dspp.storage import to_plain
@@ -83,6 +84,13 @@ def get(values: Mapping[str, Any], name: str, hint: Any) -> Any:
     if not fits(values[name], hint):
         raise InputError(f"{name}: expected {hint}, got {str(values[name])[:50]!r}")
     return values[name]
+
+
+def read_number(values: Mapping[str, Any], name: str) -> float:
+    """Return a required number, which must lie in its range."""
+    value = float(get(values, name, float))
+    check_range(name, value, value)
+    return value
 
 
 def one_of(value: Any, allowed: Sequence[Any]) -> Any:

@@ -1,5 +1,6 @@
 """The tensors: weights of models and other numbers of a `Fitted`, validated when read."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,16 +11,18 @@ from torch import Tensor, nn
 
 from dspp.calibration import Conformal, CrossConformal
 from dspp.config import ModelConfig
-from dspp.encoding.scaling import Standardizer
-from dspp.encoding.warping import POWERS, Warp
+from dspp.encoding.scaling import Standardizer, standardise
+from dspp.encoding.warping import Warp
 from dspp.errors import InputError
 from dspp.features import feature_network
 from dspp.fitted import Fitted, Member
 from dspp.guard import Guard
 from dspp.model import Model, layer_widths
 from dspp.modelfile.header import get, one_of
+from dspp.modelfile.ranges import check_range
 from dspp.modelfile.skeleton import skeleton
 from dspp.seen import MOST_HASHES, Hashes
+from dspp.table.messages import Place
 from dspp.trees import Trees
 
 MAX_TENSORS = 5_000  # each may need a module
@@ -34,6 +37,7 @@ GUARD = ("log_weights", "mean", "var")
 WARP = ("centre", "unit", "power", "mean", "scale")
 SHARED = ("guard.", "trees.", "warp.")  # prefixes of tensors that belong to no member
 SCALES = ("scale_X.mean", "scale_X.scale", "scale_y.mean", "scale_y.scale")
+MEMBER = re.compile(r"members\.\d+\.model\.")  # prefix of tensors of a member
 OTHERS = (*SCALES, "input_range", "seen_rows", "conformal", "conformal_folds")
 
 Tensors = dict[str, Tensor]
@@ -77,14 +81,14 @@ def has_own_features(member: Member, num_inputs: int) -> bool:
 
 
 def check_tensors(tensors: Tensors) -> None:
-    """Check the number of tensors, their names, and that they are finite (without a copy, by minimum and maximum)."""
+    """Check the number of tensors, their names, and the range of their numbers (without a copy)."""
     if len(tensors) > MAX_TENSORS:
         raise InputError(f"expected at most {MAX_TENSORS} tensors, got {len(tensors)}")
     for name, value in tensors.items():
         if not name.startswith(("members.", *SHARED)) and name not in OTHERS:
             raise InputError(f"{name:.100}: not a tensor of a model file")
-        if value.is_floating_point() and value.numel() and not all(bool(end.isfinite()) for end in value.aminmax()):
-            raise InputError(f"{name:.100}: expected finite numbers, got NaN or inf")
+        if value.is_floating_point() and value.numel():
+            check_range(MEMBER.sub("", name), *map(float, value.aminmax()))
 
 
 def split_members(tensors: Tensors, count: int) -> list[Tensors]:
@@ -175,8 +179,6 @@ def read_scale(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Standardi
     mean, scale = (tensors.get(f"{name}.{part}", none) for part in ("mean", "scale"))
     if not all(part.dtype == torch.float64 and part.shape == shape and part.numel() for part in (mean, scale)):
         raise InputError(f"{name}: expected a mean and a scale of shape {shape} in float64")
-    if not bool((scale > 0.0).all()):
-        raise InputError(f"{name}.scale: expected positive numbers, got {float(scale.min())}")
     return Standardizer(mean.numpy(), scale.numpy())
 
 
@@ -189,19 +191,17 @@ def read_warp(tensors: Tensors, num_inputs: int) -> Warp | None:
     fit = all(part.dtype == torch.float64 and part.shape == (num_inputs,) for part in parts)
     if found.keys() != set(WARP) or not fit:
         raise InputError(f"warp: expected {', '.join(WARP)} of shape ({num_inputs},) in float64")
-    warp, (low, high) = Warp(*(part.numpy() for part in parts)), POWERS
-    if not ((warp.power >= low) & (warp.power <= high) & (warp.unit > 0.0) & (warp.scale > 0.0)).all():
-        raise InputError(f"warp: expected powers from {low:g} to {high:g}, and units and scales above 0")
-    return warp
+    return Warp(*(part.numpy() for part in parts))
 
 
-def read_input_range(tensors: Tensors, num_inputs: int) -> Float[np.ndarray, "2 D"] | None:
-    """Return the range of each encoded column; None in files that do not store it."""
+def read_input_range(tensors: Tensors, scale: Standardizer) -> Float[np.ndarray, "2 D"] | None:
+    """Return the range of each encoded column, which must fit the scale; None in files that do not store it."""
     if "input_range" not in tensors:
         return None
-    ends = tensors["input_range"]
+    ends, num_inputs = tensors["input_range"], len(scale.mean)
     if ends.dtype != torch.float64 or tuple(ends.shape) != (2, num_inputs) or bool((ends[0] > ends[1]).any()):
         raise InputError(f"input_range: expected float64 ranges of {num_inputs} columns, got others")
+    standardise(ends.numpy(), scale, "float32", None, Place("input_range"))
     return np.asarray(ends.numpy())
 
 
@@ -221,6 +221,7 @@ def read_guard(tensors: Tensors, weight: float | None, num_outputs: int) -> Guar
     found = _shared_tensors(tensors, "guard.", weight is not None)
     if weight is None:
         return None
+    check_range("guard", float(weight), float(weight))
     for name in found.keys() - set(GUARD):
         raise InputError(f"guard.{name:.100}: not a tensor of a guard")
     parts = [found.get(name, torch.empty(0)) for name in GUARD]

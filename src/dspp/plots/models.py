@@ -8,6 +8,7 @@ import numpy as np
 
 from dspp.errors import InputError
 from dspp.history import Epoch
+from dspp.numbers import percent
 from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, check_column, house_axes, label_axes, shorten
 from dspp.table.checks import Array, check_X
 
@@ -118,7 +119,8 @@ def sites_and_weights(sites: Array, weights: Array, *, ax: "Axes | None" = None)
     ax.scatter(column, xi[order].ravel(), s=area, color=MAIN, alpha=0.55, linewidth=0)
     ax.set_xlim(-0.7, len(order) - 0.3)
     crowded = len(order) > 8
-    ax.set_xticks(range(len(order)), [_percent(omega[s]) for s in order], rotation=60 if crowded else 0)
+    shares = [percent(omega[s], 0 if omega[s] >= 0.095 else 1) for s in order]
+    ax.set_xticks(range(len(order)), shares, rotation=60 if crowded else 0)
     return label_axes(ax, "weight of the component", "site ξ")
 
 
@@ -158,7 +160,3 @@ def ranked_bars(
     ax.set_ylim(len(order) - 0.5, -0.5)
     ax.grid(visible=False, axis="y")
     return label_axes(ax, label, "")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"

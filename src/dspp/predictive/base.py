@@ -196,7 +196,8 @@ class Mixture(WeightedComponents):
         if num < 1:
             raise InputError(f"expected at least 1 sample, got {num}")
         mean = self.component_mean
-        which = torch.multinomial(self.weights, num * self.num_rows, replacement=True, generator=generator)
+        count = num * self.num_rows
+        which = torch.multinomial(self.weights, max(1, count), replacement=True, generator=generator)[:count]
         normal = torch.randn(num, *mean.shape[1:], generator=generator, dtype=mean.dtype, device=mean.device)
         return which.reshape(num, self.num_rows), normal
 

@@ -140,7 +140,8 @@ def join_rows(parameters: Sequence[Tensor], means: Sequence[Float[Tensor, "S N *
 def join_components(parameters: Sequence[Tensor], means: Sequence[Float[Tensor, "S N *T"]]) -> Tensor:
     """Concatenate the components of a parameter of mixtures of the same rows."""
     pairs = list(zip(parameters, means, strict=True))
-    rows = max(_all_axes(parameter, mean)[1] for parameter, mean in pairs)
+    lengths = (_all_axes(parameter, mean)[1] for parameter, mean in pairs)
+    rows = next((length for length in lengths if length != 1), 1)  # N if any differs by row; N may be 0
     return torch.cat([p.expand(mean.shape[0], rows, *mean.shape[2:]) for p, mean in pairs])
 
 

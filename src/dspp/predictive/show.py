@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from dspp.notebook import Html, curve, number, page, paragraph, table
+from dspp.notebook import Html, curve, page, paragraph, table
+from dspp.numbers import number
 from dspp.predictive.protocol import Predictive, RealPredictive
 
 MOST_ROWS, MOST_OUTPUTS = 5, 3

@@ -17,7 +17,7 @@ from dspp.likelihoods import LIKELIHOODS, Codec
 from dspp.notes import Note
 from dspp.prepare.likelihood import choose_likelihood
 from dspp.prepare.prepared import Prepared, check_scale, standardise_rows, target_place, to_rows
-from dspp.prepare.targets import target_notes
+from dspp.prepare.targets import censoring_notes, target_notes
 from dspp.seen import Hashes, choose_hashes, hash_rows
 from dspp.settings import Settings
 from dspp.table.memory import check_no_inf
@@ -55,7 +55,7 @@ def prepare_in_memory(
     inner = _assign_inner_folds(train, fold, settings.random_state)
     own_inner = _inner_folds_of_means(train, fold, inner, settings.random_state)
     trained = train
-    if fold is not None and train.times is not None:
+    if fold is not None and train.times is not None and fold.max() < 1:
         trained = train.take(np.flatnonzero(fold[: len(train)] == NEVER))
     learned = _learn(kind, train, trained, own_inner, ensemble, validation, calibration)
     likelihood: str | None = None
@@ -86,6 +86,8 @@ def prepare_in_memory(
         notes=(
             *table.notes,
             *target_notes(table.targets, table.target_names),
+            *_time_notes(table, settings),
+            *censoring_notes(table),
             *_notes(encoder, train, table),
             *chosen,
         ),
@@ -157,8 +159,9 @@ def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Setting
     """Return the fold of each row and then of each validation row; see `assign_folds`."""
     if len(validation):
         return np.repeat([NEVER, 0], [len(table), len(validation)])
-    groups = None if table.groups is None else len(np.unique(table.groups))
-    size = settings.size(len(table), len(table.target_names), table.times is not None, most_folds=groups)
+    together = table.groups if table.times is None else table.times
+    most = None if together is None else len(np.unique(together))
+    size = settings.size(len(table), len(table.target_names), most_folds=most)
     return assign_folds(len(table), size.folds, settings.random_state, table.groups, table.times)
 
 
@@ -261,6 +264,14 @@ def _check_counts(observed: Bool[np.ndarray, "N T"]) -> None:
             f"y: column {column}: expected at least {FEWEST_OBSERVED} observed values, got {counts[column]}; leave out "
             "this output"
         )
+
+
+def _time_notes(table: MemoryTable, settings: Settings) -> list[Note]:
+    """Return a note on what recalibration promises about later rows."""
+    if table.times is None or not settings.conformal:
+        return []
+    text = "the coverage of such intervals is guaranteed for rows exchangeable with those, which later rows may not be"
+    return [Note("intervals are recalibrated by the latest rows", text)]
 
 
 def _notes(encoder: TableEncoder | None, train: MemoryTable, table: MemoryTable) -> list[Note]:

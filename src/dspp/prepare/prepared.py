@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder, encode
 from dspp.encoding.means import CrossFittedMeans
-from dspp.encoding.scaling import Standardizer, standardise
+from dspp.encoding.scaling import LARGEST_SCALE, Standardizer, standardise
 from dspp.errors import InputError
 from dspp.likelihoods import Codec
 from dspp.notes import Note
@@ -28,7 +28,6 @@ from dspp.training.cache import RowCache
 from dspp.training.disk import DiskRows
 from dspp.training.rows import Rows
 
-LARGEST_SCALE = 1e150  # of a target: the square of a larger one overflows float64
 OWN_NAMES = {"X": "y", "X_val": "y_val"}  # the names of targets passed separately, for errors
 
 
@@ -101,6 +100,11 @@ class Prepared:
     def is_held_out_once(self) -> bool:
         """Whether all members of an ensemble hold out the same rows."""
         return self.fold is None or bool(self.fold.max() < 1)
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether the folds of an ensemble are spans of time."""
+        return self.table is not None and self.table.times is not None and not self.is_held_out_once
 
     def settings_of_members(self, settings: Settings) -> Settings:
         """Return the settings with the likelihood chosen here."""

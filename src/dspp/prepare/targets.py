@@ -1,12 +1,20 @@
-"""What to know about targets before training: constant ones, and those with few distinct values."""
+"""What to know about targets before training: constant ones, few distinct values, and times that may be censored."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from jaxtyping import Float
+from pyarrow import types
 
 from dspp.notes import Note
 from dspp.table.discrete import is_discrete
+from dspp.table.table import MemoryTable
+
+EVENT = re.compile(r"(.*[_. ])?(event|status|death|dead|died|cens|censor|censored|censoring)([_. ].*)?", re.IGNORECASE)
+DURATION = re.compile(r".*(time|duration|surviv|tenure|days|weeks|months|years|hours).*", re.IGNORECASE)
 
 
 def target_notes(y: Float[np.ndarray, "N T"], names: Sequence[str]) -> list[Note]:
@@ -23,3 +31,31 @@ def target_notes(y: Float[np.ndarray, "N T"], names: Sequence[str]) -> list[Note
             )
             notes.append(Note(f"target {name!r} has only {len(values)} distinct values", text))
     return notes
+
+
+def censoring_notes(table: MemoryTable) -> list[Note]:
+    """Return a note if a target looks like a duration, and a column like the mark of those that had not yet ended."""
+    if table.arrow is None:
+        return []
+    y = table.targets
+    times = [
+        n
+        for n, column in zip(table.target_names, y.T, strict=True)
+        if DURATION.fullmatch(n) and not (column < 0.0).any()
+    ]
+    marks = [name for name in table.names if EVENT.fullmatch(name) and _is_mark(table.arrow.column(name))]
+    if not times or not marks:
+        return []
+    text = (
+        "dspp does not model censored times yet: it takes every time as the time of the event, so predictions are too "
+        f"short; and {marks[0]!r} is not known in advance, so leave it out of the inputs"
+    )
+    return [Note(f"column {marks[0]!r} may say which values of {times[0]!r} are censored", text)]
+
+
+def _is_mark(column: pa.ChunkedArray) -> bool:
+    """Return whether a column has two values at most: 0 and 1, or true and false."""
+    kind = column.type
+    if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
+        return False
+    return {float(value) for value in pc.unique(column).drop_null().to_pylist()} <= {0.0, 1.0}

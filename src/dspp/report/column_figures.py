@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dspp import plots
+from dspp.numbers import are_years, number
 from dspp.plots.style import shorten
 from dspp.report.effects import Effect, Group
 from dspp.report.figures import Panel, Picture, make_small, picture
 from dspp.report.importance import REPEATS, Importance
-from dspp.report.numbers import are_years, number
 from dspp.report.svg import inline_svg
 
 if TYPE_CHECKING:

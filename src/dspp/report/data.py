@@ -107,12 +107,10 @@ class TargetData:
 class MemberData:
     """The history and settings of one of several models whose predictions are mixed."""
 
-    name: str  # its heading
     kind: str = "plain"  # what it reads
     weight: float = 1.0  # of its predictions
     seconds: float = math.nan  # training time
-    history: Sequence[Epoch] = ()  # of training
-    best_epoch: int | None = None  # the epoch whose state was kept
+    history: Sequence[Epoch] = ()  # of training; empty for a member without epochs
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # sections of name -> value
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dspp.calibration import chance_bounds
 from dspp.fitted import Evaluation
-from dspp.report.numbers import are_years, number_with_spread
+from dspp.numbers import are_years, cell, number_with_spread
 from dspp.report.probe import Probe, Values
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of an effect
@@ -152,5 +152,5 @@ def _range(values: Values, mask: NDArray[np.bool_]) -> str:
     else:
         spread = np.ptp(np.nanquantile(values.array.astype(np.float64), [0.05, 0.95]))
         whole = bool((values.array[~values.missing] % 1 == 0).all())
-        ends = [f"{end:,.0f}".replace("-", "−") if whole else number_with_spread(end, spread) for end in (low, high)]
+        ends = [cell(end) if whole else number_with_spread(end, spread) for end in (low, high)]
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"

@@ -9,8 +9,8 @@ import torch
 
 from dspp.fitted import Evaluation, Fitted
 from dspp.metrics import Comparison
+from dspp.numbers import number, percent
 from dspp.predictive import GroupedPredictive
-from dspp.report.numbers import number, percent
 from dspp.report.probe import Probe
 from dspp.settings import KIND_NAMES
 

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from dspp import plots
+from dspp.numbers import number
 from dspp.report.axes import choose_axes
-from dspp.report.data import MemberData, ReportData, TargetData
+from dspp.report.data import ReportData, TargetData
 from dspp.report.ensemble import kind_name
-from dspp.report.numbers import number
 from dspp.report.svg import Drawing, inline_svg
 
 if TYPE_CHECKING:
@@ -185,12 +185,12 @@ def members(data: ReportData, num_outputs: int) -> Picture:
     )
 
 
-def training(part: ReportData | MemberData, num_outputs: int, name: str = "training") -> Picture:
-    """Return the training curves of the only model or of one of several."""
-    validated = any(epoch.val_nll is not None for epoch in part.history)
-    kept = "" if part.best_epoch is None else " The dotted line marks the epoch whose state was kept."
+def training(data: ReportData, num_outputs: int) -> Picture:
+    """Return the training curves of the only model."""
+    validated = any(epoch.val_nll is not None for epoch in data.history)
+    kept = "" if data.best_epoch is None else " The dotted line marks the epoch whose state was kept."
     return picture(
-        name,
+        "training",
         "Training",
         "The NLL of each epoch; lower is better. It is computed on standardised targets"
         + (", jointly over all outputs" if num_outputs > 1 else "")
@@ -201,7 +201,7 @@ def training(part: ReportData | MemberData, num_outputs: int, name: str = "train
             else "There were no validation rows, so the curve does not show overfitting."
         )
         + kept,
-        partial(plots.training_curves, part.history, best_epoch=part.best_epoch),
+        partial(plots.training_curves, data.history, best_epoch=data.best_epoch),
     )
 
 

@@ -1,7 +1,7 @@
 """The report of a fitted model on rows that it was not trained on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 from jaxtyping import Float, Int
 
+from dspp import storage
 from dspp.calibration import Conformal, CrossConformal
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
@@ -49,7 +50,7 @@ def write_model_report(
         row_labels: name of each row, such as its number in a file; None for its position in X, from 0.
 
     Raises:
-        InputError: X or y cannot be used, or there is not one label per row.
+        InputError: X or y cannot be used, there is not one label per row, or the file's name does not end in .html.
         MissingExtraError: matplotlib or jinja2 is not installed.
         ModelFileError: the page cannot be written.
 
@@ -66,6 +67,7 @@ def write_model_report(
         True
     """
     require("report", "a report")
+    storage.check_page_name(Path(path))
     write_report(report_data(estimator, X, y, title=title, rows=rows, row_labels=row_labels), path)
 
 
@@ -121,7 +123,7 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
         encoding=[] if fitted.encoder is None else fitted.encoder.describe(),
         versions=fitted.versions,
         notes=[*map(str, fitted.notes), *note, *missing_baselines(evaluation)],
-        **(_only_member(members[0], fitted.num_rows) if len(members) == 1 else {"members": _members(fitted)}),
+        **(_only_member(members[0], fitted.num_rows) if len(members) == 1 else {"members": describe_members(fitted)}),
     )
 
 
@@ -201,16 +203,15 @@ def _only_member(member: Member, num_rows: int) -> Mapping[str, Any]:
     return {**story, **_sites(member)}
 
 
-def _members(fitted: Fitted) -> list[MemberData]:
+def describe_members(fitted: Fitted) -> list[MemberData]:
     """Return the history and settings of each member."""
     found = []
-    for k, (member, weight) in enumerate(zip(fitted.members, fitted.weights, strict=True), start=1):
-        name = f"member {k}: {member.spec.name}, weight {weight:.3g}"
+    for member, weight in zip(fitted.members, fitted.weights, strict=True):
         settings = _settings(member, fitted.num_rows)
-        for setting in ("seed", "seconds"):  # the only ones in which members of an ensemble differ
-            settings["Training"].pop(setting, None)
-        part = MemberData(name, member.kind, weight, member.seconds, member.history, member.best_epoch, settings)
-        found.append(part)
+        if len(fitted.members) > 1:
+            for own in ("seed", "seconds"):  # in which all members differ
+                del settings["Training"][own]
+        found.append(MemberData(member.kind, weight, member.seconds, member.history, settings))
     return found
 
 
@@ -237,10 +238,14 @@ def _relevance(fitted: Fitted) -> list[tuple[str, float]]:
 
 
 def _settings(member: Member, num_rows: int) -> dict[str, dict[str, str]]:
-    sections = {"Model": member.spec.model, "Objective": member.spec.objective, "Training": member.train}
-    shown = {title: {key: str(value) for key, value in asdict(part).items()} for title, part in sections.items()}
+    parts = member.settings | {"model": {"preset": member.spec.name} | member.settings["model"]}
+    shown = {name.capitalize(): {key: _text(value) for key, value in part.items()} for name, part in parts.items()}
     shown["Training"] |= {"training rows": f"{num_rows:,}", "seconds": f"{member.seconds:.1f}"}
     return shown
+
+
+def _text(setting: object) -> str:
+    return "–" if setting in (None, ()) else str(setting)
 
 
 def _inputs(fitted: Fitted, table: MemoryTable, shown: np.ndarray) -> dict[str, Sequence[object]]:

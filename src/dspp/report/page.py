@@ -1,6 +1,6 @@
 """The page: its sections in order, without those that have no content."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,10 +9,10 @@ from dspp import storage
 from dspp.errors import ModelFileError
 from dspp.extras import require
 from dspp.metrics import have_several_outputs
+from dspp.numbers import tidy
 from dspp.report import column_figures, figures, tables
-from dspp.report.data import MemberData, ReportData, TargetData
+from dspp.report.data import ReportData, TargetData
 from dspp.report.figures import Picture
-from dspp.report.numbers import tidy
 from dspp.report.tables import Score, TextTable
 
 if TYPE_CHECKING:  # imported on first use, since it is optional
@@ -164,8 +164,9 @@ def _ensemble(data: ReportData) -> Section:
         alone = f"Scores are of {data.ensemble.num_rows:,} rows, if only members of that kind predicted them."
         text = " ".join(data.ensemble.sentences)
         blocks.append(Block(text=text, table=tables.kinds_table(data.ensemble), caption=alone))
-    if any(member.history for member in data.members):
-        pictures = [figures.members(data, len(data.targets))]
+    if data.members:
+        trained = any(member.history for member in data.members)
+        pictures = [figures.members(data, len(data.targets))] if trained else []
         blocks.append(Block("Members", pictures=pictures, table=tables.members_table(data.members)))
     return Section("ensemble", "Ensemble", "The models whose predictions are mixed, and how.", blocks)
 
@@ -199,34 +200,19 @@ def _inside(data: ReportData) -> Section:
 
 
 def _provenance(data: ReportData) -> Section:
-    blocks = []
+    blocks = [Block("Notes", points=data.notes)] if data.notes else []
     if data.encoding:
         header = list(dict.fromkeys(key for column in data.encoding for key in column))
         rows = [[column.get(key, "") for key in header] for column in data.encoding]
         blocks.append(Block("Columns", table=TextTable(header, rows)))
-    for heading, settings in [("Settings", data.settings), *_member_settings(data.members)]:
-        lists = {title: dict(values) for title, values in settings.items() if values}
-        if lists:
-            blocks.append(Block(heading, lists=lists))
+    if data.members:
+        blocks.append(Block("Settings", table=tables.settings_table(data.members)))
+    lists = {title: dict(values) for title, values in data.settings.items() if values}
+    if lists:
+        blocks.append(Block("Settings", lists=lists))
     if data.versions:
         blocks.append(Block("Versions", lists={"": dict(data.versions)}))
-    if data.notes:
-        blocks.append(Block("Notes", points=data.notes))
     return Section("made", "How the model was made", "Everything needed to fit the same model again.", blocks)
-
-
-def _member_settings(members: Sequence[MemberData]) -> list[tuple[str, Mapping[str, Mapping[str, str]]]]:
-    """Return the settings of the members with their headings, once for members that differ in nothing but the seed."""
-    groups: dict[str, list[int]] = {}
-    for k, member in enumerate(members):
-        groups.setdefault(repr(member.settings), []).append(k)
-    found = []
-    for group in groups.values():
-        numbers = ", ".join(f"{k + 1}" for k in group)
-        everyone = "all members" if len(group) == len(members) else f"members {numbers}"
-        name = members[group[0]].name if len(group) == 1 else everyone
-        found.append((f"Settings of {name}", members[group[0]].settings))
-    return found
 
 
 def _outputs(data: ReportData) -> list[tuple[TargetData, str, str]]:

@@ -11,10 +11,10 @@ import torch
 
 from dspp.calibration import chance_bounds
 from dspp.metrics import LEVELS, METRICS, Metric
+from dspp.numbers import are_years, cell, number, number_with_spread, percent
 from dspp.plots import central_coverage
 from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.ensemble import EnsembleData, kind_name
-from dspp.report.numbers import are_years, cell, number, number_with_spread, percent
 
 SURPRISES = 10  # rows of the table of surprises
 MAX_INPUTS = 30  # columns of inputs in it
@@ -133,15 +133,45 @@ def kinds_table(ensemble: EnsembleData) -> TextTable:
 
 
 def members_table(members: Sequence[MemberData]) -> TextTable:
-    """Return the weight and the training of each member."""
+    """Return the weight and the training of each member; epochs and their NLL only of those that have them."""
+    header = ("member", "reads", "weight", "training time", "epochs", "last training NLL")
     rows = []
     for k, member in enumerate(members, start=1):
-        last = member.history[-1].train_nll if member.history else math.nan
-        name, epochs = kind_name(member.kind), f"{len(member.history):,}"
-        rows.append(
-            (f"{k}", name, percent(member.weight), epochs, number_with_spread(last, 0.1), f"{member.seconds:,.1f} s")
-        )
-    return TextTable(("member", "reads", "weight", "epochs", "last training NLL", "training time"), rows)
+        steps = ("–", "–")
+        if member.history:
+            steps = (f"{len(member.history):,}", number_with_spread(member.history[-1].train_nll, 0.1))
+        rows.append((f"{k}", kind_name(member.kind), percent(member.weight), f"{member.seconds:,.1f} s", *steps))
+    if not any(member.history for member in members):
+        return TextTable(header[:4], [row[:4] for row in rows])
+    return TextTable(header, rows)
+
+
+def settings_table(members: Sequence[MemberData]) -> TextTable:
+    """Return all settings, with one column for the members in which they are the same."""
+    groups: dict[str, list[int]] = {}
+    for k, member in enumerate(members):
+        groups.setdefault(repr(member.settings), []).append(k)
+    columns = [members[group[0]].settings for group in groups.values()]
+    rows = []
+    for section in columns[0]:
+        names = dict.fromkeys(name for settings in columns for name in settings[section])
+        for k, name in enumerate(names):
+            rows.append(("" if k else section, name, *(settings[section].get(name, "–") for settings in columns)))
+    if len(columns) == 1:
+        return TextTable(("", "setting", "all members" if len(members) > 1 else "value"), rows)
+    return TextTable(("", "setting", *map(_name_members, groups.values())), rows)
+
+
+def _name_members(numbers: Sequence[int]) -> str:
+    """Return the name of a group of members, numbered from 1, such as "members 1–5, 8"."""
+    ends: list[list[int]] = []
+    for k in numbers:
+        if ends and k == ends[-1][1] + 1:
+            ends[-1][1] = k
+        else:
+            ends.append([k, k])
+    spans = [f"{first + 1}" if first == last else f"{first + 1}–{last + 1}" for first, last in ends]
+    return f"member{'' if len(numbers) == 1 else 's'} {', '.join(spans)}"
 
 
 def surprises(target: TargetData, data: ReportData) -> TextTable:

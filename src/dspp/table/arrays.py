@@ -123,14 +123,39 @@ def booleans(array: pa.Array, place: Place) -> Float[np.ndarray, " n"]:
 
 def datetimes(array: pa.Array, place: Place) -> tuple[Int[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
     """Return microseconds since 1970 in UTC (since midnight for times of day) and a mask of the missing values."""
-    kind = array.type
-    if types.is_dictionary(kind):
-        return datetimes(array.dictionary_decode(), place)
-    if is_text(kind):
-        array = parse_datetimes(array, place)
-    elif not (is_datetime(kind) or types.is_null(kind)):
-        raise place.error(f"expected dates or times, got {kind}")
+    array = moments(array, place)
     return _to_microseconds(array, place), np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+
+
+def moments(array: pa.Array, place: Place) -> pa.Array:
+    """Return a column of dates, timestamps or times of day, parsed where it is text."""
+    array = decode(array)
+    kind = array.type
+    if is_text(kind):
+        return parse_datetimes(array, place)
+    if not (is_datetime(kind) or types.is_null(kind)):
+        raise place.error(f"expected dates or times, got {kind}")
+    return array
+
+
+def has_zone(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds timestamps with a time zone."""
+    return types.is_timestamp(kind) and kind.tz is not None
+
+
+def check_zone(array: pa.Array, zoned: bool, place: Place) -> None:
+    """Raise `InputError` for times with a time zone where training had none, or the other way round."""
+    if array.null_count == len(array) or has_zone(array.type) == zoned:
+        return
+    if zoned:
+        raise place.error(
+            "expected times with a time zone, as in training, got none; add it, as in .dt.tz_localize('UTC'), or "
+            "2024-01-31T18:30Z in a file"
+        )
+    raise place.error(
+        "expected times without a time zone, as in training, got some with one; convert them to the clock of the "
+        "training rows and leave out the zone, as in .dt.tz_convert('Europe/Berlin').dt.tz_localize(None)"
+    )
 
 
 def texts(array: pa.Array, place: Place, levels: Sequence[str] = ()) -> pa.Array:
@@ -208,6 +233,12 @@ def parse_datetimes(text: pa.Array, place: Place) -> pa.Array:
         if can_cast(attempt, kind):
             return attempt.cast(kind)
     row = max(first_failure(attempt, kind) for attempt, kind in readings)
+    if any(can_cast(attempt[row : row + 1], kind) for attempt, kind in readings):
+        raise place.error(
+            f"expected a date or time in the format of the rows before, got {text[row].as_py()!r:.60}; give all of "
+            "them a time zone, or none",
+            row,
+        )
     raise place.error(f"expected a date or time such as 2024-01-31 18:30:00, got {text[row].as_py()!r:.60}", row)
 
 

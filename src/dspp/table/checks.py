@@ -6,6 +6,8 @@ The result is always a new float64 array, so that later code cannot modify the c
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from os import PathLike
 from typing import TYPE_CHECKING, NoReturn, TypeGuard, Union
 
 import numpy as np
@@ -21,23 +23,30 @@ if TYPE_CHECKING:  # whoever passes a tensor has imported torch; checks of files
 Array = Union[ArrayLike, "torch.Tensor"]
 
 
-def check_X(X: Array, name: str = "X") -> Float[np.ndarray, "N D"]:  # noqa: N802 - X is a matrix
+def check_X(  # noqa: N802 - X is a matrix
+    X: Array, name: str = "X", may_be_empty: bool = False
+) -> Float[np.ndarray, "N D"]:
     """Return the inputs as a new 2-D float64 array.
 
     Args:
         X: Array-like: nested lists, a NumPy array, a torch tensor, a data frame of numbers.
         name: The name used in errors.
+        may_be_empty: Whether X may have no rows, as in predictions.
 
     Raises:
         InputError: X is not a 2-D table with at least one row and one column of finite numbers.
     """
     array = _to_numpy(X, name)
+    if array.ndim == 1 and array.size and isinstance(array[0], Mapping):
+        raise InputError(f"{name}: expected a table, got a list of dicts; convert it with pandas.DataFrame({name})")
     if array.ndim != 2:
         raise InputError(
             f"{name}: expected a 2-D table (rows, columns), got {array.ndim}-D of shape {array.shape}. "
             f"Reshape your data: {name}.reshape(-1, 1) for one column, {name}.reshape(1, -1) for one row."
         )
-    return _to_finite_float64(_check_not_empty(array, name), name)
+    if not (may_be_empty and len(array) == 0 < array.shape[1]):
+        _check_not_empty(array, name)
+    return _to_finite_float64(array, name)
 
 
 def check_y(
@@ -103,8 +112,19 @@ def _to_numpy(data: Array, name: str) -> NDArray[np.generic]:
     except Exception as error:  # whatever an object's own conversion raises
         raise InputError(f"{name}: expected a table of numbers, got {_explain_unreadable(data, error)}") from None
     if array.ndim == 0:
-        raise InputError(f"{name}: expected an array, got {_shorten(data)}; pass rows of numbers")
+        raise InputError(f"{name}: expected an array, got {_shorten(data)}; {advice(data) or 'pass rows of numbers'}")
     return array
+
+
+def advice(data: object) -> str:
+    """Return how to make an array of this, if that is clear from what it is, or an empty string."""
+    if type(data).__name__ == "LazyFrame":  # of polars or narwhals, which need not be imported
+        return "call .collect() first"
+    if isinstance(data, Mapping):
+        return "convert it with pandas.DataFrame(...)"
+    if isinstance(data, str | PathLike):
+        return "read a file first, as with pandas.read_csv, and pass a column itself, as in table['a']"
+    return "convert it with list(...)" if isinstance(data, Iterator) else ""
 
 
 def _explain_unreadable(data: object, error: Exception) -> str:
@@ -223,10 +243,11 @@ def _raise_not_numeric(array: NDArray[np.generic], name: str) -> NoReturn:
         index = next((index for index, cell in np.ndenumerate(array) if isinstance(cell, str | bytes)), None)
         first = "" if index is None else f", with the text {_shorten(array[index])} at {_place(index)},"
         raise InputError(f"{got}{first} whose cells can be read as numbers; convert it with {name}.astype(float)")
-    raise InputError(
-        f"{got} with {_shorten(array[index])} at {_place(index)}; "
-        "encode categories and dates as numbers, then convert with .astype(float)"
-    )
+    if array[index] is None:
+        what_to_do = "remove this row or fill in the missing value"
+    else:
+        what_to_do = "encode categories and dates as numbers, then convert with .astype(float)"
+    raise InputError(f"{got} with {_shorten(array[index])} at {_place(index)}; {what_to_do}")
 
 
 def _check_no_classes(array: NDArray[np.generic], name: str) -> None:

@@ -6,6 +6,7 @@ turns them into the same numbers. Rows for an existing model are read with the t
 anew, the text "01" would become the number 1 if no other cell happened to be text.
 """
 
+import codecs
 import contextlib
 import csv
 import gzip
@@ -23,11 +24,13 @@ from pyarrow import types
 from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table import arrays
-from dspp.table.messages import Place, check_names
+from dspp.table.messages import Place, check_encoding, check_names, first_line
 from dspp.table.table import FileTable, MemoryTable, Types, name_file_in_errors
 
-_BLOCK_BYTES: Final = 4 << 20  # read at once; longer lines are rejected
-_ZIP, _UTF16 = b"PK\x03\x04", (b"\xff\xfe", b"\xfe\xff")
+_BLOCK_BYTES: Final = 4 << 20  # read at once; longer rows are rejected
+_UTF8: Final = "utf-8-sig"  # a byte order mark is left out
+_UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
+_MAGIC: Final = {b"PK\x03\x04": "an Excel or zip file", b"PAR1": "a Parquet file", b"\x1f\x8b": "a gzip file"}
 
 # Types to try, in this order; a column that fits none stays text. Integers must also parse as floats: Arrow reads 0xd8
 # as an integer only, and the encoder would reject it.
@@ -40,6 +43,10 @@ class CsvFormat:
 
     separator: str | None = None  # the character between cells; None: a tab in .tsv files, otherwise a comma
     decimal: str = "."  # the decimal mark, a point or a comma
+    encoding: str = "utf-8"  # of the text, as Python calls it
+
+    def __post_init__(self) -> None:
+        check_encoding(self.encoding, "encoding")
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,7 @@ class CsvFile(FileTable):
         header_lines: The number of lines before the first row.
         separator: The character between cells.
         decimal: The decimal mark; numbers with the other mark, or with thousands separators, are text.
+        encoding: The encoding of the text, converted block by block.
         verbatim: Columns that `batches` yields exactly as typed: neither stripped nor with missing values replaced.
     """
 
@@ -60,26 +68,30 @@ class CsvFile(FileTable):
     header_lines: int = 1
     separator: str = ","
     decimal: str = "."
+    encoding: str = _UTF8
     verbatim: frozenset[str] = frozenset()
 
     @classmethod
     def open(cls, path: Path, written: CsvFormat) -> "CsvFile":
-        """Read the header and check that rows follow."""
-        _check_is_text(path)
+        """Read the header and whether rows follow."""
+        encoding = check_encoding(written.encoding, "encoding")
+        encoding = _UTF8 if encoding == "utf-8" else encoding
+        _check_is_text(path, encoding)
         separator = written.separator or ("\t" if path.name.lower().endswith((".tsv", ".tsv.gz")) else ",")
         if separator == written.decimal:
             raise InputError(f"{path}: expected a decimal mark that does not separate cells, got ','; add --sep ';'")
         try:
-            with _open_text(path) as stream:
-                reader = csv.reader(stream, delimiter=separator)
-                header = tuple(name.strip() for name in next((record for record in reader if record), []))
+            with _open_text(path, encoding) as stream:
+                records = _records(path, stream, separator)
+                _, end, cells = next((record for record in records if record[2]), (1, 1, []))
                 has_rows = any(line.strip() for line in stream)
-        except UnicodeDecodeError:
-            raise _not_utf8(path) from None
+        except UnicodeError:
+            raise _not_decodable(path, encoding) from None
+        header = tuple(name.strip() for name in cells)
         names = [name for name in header if name]
-        _check_header(path, names, has_rows, separator)
-        schema = pa.schema([(name, pa.string()) for name in names])
-        return cls(path, schema, None, _header_notes(header), header, reader.line_num, separator, written.decimal)
+        _check_header(path, names, separator)
+        schema, num_rows = pa.schema([(name, pa.string()) for name in names]), None if has_rows else 0
+        return cls(path, schema, num_rows, _header_notes(header), header, end, separator, written.decimal, encoding)
 
     def keep_verbatim(self, names: Iterable[str]) -> "CsvFile":
         """Return the same file with these columns verbatim."""
@@ -96,6 +108,8 @@ class CsvFile(FileTable):
     def _read(self, column_types: Types) -> pa.Table:
         with self._diagnose_failure():
             text = pa.csv.read_csv(self._input(), **self._options()).rename_columns(self.names)
+            self._check_end(text)
+        text = text.slice(0, self.num_rows)  # of a single column, blank lines alone are no rows
         return pa.table({name: self._column(name, text.column(name), column_types.get(name)) for name in self.names})
 
     def _column(self, name: str, text: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
@@ -104,15 +118,15 @@ class CsvFile(FileTable):
             return _guess_type(chunks, self.decimal)
         starts = accumulate(map(len, chunks[:-1]), initial=0)
         typed = [self._parse_cells(name, chunk, kind, row) for chunk, row in zip(chunks, starts, strict=True)]
-        return pa.chunked_array(typed)
+        return pa.chunked_array(typed, kind)
 
     @property
     def line_of(self) -> Callable[[int], int]:
-        """A function from a row number, starting at 0, to the line on which the row ends."""
+        """A function from a row number, starting at 0, to the line on which the row begins."""
         return self._line_of
 
     def _line_of(self, row: int) -> int:
-        with _open_text(self.path) as stream:
+        with _open_text(self.path, self.encoding) as stream:
             return next(islice(self._records(stream), row + 1, None))[0]
 
     def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
@@ -127,6 +141,8 @@ class CsvFile(FileTable):
                 ]
                 yield pa.RecordBatch.from_arrays(columns, self.names)
                 row += len(batch)
+            if row:
+                self._check_end(batch)
 
     def _parse_cells(self, name: str, text: pa.Array, kind: pa.DataType | None, row: int) -> pa.Array:
         if kind is not None and arrays.is_text(kind):
@@ -137,7 +153,9 @@ class CsvFile(FileTable):
         if kind is None:
             return text
         if types.is_timestamp(kind):
-            return arrays.parse_datetimes(text, place).cast(kind, safe=False)
+            moments = arrays.parse_datetimes(text, place)
+            arrays.check_zone(moments, arrays.has_zone(kind), place)
+            return moments.cast(kind, safe=False)
         return arrays.parse(text, kind, place)
 
     def _input(self) -> pa.NativeFile:
@@ -148,7 +166,10 @@ class CsvFile(FileTable):
         numbers = [str(i) for i in range(len(self.header))]
         return {
             "read_options": pa.csv.ReadOptions(
-                column_names=numbers, skip_rows=self.header_lines, block_size=_BLOCK_BYTES
+                column_names=numbers,
+                skip_rows=self.header_lines,
+                block_size=_BLOCK_BYTES,
+                encoding="utf-8" if self.encoding == _UTF8 else self.encoding,
             ),
             "parse_options": pa.csv.ParseOptions(
                 delimiter=self.separator, newlines_in_values=True, ignore_empty_lines=len(self.header) > 1
@@ -166,30 +187,79 @@ class CsvFile(FileTable):
         """Find the line at which the reader failed, which it does not report."""
         try:
             yield
-        except (pa.ArrowException, OSError, EOFError) as problem:
+        except (pa.ArrowException, OSError, EOFError, UnicodeError) as problem:
             with name_file_in_errors(self.path):
                 self._diagnose()
                 raise problem
 
+    def _check_end(self, text: pa.Table | pa.RecordBatch) -> None:
+        """Raise `InputError` if a quote is not closed: to Arrow's reader, all that follows is the last cell."""
+        last = text.slice(text.num_rows - 1).to_pylist() if text.num_rows else []
+        if any("\n" in (cell or "") for row in last for cell in row.values()):
+            self._diagnose()
+
     def _diagnose(self) -> None:
-        """Raise `InputError` for the first line that is not UTF-8 or has the wrong number of cells, if any."""
+        """Raise `InputError` for the first record that cannot be decoded or has the wrong cells, if any."""
         try:
-            with _open_text(self.path) as stream:
+            with _open_text(self.path, self.encoding) as stream:
                 for line, cells in self._records(stream):
                     if len(cells) != len(self.header) and cells:
+                        count = f"{len(self.header)} column{'s' * (len(self.header) > 1)}"
                         raise InputError(
-                            f"{self.path}, line {line}: expected {len(self.header)} columns as in the header, got "
-                            f'{len(cells)}; put cells that contain the separator in "quotes"'
+                            f"{self.path}, line {line}: expected {count} as in the header, got {len(cells)}; put cells "
+                            'that contain the separator in "quotes"'
                         )
-        except UnicodeDecodeError:
-            raise _not_utf8(self.path) from None
+                    if len(self.separator.join(cells).encode()) >= _BLOCK_BYTES:
+                        raise _too_long(self.path, line, "row")
+        except UnicodeError:
+            raise _not_decodable(self.path, self.encoding) from None
 
     def _records(self, stream: TextIO) -> Iterator[tuple[int, list[str]]]:
-        """Yield each record, including the header, with the line on which it ends."""
-        reader = csv.reader(stream, delimiter=self.separator)
+        """Yield the line on which each record begins, including the header, and its cells."""
+        for begin, end, cells in _records(self.path, stream, self.separator):
+            if cells or (len(self.header) == 1 and end > self.header_lines):
+                yield begin, cells
+
+
+def _records(path: Path, stream: TextIO, separator: str) -> Iterator[tuple[int, int, list[str]]]:
+    """Yield the lines on which each record begins and ends, and its cells, of which a blank line has none.
+
+    Raises:
+        InputError: A quote is not closed, or a cell is as long as if one were not.
+    """
+    at_end = False
+
+    def lines() -> Iterator[str]:
+        nonlocal at_end
+        yield from stream
+        at_end = True
+        yield ""  # continues the last record, if a quote is open
+
+    begin, limit = 1, csv.field_size_limit()
+    csv.field_size_limit(max(limit, _BLOCK_BYTES))  # as for Arrow's reader
+    try:
+        reader = csv.reader(lines(), delimiter=separator)
         for cells in reader:
-            if cells or (len(self.header) == 1 and reader.line_num > self.header_lines):
-                yield reader.line_num, cells
+            if at_end:
+                if cells:
+                    raise InputError(
+                        f"{path}, line {begin}: a quote that opens in this row is never closed; close it, or double "
+                        "quotes inside of quoted cells"
+                    )
+                return
+            yield begin, reader.line_num, cells
+            begin = reader.line_num + 1
+    except csv.Error:
+        raise _too_long(path, begin, "cell") from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _too_long(path: Path, line: int, what: str) -> InputError:
+    return InputError(
+        f"{path}, line {line}: a {what} that begins here has more than {_BLOCK_BYTES:,} bytes; close its quote if one "
+        "is open, or leave out the column"
+    )
 
 
 def _is_gzip(path: Path) -> bool:
@@ -201,39 +271,47 @@ def _open_bytes(path: Path) -> IO[bytes] | gzip.GzipFile:
 
 
 @contextlib.contextmanager
-def _open_text(path: Path) -> Iterator[TextIO]:
+def _open_text(path: Path, encoding: str) -> Iterator[TextIO]:
     opener: Any = gzip.open if _is_gzip(path) else open
-    with opener(path, "rt", encoding="utf-8-sig", newline="") as stream:
+    with opener(path, "rt", encoding=encoding, newline="") as stream:
         yield stream
 
 
-def _check_is_text(path: Path) -> None:
+def _check_is_text(path: Path, encoding: str) -> None:
     with _open_bytes(path) as stream:
         start = stream.read(65_536)
-    if start.startswith(_UTF16):
-        raise InputError(f"{path}: expected UTF-8, got UTF-16; save it as UTF-8")
-    if b"\0" in start:
-        kind = "an Excel or zip file" if start.startswith(_ZIP) else "binary data"
+    if encoding == _UTF8 and start.startswith(_UTF16):
+        raise InputError(f"{path}: expected UTF-8, got UTF-16; pass --encoding utf-16, or save the file as UTF-8")
+    binary = "binary data" if b"\0" in start and b"\0" not in " ".encode(encoding) else ""
+    if kind := next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), binary):
         raise InputError(f"{path}: expected text, got {kind}; save the table as CSV, or correct the suffix")
     if not start.strip(b"\xef\xbb\xbf\r\n\t ,"):
         raise InputError(f"{path}: expected a table, got an empty file")
 
 
-def _not_utf8(path: Path) -> InputError:
-    """Return the error for the first line that is not UTF-8."""
+def _not_decodable(path: Path, encoding: str) -> InputError:
+    """Return the error for the first byte that is not text in this encoding."""
+    name, other = ("UTF-8", "latin-1") if encoding == _UTF8 else (encoding, "NAME")
+    decoder, line, byte = codecs.getincrementaldecoder(encoding)(), 1, b""
     with _open_bytes(path) as stream:
-        for number, line in enumerate(stream, 1):
+        while not byte and (block := stream.read(65_536)):
             try:
-                line.decode()
-            except UnicodeDecodeError as problem:
-                byte = line[problem.start]
-                return InputError(
-                    f"{path}, line {number}: expected UTF-8, got byte 0x{byte:02x}; save the file as UTF-8"
-                )
-    return InputError(f"{path}: expected UTF-8; save the file as UTF-8")
+                line += decoder.decode(block).count("\n")
+            except UnicodeError as problem:
+                if not isinstance(problem, UnicodeDecodeError):  # such as UTF-16 without a byte order mark
+                    reason = f"{first_line(problem)}; pass another --encoding, or leave it out"
+                    return InputError(f"{path}: expected {name}: {reason}")
+                byte = problem.object[problem.start : problem.start + 1]
+                held_back = len(decoder.getstate()[0])
+                line += decoder.decode(problem.object[held_back : problem.start]).count("\n")
+    got = f"byte 0x{byte.hex()}" if byte else "an incomplete character at the end"
+    return InputError(
+        f"{path}, line {line}: expected {name}, got {got}; pass the encoding of the file, as in --encoding {other}, or "
+        "save it as UTF-8"
+    )
 
 
-def _check_header(path: Path, names: list[str], has_rows: bool, separator: str) -> None:
+def _check_header(path: Path, names: list[str], separator: str) -> None:
     others = [mark for mark in ";\t|," if mark != separator and len(names) == 1 and mark in names[0]]
     if not names:
         raise InputError(f"{path}: expected column names on the first line, got none; add a header")
@@ -241,8 +319,6 @@ def _check_header(path: Path, names: list[str], has_rows: bool, separator: str) 
         used = "tab" if others[0] == "\t" else repr(others[0])
         raise InputError(f"{path}: expected cells separated by {separator!r}, got {others[0]!r}; pass --sep {used}")
     check_names(names, str(path))
-    if not has_rows:
-        raise InputError(f"{path}: expected at least one row, got only a header")
 
 
 def _header_notes(header: tuple[str, ...]) -> tuple[Note, ...]:

@@ -26,14 +26,14 @@ def open_table(path: str | os.PathLike[str], csv: CsvFormat = CsvFormat()) -> Fi
 
     Args:
         path: The file.
-        csv: The separator and the decimal mark of CSV files.
+        csv: The separator, the decimal mark and the encoding of CSV files.
 
     Raises:
         InputError: The file does not exist, its suffix is unknown, or it has no table or no rows.
     """
     table = open_file(Path(path), csv)
     if table.num_rows == 0:
-        raise InputError(f"{path}: expected at least one row, got none")
+        raise InputError(f"{path}: expected at least one row, got only a header")
     return table
 
 
@@ -44,10 +44,11 @@ def open_file(path: Path, csv: CsvFormat = CsvFormat()) -> FileTable:  # noqa: B
             f"{path}: expected a CSV, Parquet or Arrow file, got a spreadsheet; export it as CSV, or convert it in "
             f"Python with pandas.read_excel({path.name!r}).to_parquet({path.with_suffix('.parquet').name!r})"
         )
+    if path.is_dir():
+        raise InputError(f"{path}: expected a file, got a folder; pass one of its files")
     kind = _KINDS[_suffix(path)]
     if not path.is_file():
-        problem = "expected a file, got a folder" if path.is_dir() else "the file does not exist"
-        raise InputError(f"{path}: {problem}; check the path")
+        raise InputError(f"{path}: the file does not exist; check the path")
     with name_file_in_errors(path):
         if path.stat().st_size == 0:
             raise InputError(f"{path}: expected a table, got an empty file")

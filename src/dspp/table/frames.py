@@ -5,7 +5,8 @@ This module imports neither pandas nor polars: whoever passes such a frame has a
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,15 @@ def has_string_names(X: Any, name: str = "X") -> bool:
     """Return whether the column names of a frame are strings; if none is, treat the frame as an array.
 
     Raises:
-        InputError: Some names are strings and others are not, so that both interpretations are unsafe.
+        InputError: Some names are strings and others are not, so that both interpretations are unsafe; or the columns
+            are a MultiIndex of pandas.
     """
     labels = _names(X) or ()
+    if not _is_series(X) and any(isinstance(label, tuple) for label in labels):
+        raise InputError(
+            f"{name}: expected one name per column, got several levels as in {labels[0]!r:.60}; flatten the columns: "
+            f"{name}.columns = ['_'.join(map(str, names)) for names in {name}.columns]"
+        )
     odd = [label for label in labels if not isinstance(label, str)]
     if odd and len(odd) < len(labels):
         raise InputError(
@@ -84,6 +91,18 @@ def frame_like(X: Any, columns: Mapping[str, Shaped[np.ndarray, " N"]]) -> Any:
     return pa.table(dict(columns))
 
 
+def check_zones(values: Iterable[object], place: Place) -> None:
+    """Raise `InputError` if some datetimes have a time zone and others have none, which Arrow would mix in silence."""
+    known = [(row, value) for row, value in enumerate(values) if isinstance(value, datetime) and value == value]
+    for row, value in known:
+        if (value.tzinfo is None) != (known[0][1].tzinfo is None):
+            raise place.error(
+                f"expected times all with a time zone or all without, got {str(value)!r} after {str(known[0][1])!r}; "
+                "write them in one way, as with .tz_localize('UTC')",
+                row,
+            )
+
+
 def _is_a(X: object, library: str, *kinds: str) -> bool:
     module = sys.modules.get(library)
     return any(isinstance(X, getattr(module, kind, ())) for kind in kinds)
@@ -102,15 +121,17 @@ def _names(X: Any) -> Sequence[object] | None:
 
 
 def _from_polars(frame: Any, where: str) -> pa.Table:
-    """Return a polars frame as Arrow; columns of Python objects, which polars exports as addresses, by value."""
+    """Return a polars frame as Arrow; columns of Python objects, which polars exports as addresses, by value.
+
+    A whole frame would be converted on threads, for which polars waits in vain in a forked process.
+    """
     objects = sys.modules["polars"].Object
-    if objects not in frame.dtypes:
-        return frame.to_arrow()
     columns = {c.name: c.to_arrow() if c.dtype != objects else _from_objects(c, Place(where, c.name)) for c in frame}
     return pa.table(columns)
 
 
 def _from_objects(values: Any, place: Place) -> pa.Array:
+    check_zones(values, place)
     known = [(row, value) for row, value in enumerate(values) if value is not None]
     try:
         if len({_family(value) for _, value in known}) > 1:
@@ -126,8 +147,11 @@ def _from_pandas(series: Any, name: str, where: str) -> pa.Array | pa.ChunkedArr
         raise Place(where, name).error("expected real numbers, got complex ones; pass both parts as columns")
     if hasattr(series, "sparse"):
         series = series.sparse.to_dense()
+    kind = sys.modules["pandas"].api.types.infer_dtype(series) if series.dtype == object else ""
+    if kind == "datetime":
+        check_zones(series, Place(where, name))
     try:
-        if series.dtype == object and _is_mixed(series):
+        if kind in ("mixed", "mixed-integer") and len(set(map(_family, series.dropna()))) > 1:
             raise TypeError("its values are of different kinds")
         if hasattr(series, "cat") and not _is_plain(series.cat.categories):
             series = series.cat.rename_categories(str)
@@ -136,13 +160,6 @@ def _from_pandas(series: Any, name: str, where: str) -> pa.Array | pa.ChunkedArr
         values = series.tolist()
         known = [(int(row), values[row]) for row in np.flatnonzero(~np.asarray(series.isna()))]
         raise _odd_value(known, Place(where, name), problem) from None
-
-
-def _is_mixed(series: Any) -> bool:
-    """Return whether an object column mixes types, some of which Arrow would merge, such as 2.5 and True."""
-    values = series.dropna()
-    kind = sys.modules["pandas"].api.types.infer_dtype(values)
-    return kind in ("mixed", "mixed-integer") and len({_family(value) for value in values}) > 1
 
 
 def _is_plain(categories: Any) -> bool:

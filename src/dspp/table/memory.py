@@ -24,16 +24,21 @@ from dspp.table.table import MemoryTable
 BLOCK: Final = 16_384  # rows converted at once, so that the block stays in the CPU cache
 
 
-def to_table(X: Any, name: str = "X") -> MemoryTable:
+def to_table(X: Any, name: str = "X", may_be_empty: bool = False) -> MemoryTable:
     """Return a data frame with string names as a table of columns, anything else as an array; X is not modified.
+
+    Args:
+        X: The rows.
+        name: The name used in errors.
+        may_be_empty: Whether X may have no rows, as in predictions.
 
     Raises:
         InputError: X is neither.
     """
     if not is_frame(X) or not has_string_names(X, name):
-        return MemoryTable(name, array=check_X(_objects_to_numbers(X), name))
+        return MemoryTable(name, array=check_X(_objects_to_numbers(X), name, may_be_empty))
     arrow = to_arrow(X, name)
-    if arrow.num_rows == 0 or arrow.num_columns == 0:
+    if (arrow.num_rows == 0 and not may_be_empty) or arrow.num_columns == 0:
         raise InputError(
             f"{name}: got {arrow.num_rows} sample(s) and {arrow.num_columns} feature(s) "
             f"(shape={arrow.shape}) while a minimum of 1 is required; check the filter it came from"

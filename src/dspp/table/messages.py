@@ -1,5 +1,6 @@
 """Error messages about tables: the place of a problem, and lists of names."""
 
+import codecs
 import difflib
 import glob
 import re
@@ -20,7 +21,7 @@ class Place:
 
     Attributes:
         where: The name of the table or file.
-        column: The name of the column.
+        column: The name of the column, if it has one.
         first_row: The number of the first row.
         line_of: For text files, a function from row numbers to lines.
         labels: The labels of the rows, if they are not numbered.
@@ -42,17 +43,29 @@ class Place:
 
     def error(self, problem: str, row: int | None = None) -> InputError:
         """Return (do not raise) an error that names the column and, if given, the row."""
+        column = [f"column {self.column!r}"] if self.column else []
         if row is None:
-            return InputError(f"{self.where}: column {self.column!r}: {problem}")
+            return InputError(": ".join([self.where, *column, problem]))
         label = self.first_row + row if self.labels is None else self.labels[self.first_row + row]
         line = f" (line {self.line_of(int(str(label)))})" if self.line_of is not None else ""
-        return InputError(f"{self.where}: column {self.column!r}, row {label}{line}: {problem}")
+        return InputError(f"{self.where}: {', '.join([*column, f'row {label}{line}'])}: {problem}")
 
 
 def check_exists(path: Path) -> None:
     """Raise `InputError` unless there is a file or folder at this path, or it is a pattern such as data/*.parquet."""
+    if re.match(r"[a-z][a-z0-9]+:/", str(path)):
+        raise InputError(f"{path}: expected a file on this machine, got an address; download it first")
     if not path.exists() and not glob.has_magic(str(path)):
         raise InputError(f"{path}: the file does not exist; check the path")
+
+
+def check_encoding(name: str, what: str) -> str:
+    """Return Python's name of a text encoding such as latin-1; `what` is the option or argument, for the error."""
+    try:
+        " ".encode(name)  # unlike codecs.lookup, refuses codecs of bytes such as gzip
+    except (LookupError, ValueError):
+        raise InputError(f"{what}: expected a text encoding such as utf-8, latin-1 or utf-16, got {name!r}") from None
+    return codecs.lookup(name).name
 
 
 def check_names(names: list[Any], where: str) -> None:
@@ -68,8 +81,9 @@ def check_names(names: list[Any], where: str) -> None:
 
 
 def join_names(names: Sequence[object], limit: int = 5) -> str:
-    """Return the first `limit` names as text, for a message."""
-    return ", ".join(repr(name) for name in names[:limit]) + (", …" if len(names) > limit else "")
+    """Return the first `limit` names as text and how many more there are, for a message."""
+    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return ", ".join(repr(name) for name in names[:limit]) + more
 
 
 def explain_classes(distinct: Iterable[str], rows: int) -> str:

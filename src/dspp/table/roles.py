@@ -17,8 +17,8 @@ from pyarrow import types
 from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table import arrays
-from dspp.table.checks import Array, check_y
-from dspp.table.frames import has_string_names, is_frame, to_arrow
+from dspp.table.checks import Array, advice, check_y
+from dspp.table.frames import check_zones, has_string_names, is_frame, to_arrow
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 
@@ -185,11 +185,14 @@ def _to_column(values: Any, num_rows: int, name: str) -> pa.Array:
             columns: Sequence[pa.ChunkedArray] = table.columns
         else:
             array = np.asarray(values)
+            if array.dtype == object:
+                check_zones(array.flat, Place(name))
             columns = [pa.array(part, from_pandas=True) for part in array.reshape(len(array), -1).T]
     except (pa.ArrowException, TypeError, ValueError) as problem:
         if isinstance(problem, InputError):
             raise
-        raise InputError(f"{name}: expected one value per row, got {values!r:.60}; use values of one type") from None
+        what_to_do = advice(values) or "use values of one type"
+        raise InputError(f"{name}: expected one value per row, got {values!r:.60}; {what_to_do}") from None
     if len(columns) != 1 or len(columns[0]) != num_rows:
         raise InputError(
             f"{name}: expected {num_rows} values, one per row of X, got {len(columns[0]) if columns else 0} rows of "

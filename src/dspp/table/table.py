@@ -245,7 +245,7 @@ def name_file_in_errors(path: Path) -> Iterator[None]:
     """Convert the errors that libraries raise for a damaged file to an `InputError` that names the file."""
     try:
         yield
-    except (pa.ArrowException, OSError, EOFError, csv.Error, zlib.error, UnicodeDecodeError) as problem:
+    except (pa.ArrowException, OSError, EOFError, csv.Error, zlib.error, UnicodeError) as problem:
         reason = first_line(problem)
         raise InputError(
             f"{path}: cannot read the file, which may be damaged or in another format ({reason})"

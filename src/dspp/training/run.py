@@ -15,6 +15,7 @@ from torch import nn
 
 from dspp.config import TrainConfig
 from dspp.errors import InputError, NumericalError, TrainingInterrupted
+from dspp.gp.threads import num_threads
 from dspp.history import Epoch
 from dspp.model import Model
 from dspp.objectives import OBJECTIVES
@@ -324,6 +325,7 @@ def _threads(count: int | None) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
+        num_threads()  # raises before torch would hang
         yield
     finally:
         torch.set_num_threads(before)

@@ -1,11 +1,13 @@
-"""Formatting of numbers and values for readers."""
+"""Formatting of numbers and values for readers: in reports, notebooks, figures and the terminal."""
 
 import math
+import re
 from collections.abc import Iterable
 
 import numpy as np
 
 SPACE = "\N{NO-BREAK SPACE}"  # keeps a number together at line breaks
+_ZERO = re.compile(r"[0.]+(?![0-9.])")  # how a number begins that was rounded to zero
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -25,7 +27,7 @@ def number(value: float, digits: int = 4) -> str:
 def number_with_spread(value: float, spread: float) -> str:
     """Format a number with the decimals that show three digits of `spread`, its typical distance to others."""
     decimals = 2 - math.floor(math.log10(spread)) if spread > 0 else 0
-    if not 0 <= decimals <= 9 or abs(value) >= 1e12:
+    if not math.isfinite(value) or not 0 <= decimals <= 9 or abs(value) >= 1e12:
         return number(value)
     return _sign(f"{abs(value):,.{decimals}f}", value)
 
@@ -65,7 +67,8 @@ def tidy(text: str) -> str:
 
 
 def _sign(text: str, value: float) -> str:
-    return f"−{text}" if value < 0 else text
+    """Return the text with a minus sign if the value is negative and was not rounded to zero."""
+    return f"−{text}" if value < 0 and not _ZERO.match(text) else text
 
 
 def _strip_zeros(text: str) -> str:
