@@ -261,7 +261,8 @@ class Fitted:
         mixed = self.codec.decode(self.mix(parts, self.weights, unknown))
         if not bool((finite := mixed.std.isfinite()).all()):  # it contains the mean
             row = int((~finite).reshape(len(mixed), -1).any(1).int().argmax())
-            raise NumericalError(f"the prediction of row {place.first_row + row} is not finite")
+            label = place.first_row + row if place.labels is None else place.labels[place.first_row + row]
+            raise NumericalError(f"the prediction of row {label} is not finite")
         return mixed
 
     @contextmanager
@@ -513,7 +514,8 @@ class Fitted:
         def score(rows: MemoryTable, first_row: int) -> dict[str, Tensor]:
             mixture, folds = self._predict_targets(rows, impute, recogniser)
             part = Comparison(mixture, rows.targets.reshape(mixture.mean.shape), first_row=first_row, levels=levels)
-            found = part.by_row(wanted)
+            with self.named_in_errors(rows.place):
+                found = part.by_row(wanted)
             if wanted is None and (ends := self.recalibrate(part.mixture, folds, HEADLINE)) is not None:
                 inside.append(is_inside(part.y, ends))
             sample.add(rows, mixture)
