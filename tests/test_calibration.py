@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import FrozenInstanceError
 
 import numpy as np
@@ -15,8 +16,10 @@ from torch import Tensor
 from dspp import metrics
 from dspp.calibration import Calibration, Conformal, check_calibration
 from dspp.errors import InputError, NumericalError
-from dspp.metrics import LEVELS, all_scores, r_squared
+from dspp.metrics import LEVELS, Comparison, all_scores, evaluate, r_squared
 from dspp.predictive import MultivariateNormalMixture, NormalMixture
+from dspp.report.data import TargetData
+from dspp.report.tables import coverage_table
 
 F64, NAN = torch.float64, math.nan
 
@@ -36,12 +39,12 @@ def one_output(rows: int, spread: float = 1.0, seed: int = 0) -> NormalMixture:
 
 
 def several_outputs(rows: int, scales: tuple[float, ...] = (1.0, 1.0, 1.0)) -> MultivariateNormalMixture:
-    """One component of correlated outputs whose standard deviations are `scales`."""
+    """One component of correlated outputs whose standard deviations are `scales`; their means differ between rows."""
     scale = torch.tensor(scales, dtype=F64)
     cov = (0.5 + 0.4 * torch.eye(len(scales), dtype=F64)) * torch.outer(scale, scale)
     return MultivariateNormalMixture(
         torch.zeros(1, dtype=F64),
-        torch.zeros(1, rows, len(scales), dtype=F64),
+        30.0 * torch.randn(1, rows, 1, generator=seeded(5), dtype=F64).expand(-1, -1, len(scales)),
         cov.expand(1, rows, -1, -1),
         0.1 * scale.square(),
     )
@@ -155,22 +158,39 @@ def test_promise_34_verdicts_are_earned(rows: int) -> None:
     assert right[praised].sum() > {100: 0.8, 300: 0.95, 1000: 0.95}.get(rows, -1.0), "and it can be said of a right one"
 
 
-def test_a_discrete_target_is_never_called_right() -> None:
-    for rows in (40, 100, 1000):
-        said = verdicts(rows, discrete=True)
-        assert not any(verdict.startswith("Intervals are calibrated") for verdict in said)
-        assert not any("too wide" in verdict for verdict in said), "repeated values widen any interval"
-        assert said[0] == "Intervals are too narrow"
-    mixture = one_output(400)
-    assert not check_calibration(mixture, drawn(mixture)).discrete
-    few = check_calibration(one_output(400, 1.3), drawn(mixture).round())
-    assert few.discrete
-    assert few.verdict().startswith("Whether intervals are calibrated cannot be told, as the target has few distinct ")
-    both, y = several_outputs(400), drawn(several_outputs(400))
-    y[:, 1] = y[:, 1].round()
-    found = check_calibration(both, y)
-    assert [part.discrete for part in found.per_output] == [False, True, False]
-    assert "cannot be told" in found.verdict()
+def counts(rows: int, factor: float = 1.0, seed: int = 0) -> tuple[NormalMixture, Tensor]:
+    """A target rounded to whole numbers, of which a density gives each its probability, and its prediction."""
+    mean, noise = torch.randn(2, rows, generator=seeded(seed), dtype=F64)
+    zero, var = torch.zeros(1, dtype=F64), torch.full((1, rows), (0.5 * factor) ** 2, dtype=F64)
+    return NormalMixture(zero, 2.0 * mean[None], var, zero[0]), (2.0 * mean + 0.5 * noise).round()
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1.0, "calibrated"), (0.6, "too narrow"), (1.8, "too wide")])
+def test_few_distinct_values_are_judged_by_their_probabilities(factor: float, said: str) -> None:
+    mixture, y = counts(2_000, factor)
+    found = check_calibration(mixture, y)
+    assert found.verdict().startswith(f"Intervals are {said}: ")
+    inside = ((mixture.cdf(y) - 0.5).abs() <= 0.45).double().mean().item()
+    if factor == 1.0:
+        assert abs(inside - 0.9) > 0.03, "an interval contains all or nothing of a value's rows"
+        assert found.p_value > 0.01
+    target = TargetData("y", y.numpy(), mixture)
+    assert coverage_table(target).rows[LEVELS.index(0.9)][-1] == said, "the table says what the verdict says"
+    assert evaluate(mixture, y)["coverage90"] == found.coverage[0.9]
+    torch.testing.assert_close(metrics.pit(mixture, y), mixture.cdf(y))
+
+
+def test_an_output_of_few_distinct_values_is_placed_by_the_number_of_the_row() -> None:
+    mixture, y = counts(500)
+    levels = [y.unique().numpy()]
+    whole = Comparison(mixture, y).pit
+    parts = [
+        Comparison(mixture.rows(slice(k, k + 90)), y[k : k + 90], first_row=k, levels=levels).pit
+        for k in range(0, 500, 90)
+    ]
+    assert torch.equal(torch.cat(parts), whole)
+    low, high = mixture.cdf(torch.stack([y - 0.5, y + 0.5]))
+    assert ((low <= whole) & (whole <= high)).all()
 
 
 def test_what_the_rows_were_used_for_is_said() -> None:
@@ -186,24 +206,57 @@ def test_too_narrow_is_known_to_programs_too(coverage: float, narrow: bool) -> N
     assert with_coverage(coverage, 100_000).is_too_narrow == narrow
 
 
-def simulated_verdicts(rows: int, spread: float, tables: int, seed: int) -> list[str]:
-    """Verdicts on tables of a Normal target, whose predicted standard deviation is `spread` times the true one."""
-    y = torch.randn(tables, rows, generator=seeded(seed), dtype=F64)
-    zero, one = torch.zeros(1, rows, dtype=F64), torch.ones(1, rows, dtype=F64)
-    model = NormalMixture(torch.zeros(1, dtype=F64), zero, spread**2 * one, torch.tensor(0.0, dtype=F64))
-    return [check_calibration(model, row).verdict() for row in y]
+def simulated_verdicts(
+    rows: int,
+    tables: int,
+    seed: int,
+    predict: Callable[[Tensor, Tensor], tuple[Tensor, float]],
+    signal: float = 1.0,
+) -> list[str]:
+    """Verdicts on tables of y = s + e, with e standard Normal and s `signal` times so.
+
+    Args:
+        rows: Of each table.
+        tables: How many.
+        seed: Of the tables.
+        predict: Returns means and standard deviation of a Normal prediction, from s and numbers unrelated to y.
+        signal: The standard deviation of s.
+    """
+    found = []
+    for s, e, z in torch.randn(tables, 3, rows, generator=seeded(seed), dtype=F64):
+        mean, std = predict(signal * s, z)
+        zero = torch.zeros(1, dtype=F64)
+        model = NormalMixture(zero, mean[None], torch.full((1, rows), std**2, dtype=F64), zero[0])
+        found.append(check_calibration(model, signal * s + e).verdict())
+    return found
+
+
+def assert_at_most(share: float, said: Sequence[bool]) -> None:
+    """Assert that so many are true, give or take three standard errors."""
+    assert sum(said) <= (share + 3 * math.sqrt(share * (1.0 - share) / len(said))) * len(said)
 
 
 def assert_earned(rows: int, tables: int) -> None:
-    """At most 5 % of verdicts are wrong, give or take three standard errors."""
-    limit = 0.05 + 3 * math.sqrt(0.05 * 0.95 / tables)
-    narrow = stats.norm.ppf(0.9) / stats.norm.ppf(0.95)  # the 90 % interval then contains 80 %
-    praised = [
-        verdict.startswith("Intervals are calibrated") for verdict in simulated_verdicts(rows, narrow, tables, 1)
-    ]
-    assert sum(praised) <= limit * tables
-    blamed = ["too narrow" in verdict for verdict in simulated_verdicts(rows, 1.0, tables, 2)]
-    assert sum(blamed) <= limit * tables
+    """At most 5 % of verdicts are wrong, of models with and without each fault."""
+    narrow = float(stats.norm.ppf(0.9) / stats.norm.ppf(0.95))  # the 90 % interval then contains 80 %
+    found = simulated_verdicts(rows, tables, 1, lambda s, z: (s, narrow))
+    assert_at_most(0.05, ["Intervals are calibrated" in verdict for verdict in found])
+    right = simulated_verdicts(rows, tables, 2, lambda s, z: (s, 1.0))
+    for fault, share in (("too narrow", 0.05), ("are shifted", 0.01), ("no better than a constant", 0.05)):
+        assert_at_most(share, [fault in verdict for verdict in right])
+    weak = simulated_verdicts(rows, tables, 3, lambda s, z: (s, 1.0), signal=0.5)  # R² is 0.2
+    assert_at_most(0.05, ["no better than a constant" in verdict for verdict in weak])
+    for bias in (1.0, -1.0, *((0.5,) if rows >= 100 else ())):  # in standard deviations of the errors
+        found = simulated_verdicts(rows, tables, 4, lambda s, z, bias=bias: (s + bias, 1.0), signal=3.0)
+        name = f"too {'high' if bias > 0.0 else 'low'} (standard error"
+        assert_at_most(0.05, [name not in verdict for verdict in found])
+        assert_at_most(0.05, ["no better than a constant" in verdict for verdict in found])
+    useless = [lambda s, z: (0.0 * s, math.sqrt(2.0)), lambda s, z: (0.0 * s + 0.3, 2.0)]  # constants, right or off
+    if rows >= 100:
+        useless.append(lambda s, z: (0.7 * z, math.sqrt(2.0)))  # a model that has learned noise
+    for predict in useless:
+        found = simulated_verdicts(rows, tables, 5, predict)
+        assert_at_most(0.05, [not verdict.startswith("Predictions are no better than a constant") for verdict in found])
 
 
 @pytest.mark.parametrize("rows", [30, 82, 300])
@@ -217,6 +270,56 @@ def test_promise_34_on_many_simulated_tables(rows: int) -> None:
     assert_earned(rows, tables=1000)
 
 
+def test_faults_are_named_in_order_with_numbers() -> None:
+    """Like a forecast beyond the training rows: worse than a constant, shifted, and yet wide enough."""
+    s, e = torch.randn(2, 1_000, generator=seeded(), dtype=F64)
+    zero, y = torch.zeros(1, dtype=F64), 10.0 + s + e
+    model = NormalMixture(zero, (y - 5.0 - 4.0 * e)[None], torch.full((1, 1_000), 50.0, dtype=F64), zero[0])
+    found = check_calibration(model, y)
+    assert found.bias == pytest.approx(-5.0, abs=0.5)
+    assert found.bias_error == pytest.approx(4.0 / math.sqrt(1_000), rel=0.1)
+    assert found.constant_crps == pytest.approx(metrics.constant_crps(y.numpy()).mean())
+    assert found.verdict() == (
+        f"Predictions are no better than a constant: their CRPS is {found.crps:.4g}, and {found.constant_crps:.4g} if "
+        f"all rows have the distribution of the observed values. Predictions are shifted: on average "
+        f"{-found.bias:.4g} too low (standard error {found.bias_error:.2g}). Intervals are too wide: "
+        f"the 90 % interval contains {100 * found.coverage[0.9]:.1f} % of 1,000 rows."
+    )
+    fine = check_calibration(model.affine(5.0, 1.0), y)
+    assert "shifted" not in fine.verdict()
+
+
+def test_a_small_bias_of_many_rows_does_not_matter() -> None:
+    found = simulated_verdicts(20_000, 1, 0, lambda s, z: (s + 0.05, 1.0))
+    assert "on average" not in found[0]
+
+
+def test_one_shifted_output_is_named() -> None:
+    mixture = several_outputs(400)
+    y = drawn(mixture)
+    y[:, 1] += 2.0
+    verdict = check_calibration(mixture, y, ["a", "b", "c"]).verdict()
+    assert verdict.startswith("Predictions of b are shifted: on average ")
+    assert " too low (standard error" in verdict
+
+
+def test_the_best_constant_is_that_of_the_observed_values() -> None:
+    g = np.random.default_rng(0)
+    y, weights = g.exponential(size=40).round(1), g.uniform(0.5, 2.0, size=40)
+    for w in (None, weights):
+        share = np.full(40, 1 / 40) if w is None else w / w.sum()
+        distance = np.abs(y[:, None] - y)
+        slow = distance @ share - 0.5 * share @ distance @ share
+        np.testing.assert_allclose(metrics.constant_crps(y, w), slow, atol=1e-14)
+    ecdf = NormalMixture(
+        torch.full((40,), -math.log(40), dtype=F64),
+        torch.from_numpy(y)[:, None].expand(-1, 40),
+        torch.full((40, 40), 1e-14, dtype=F64),
+        torch.tensor(0.0, dtype=F64),
+    )
+    np.testing.assert_allclose(metrics.constant_crps(y), ecdf.crps(torch.from_numpy(y)), atol=1e-6)
+
+
 def test_a_distribution_that_is_off_elsewhere_is_not_called_right() -> None:
     """F(y) always ≤ ½, spread evenly there: every central interval holds its share, but the median is no median."""
     mixture = one_output(2000)
@@ -224,9 +327,23 @@ def test_a_distribution_that_is_off_elsewhere_is_not_called_right() -> None:
     y = torch.cat([mixture.rows([n]).quantile(p) for n, p in enumerate(u[::10].tolist())])
     found = check_calibration(mixture.rows(slice(0, 200)), y)
     assert found.coverage[0.9] == pytest.approx(0.9, abs=0.01)
+    assert found.p_value < 1e-10
+    assert found.verdict() == (
+        f"Predictions are shifted: on average {found.bias:.4g} too high (standard error {found.bias_error:.2g}). "
+        "Even so, the 90 % interval contains 90 % of 200 rows."
+    )
+
+
+def test_a_distribution_of_the_wrong_shape_is_not_called_right() -> None:
+    """Errors are exponential with mean 0 and variance 1, and a Normal is predicted."""
+    mean, zero = 3.0 * torch.randn(300, generator=seeded(), dtype=F64), torch.zeros(1, dtype=F64)
+    errors = torch.empty(300, dtype=F64).exponential_(generator=seeded(1)) - 1.0
+    model = NormalMixture(zero, mean[None], torch.ones(1, 300, dtype=F64), zero[0])
+    found = check_calibration(model, mean + errors)
+    held = f"{100 * found.coverage[0.9]:.1f}".removesuffix(".0")
     assert found.verdict() == (
         "Intervals are calibrated at 90 %, but the distribution is shifted or has the wrong shape: "
-        f"the 90 % interval contains 90 % of 200 rows, yet the PIT is not uniform (p = {found.p_value:.1g})."
+        f"the 90 % interval contains {held} % of 300 rows, yet the PIT is not uniform (p = {found.p_value:.1g})."
     )
 
 
@@ -519,7 +636,7 @@ def test_recalibrated_intervals_are_measured_beside_the_models_own() -> None:
     lower, upper = conformal.interval(wide, 0.9)
     assert found.recalibrated == ((y >= lower) & (y <= upper)).double().mean().item()
     assert found.recalibrated == pytest.approx(0.9, abs=0.03)
-    assert found.verdict().startswith("Intervals are too wide: ")
+    assert "Intervals are too wide: " in found.verdict()
     held = f"{100 * found.recalibrated:.1f}".removesuffix(".0")
     assert found.verdict().endswith(f" This is the model itself; recalibrated 90 % intervals contain {held} %.")
 

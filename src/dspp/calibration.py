@@ -1,7 +1,7 @@
-"""Calibration of intervals, measured on rows that the model has not seen, and conformal recalibration.
+"""Calibration of predictions, measured on rows that the model has not seen, and conformal recalibration.
 
-`check_calibration` measures coverage. Intervals from `Conformal`, and from `CrossConformal` for ensembles, keep their
-coverage even if the model is wrong.
+`check_calibration` measures coverage, bias and the gain over a constant. Intervals from `Conformal`, and from
+`CrossConformal` for ensembles, keep their coverage even if the model is wrong.
 """
 
 import math
@@ -10,20 +10,21 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dspp.errors import InputError
-from dspp.metrics import LEVELS, Comparison
+from dspp.metrics import LEVELS, Comparison, ObservedOutput, constant_crps
 from dspp.predictive import Predictive, RealPredictive, unwrap
 from dspp.table.checks import Array
-from dspp.table.discrete import is_discrete
 
 HEADLINE = 0.9  # the level that the verdict reports
 _BAD = 0.8  # a coverage that a verdict of "calibrated" must rule out
 _CHANCE = 0.05  # a coverage less likely than this is not attributed to chance
 _SLIGHT = 0.03  # a coverage within this of its level is only slightly off
-_SMALL_P = 0.01  # of the Kolmogorov–Smirnov test
+_SMALL_P = 0.01  # of the Kolmogorov–Smirnov test, and of a bias
+_MATTERS = 0.1  # a bias of so many standard deviations of the errors matters
+_GAIN = 0.1  # lower CRPS than of a constant, as a share of it, that a verdict of "no better" must rule out
 _HALVINGS = 32  # of the range in which the end of a cross-conformal interval lies: to 2e-10 of it, on the safe side
 _NO_SCORE = 1.0  # above every score: pads outputs that were not observed in all rows
 
@@ -44,16 +45,22 @@ class Calibration:
         per_output: The same for each observed output; empty for a single output.
         name: Name of the output, if there are several.
         recalibrated: Share of values inside their 90 % conformal interval; None without recalibration.
-        discrete: Whether the target, or one of several, has few distinct values.
+        bias: Mean of prediction minus observation, in the units of y; with T outputs, see `per_output`, as for the
+            following.
+        bias_error: Standard error of the bias.
+        crps: Mean CRPS.
+        constant_crps: Mean CRPS if all rows had the distribution of the observed values, the best constant.
+        gain_error: Standard error of the difference of these two.
         caveat: A sentence on what the rows were used for, such as choosing the epoch; empty for new rows.
 
     Example:
         >>> import torch
         >>> from dspp import NormalMixture
         >>> from dspp.calibration import check_calibration
-        >>> y = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+        >>> mean, noise = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
+        >>> y = mean + noise
         >>> def predict(std):
-        ...     return NormalMixture(torch.zeros(1), torch.zeros(1, 1000), torch.zeros(1, 1000), torch.tensor(std**2))
+        ...     return NormalMixture(torch.zeros(1), mean[None], torch.zeros(1, 1000), torch.tensor(std**2))
         >>> check_calibration(predict(1.0), y).verdict()
         'Intervals are calibrated: the 90 % interval contains ... % of 1,000 rows.'
         >>> check_calibration(predict(0.5), y).is_too_narrow
@@ -69,20 +76,32 @@ class Calibration:
     per_output: tuple["Calibration", ...] = ()
     name: str = ""
     recalibrated: float | None = None
-    discrete: bool = False
+    bias: float = 0.0
+    bias_error: float = math.inf
+    crps: float = 0.0
+    constant_crps: float = math.inf
+    gain_error: float = math.inf
     caveat: str = ""
 
     def verdict(self) -> str:
-        """Summarise in one sentence whether the intervals are calibrated, and in others what qualifies it.
+        """Say what is wrong with the predictions and whether intervals are calibrated, and what qualifies it.
 
-        Each verdict is earned by a binomial test of the 90 % interval, at the 5 % level. "Too narrow" or "too wide"
-        means that a calibrated interval would contain so few or so many rows in less than 5 % of cases. "Calibrated"
-        means that it would not, and that an interval which truly contains 80 % of new rows would contain so many in
-        at most 5 % of cases. Otherwise there are too few rows to tell. Outputs of one row may be correlated, so rows
-        are counted, not values. A target with few distinct values is never called calibrated: a mixture of densities
-        cannot be, however many rows lie inside.
+        The faults are named in this order, each if it was found:
+
+        - No better than a constant: the mean CRPS is not below that of the distribution of the observed values, and a
+          gain of a tenth over it is ruled out at the 5 % level.
+        - Shifted: the mean error differs from zero at the 1 % level, and by at least a tenth of the standard deviation
+          of the errors.
+        - Too narrow or too wide: a calibrated 90 % interval would contain so few or so many rows in less than 5 % of
+          cases, by a binomial test.
+
+        "Calibrated" means that none was, and that an interval which truly contains 80 % of new rows would contain so
+        many in at most 5 % of cases. Otherwise there are too few rows to tell. Outputs of one row may be correlated, so
+        rows are counted, not values. Values of a target that has few of them are placed in their cells at random: see
+        `Comparison.pit`.
         """
-        sentences = [self._verdict()]
+        faults = self._faults()
+        sentences = [*faults, self._verdict(bool(faults))]
         if self.recalibrated is not None:
             held = _percent(self.recalibrated)
             sentences.append(f"This is the model itself; recalibrated 90 % intervals contain {held}.")
@@ -94,21 +113,38 @@ class Calibration:
         complaints = [self._complaint(_CHANCE), *(part._complaint(self._share) for part in self.per_output)]
         return any("narrow" in complaint for complaint in complaints)
 
-    def _verdict(self) -> str:
+    def _faults(self) -> list[str]:
+        """Return a sentence on useless and one on shifted predictions, of the worst output if there are several."""
+        parts, found = self.per_output or (self,), []
+        useless = [part for part in parts if part._is_useless(self._share)]
+        if useless:
+            worst = max(useless, key=lambda part: part.crps / part.constant_crps)
+            found.append(
+                f"Predictions{worst._of} are no better than a constant: their CRPS is {worst.crps:.4g}, and "
+                f"{worst.constant_crps:.4g} if all rows have the distribution of the observed values."
+            )
+        shifted = [part for part in parts if part._is_shifted(self._share)]
+        if shifted:
+            worst = max(shifted, key=lambda part: abs(part.bias) / part.bias_error)
+            found.append(
+                f"Predictions{worst._of} are shifted: on average {abs(worst.bias):.4g} too "
+                f"{'high' if worst.bias > 0.0 else 'low'} (standard error {worst.bias_error:.2g})."
+            )
+        return found
+
+    def _verdict(self, has_faults: bool) -> str:
+        """Return a sentence on the intervals, after those on other faults."""
         if complaint := self._complaint(_CHANCE):
             return f"Intervals are {complaint}: {self._finding()}."
-        earned = not self.discrete and self._is_earned()
+        earned = self._is_earned()
         blamed = [part for part in self.per_output if part._complaint(self._share)]
         if blamed:
             worst = max(blamed, key=lambda part: abs(part._gap) * math.sqrt(part.num_rows))
             overall = "Intervals are calibrated overall, but those" if earned else "Intervals"
             return f"{overall} of {worst.name} are {worst._complaint(self._share)}: {worst._finding()}."
-        if self.discrete:
-            return (
-                "Whether intervals are calibrated cannot be told, as the target has few distinct values: "
-                f"{self._finding()}."
-            )
         if self.p_value < _SMALL_P:
+            if has_faults:
+                return f"Even so, {self._finding()}."
             start = "Intervals are calibrated at 90 %, but the" if earned else "The"
             return (
                 f"{start} distribution is shifted or has the wrong shape: "
@@ -117,6 +153,27 @@ class Calibration:
         if not earned:
             return f"Too few rows to tell whether intervals are calibrated: {self._finding()}."
         return f"Intervals are calibrated: {self._finding()}."
+
+    def _is_useless(self, chance: float) -> bool:
+        """Return whether the rows show no gain over the best constant, and rule out one that is worth having.
+
+        That constant has seen the rows, which lowers its CRPS by the factor 1 − 1/n on average.
+        """
+        if self.num_rows < 2 or not 0.0 < self.constant_crps <= self.crps:
+            return False
+        fair = self.constant_crps * self.num_rows / (self.num_rows - 1)
+        return (fair - self.crps + _t_quantile(chance, self.num_rows) * self.gain_error) < _GAIN * fair
+
+    def _is_shifted(self, share: float) -> bool:
+        """Return whether the bias is more than chance explains, and large enough to matter."""
+        if self.num_rows < 2 or not 0.0 < self.bias_error < math.inf:
+            return False
+        least = _t_quantile(0.5 * _SMALL_P * share / _CHANCE, self.num_rows)
+        return abs(self.bias) >= self.bias_error * max(least, _MATTERS * math.sqrt(self.num_rows))
+
+    @property
+    def _of(self) -> str:
+        return f" of {self.name}" if self.name else ""
 
     @property
     def _gap(self) -> float:
@@ -135,7 +192,7 @@ class Calibration:
     def _complaint(self, chance: float) -> str:
         """Return "too narrow", "slightly too wide" and so on, or an empty string."""
         low, high = chance_bounds(self._independent, HEADLINE, chance)
-        if low <= self.coverage[HEADLINE] <= (1.0 if self.discrete else high):  # repeated values widen any interval
+        if low <= self.coverage[HEADLINE] <= high:
             return ""
         slightly = "slightly " if abs(self._gap) <= _SLIGHT else ""
         return slightly + ("too narrow" if self._gap < 0.0 else "too wide")
@@ -156,6 +213,13 @@ class Calibration:
 
 def _percent(share: float) -> str:
     return f"{100.0 * share:.1f}".removesuffix(".0") + " %"
+
+
+def _t_quantile(tail: float, num_rows: int) -> float:
+    """Return what a mean over its standard error exceeds with this probability."""
+    from scipy import stats  # imported here so that loading a model stays fast
+
+    return float(stats.t.isf(tail, num_rows - 1))
 
 
 def least_coverage(num_rows: int, level: float, chance: float = _CHANCE) -> float:
@@ -192,19 +256,20 @@ def check_calibration(
         >>> import torch
         >>> from dspp import NormalMixture
         >>> from dspp.calibration import check_calibration
-        >>> y = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-        >>> wide = NormalMixture(torch.zeros(1), torch.zeros(1, 1000), torch.full((1, 1000), 9.0), torch.tensor(0.0))
-        >>> check_calibration(wide, y).verdict()
+        >>> mean, noise = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
+        >>> wide = NormalMixture(torch.zeros(1), 2.0 * mean[None], torch.full((1, 1000), 9.0), torch.tensor(0.0))
+        >>> check_calibration(wide, 2.0 * mean + noise).verdict()
         'Intervals are too wide: the 90 % interval contains 100 % of 1,000 rows.'
     """
     rows = Comparison(mixture, y)
-    return calibration_of(rows, names, None if conformal is None else conformal.interval(rows.mixture, HEADLINE))
+    inside = None if conformal is None else is_inside(rows.y, conformal.interval(rows.mixture, HEADLINE))
+    return calibration_of(rows, names, inside)
 
 
 def calibration_of(
     rows: Comparison,
     names: Sequence[str] = (),
-    recalibrated: tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]] | None = None,
+    recalibrated: Bool[Tensor, " N *T"] | None = None,
     caveat: str = "",
 ) -> Calibration:
     """Return the calibration of a `Comparison`, which shares computations with its scores.
@@ -212,39 +277,60 @@ def calibration_of(
     Args:
         rows: The comparison.
         names: Names of the outputs, as in `check_calibration`.
-        recalibrated: Both ends of the 90 % conformal interval of each row, to measure as well.
+        recalibrated: Whether each target is inside its 90 % conformal interval, to measure as well.
         caveat: What the rows were used for; see `Calibration`.
     """
-    found = replace(_calibration_of_all(rows, names) if rows.several else _calibration_of_one(rows, 0), caveat=caveat)
+    found = replace(
+        _calibration_of_all(rows, names) if rows.several else _calibration_of_one(rows.outputs[0]), caveat=caveat
+    )
     if recalibrated is None:
         return found
-    lower, upper = recalibrated
-    inside = ((rows.y >= lower) & (rows.y <= upper)).double()
-    return replace(found, recalibrated=rows.average(inside).item())
+    return replace(found, recalibrated=rows.average(recalibrated.double()).item())
+
+
+def is_inside(
+    y: Float[Tensor, " N *T"], ends: tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]
+) -> Bool[Tensor, " N *T"]:
+    """Return whether each target is inside its interval, the ends included."""
+    lower, upper = ends
+    return (y >= lower) & (y <= upper)
 
 
 def _calibration_of_all(rows: Comparison, names: Sequence[str]) -> Calibration:
     labels = [names[one.index] if names else f"output {one.index}" for one in rows.outputs]
-    each = tuple(replace(_calibration_of_one(rows, k), name=label) for k, label in enumerate(labels))
+    each = tuple(replace(_calibration_of_one(one), name=label) for one, label in zip(rows.outputs, labels, strict=True))
     coverage = {level: rows.coverage(level) for level in LEVELS}
     return Calibration(
-        rows.num_rows,
-        int(rows.observed.sum()),
-        coverage,
-        rows.widths,
-        *rows.uniformity,
-        per_output=each,
-        discrete=any(part.discrete for part in each),
+        rows.num_rows, int(rows.observed.sum()), coverage, rows.widths, *rows.uniformity, per_output=each
     )
 
 
-def _calibration_of_one(rows: Comparison, k: int) -> Calibration:
-    """Return the calibration of the k-th observed output."""
-    one = rows.outputs[k]
+def _calibration_of_one(one: ObservedOutput) -> Calibration:
+    """Return the calibration of an observed output."""
     coverage = {level: one.average(((one.pit - 0.5).abs() <= level / 2).double()).item() for level in LEVELS}
     width = dict(zip(LEVELS, one.average(one.widths).tolist(), strict=True))
-    y = rows.y.reshape(len(rows), -1)[:, one.index].cpu().numpy()
-    return Calibration(one.num_rows, len(one.pit), coverage, width, *one.uniformity, discrete=is_discrete(y))
+    weights = None if one.weights is None else one.weights.numpy()
+    constant = torch.from_numpy(constant_crps(one.y.numpy(), weights))
+    bias, bias_error = _mean_and_error(one, one.mean - one.y)
+    return Calibration(
+        one.num_rows,
+        len(one.y),
+        coverage,
+        width,
+        *one.uniformity,
+        bias=bias,
+        bias_error=bias_error,
+        crps=one.average(one.crps).item(),
+        constant_crps=one.average(constant).item(),
+        gain_error=_mean_and_error(one, constant - one.crps)[1],
+    )
+
+
+def _mean_and_error(one: ObservedOutput, values: Float[Tensor, " n"]) -> tuple[float, float]:
+    """Return the mean over rows and its standard error; infinite for a single row."""
+    mean = one.average(values)
+    variance = one.average((values - mean).square()).item()
+    return mean.item(), math.sqrt(variance / (one.num_rows - 1)) if one.num_rows > 1 else math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -526,7 +612,7 @@ def _cross_interval(
 
 def _scores(mixture: Predictive, y: Array) -> Float[Tensor, "T N"]:
     """Return |F(y) − ½| of each output and row, and ones where it was not observed."""
-    return (Comparison(mixture, y).pit_columns - 0.5).abs().nan_to_num(_NO_SCORE)
+    return (Comparison(mixture, y).cdf_columns - 0.5).abs().nan_to_num(_NO_SCORE)
 
 
 def _rank(count: Int[Tensor, " *T"], coverage: float) -> Int[Tensor, " *T"]:

@@ -4,18 +4,19 @@ It has one or several members: models trained on the same encoded rows, whose pr
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dspp.calibration import HEADLINE, Calibration, Conformal, CrossConformal, calibration_of
+from dspp.calibration import HEADLINE, Calibration, Conformal, CrossConformal, calibration_of, is_inside
 from dspp.config import TrainConfig
 from dspp.encoding.encoder import IN_X, TableEncoder, encode, name_columns
 from dspp.encoding.scaling import Standardizer, share_unknown, standardise
@@ -23,13 +24,16 @@ from dspp.errors import InputError, NumericalError
 from dspp.guard import Guard
 from dspp.history import Epoch
 from dspp.likelihoods import Codec
-from dspp.metrics import Comparison
+from dspp.metrics import Comparison, Levels
 from dspp.model import Model, Predictor
 from dspp.notes import Note, list_notes
 from dspp.predictive import Predictive, RealPredictive, pull_together
 from dspp.presets import Spec
+from dspp.sample import SCORED_ROWS, Sample
+from dspp.seen import Hashes, Recogniser, hash_rows
 from dspp.settings import READ_TREES, check_number
 from dspp.table.checks import Array, check_width, check_X
+from dspp.table.discrete import MOST_DISTINCT, distinct_values
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 from dspp.trees import Trees
@@ -134,6 +138,7 @@ class Fitted:
     held_out_spread: float = 1.0  # `spread` of a mixture of only the members that held out the same fold
     pull: float = 0.0  # how far members are moved towards their common mean; learned like `spread`
     input_range: Float[np.ndarray, "2 D"] | None = None  # smallest and largest value of each encoded column in training
+    seen_rows: Hashes | None = None  # hashes of training rows; None if not known
     source: str = "the model"  # its file if it was loaded, for errors
 
     def __post_init__(self) -> None:
@@ -256,7 +261,8 @@ class Fitted:
         mixed = self.codec.decode(self.mix(parts, self.weights, unknown))
         if not bool((finite := mixed.std.isfinite()).all()):  # it contains the mean
             row = int((~finite).reshape(len(mixed), -1).any(1).int().argmax())
-            raise NumericalError(f"the prediction of row {place.first_row + row} is not finite")
+            label = place.first_row + row if place.labels is None else place.labels[place.first_row + row]
+            raise NumericalError(f"the prediction of row {label} is not finite")
         return mixed
 
     @contextmanager
@@ -382,11 +388,14 @@ class Fitted:
                 )
         return table
 
-    def _predict_folds(self, table: MemoryTable, impute: bool = False) -> tuple[Predictive, dict[int, Predictive]]:
+    def _predict_folds(
+        self, table: MemoryTable, impute: bool = False, encoded: Array | None = None
+    ) -> tuple[Predictive, dict[int, Predictive]]:
         """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
+        encoded = self._encode(table, impute) if encoded is None else encoded
         if self.conformal_folds is None:
-            return self.predict(table, impute), {}
-        X = self._standardise(self._encode(table, impute), table.place)
+            return self.distribution(encoded, table.place), {}
+        X = self._standardise(encoded, table.place)
         with self.named_in_errors(table.place):
             parts, unknown = self._predict_members(X), self.shares_unknown(X)
             return self._mix_all(parts, unknown, table.place), self._mix_by_fold(parts, unknown)
@@ -470,21 +479,95 @@ class Fitted:
         why = self.recalibration.why_infinite(max(levels), self.target_names)
         return f"at a coverage of {max(levels):.6g} intervals are infinite: {why}" if why else ""
 
-    def evaluate(self, table: MemoryTable, impute: bool = False) -> "Evaluation":
-        """Evaluate the model on rows with targets; for `impute` see `predict`.
+    def evaluate(self, table: MemoryTable, impute: bool = False, scores: Iterable[str] | None = None) -> "Evaluation":
+        """Evaluate the model on rows with targets, as `evaluate_batches` does."""
+        return self.evaluate_batches(partial(table.batches, SCORED_ROWS), impute, scores)
+
+    def evaluate_batches(
+        self,
+        batches: Callable[[], Iterator[MemoryTable]],
+        impute: bool = False,
+        scores: Iterable[str] | None = None,
+    ) -> "Evaluation":
+        """Evaluate the model on rows with targets that arrive in batches, keeping a few numbers per row.
 
         With several outputs, some may have no observed targets; scores are then of the others.
+
+        Args:
+            batches: Starts to read the rows; called again if a target may have few distinct values, which are needed
+                before the first row is scored.
+            impute: See `predict`.
+            scores: The scores that are wanted; others of many rows take another pass, with all rows in memory. None:
+                all, and the calibration.
 
         Raises:
             InputError: The rows cannot be used, or have another number of targets than the model.
         """
-        (mixture, folds), y = self._predict_folds(table, impute), table.targets
+        reader, wanted = batches(), None if scores is None else list(scores)
+        first, second = next(reader), next(reader, None)
+        recogniser, sample = Recogniser(self.seen_rows), Sample()
+        if second is None:
+            mixture, folds = self._predict_targets(first, impute, recogniser)
+            return Evaluation(self, first, mixture, caveat=recogniser.caveat(), folds=folds)
+        levels = _find_levels(first, batches)
+        weights: list[Float[np.ndarray, " n"]] = []
+        inside: list[Bool[Tensor, " n *T"]] = []
+
+        def score(rows: MemoryTable, first_row: int) -> dict[str, Tensor]:
+            mixture, folds = self._predict_targets(rows, impute, recogniser)
+            part = Comparison(mixture, rows.targets.reshape(mixture.mean.shape), first_row=first_row, levels=levels)
+            with self.named_in_errors(rows.place):
+                found = part.by_row(wanted)
+            if wanted is None and (ends := self.recalibrate(part.mixture, folds, HEADLINE)) is not None:
+                inside.append(is_inside(part.y, ends))
+            sample.add(rows, mixture)
+            weights.extend([] if rows.weights is None else [rows.weights])
+            return found
+
+        def score_all() -> Iterator[dict[str, Tensor]]:
+            done = 0
+            for rows in chain([first, second], reader):
+                yield score(rows, done)
+                done += len(rows)
+
+        def predict_all() -> Predictive:
+            parts = [self.predict(rows, impute).to(torch.float64) for rows in batches()]
+            return type(parts[0]).concat(parts)
+
+        every = Comparison.join(score_all(), predict_all, lambda: np.concatenate(weights) if weights else None, levels)
+        return Evaluation(
+            self,
+            sample.table,
+            sample.distribution,
+            caveat=recogniser.caveat(),
+            every=every,
+            index=sample.index,
+            recalibrated=torch.cat(inside) if inside else None,
+        )
+
+    def _predict_targets(
+        self, rows: MemoryTable, impute: bool, recogniser: Recogniser
+    ) -> tuple[Predictive, dict[int, Predictive]]:
+        """Predict rows with targets, which are compared with those of training; see `_predict_folds`."""
+        encoded = self._encode(rows, impute)
+        mixture, folds = self._predict_folds(rows, impute, encoded)
+        y = rows.targets
         if y.shape[1] != len(self.target_names):
             raise InputError(
                 f"y: expected shape {tuple(mixture.mean.shape)}, as predicted, got "
                 f"{y.shape if y.shape[1] > 1 else y.shape[:1]}; pass the outputs that the model was fitted to"
             )
-        return Evaluation(self, table, mixture, folds=folds)
+        if self.seen_rows is not None:
+            recogniser.count(hash_rows(np.asarray(encoded), y, self.encoder))
+        return mixture, folds
+
+
+def _find_levels(first: MemoryTable, batches: Callable[[], Iterator[MemoryTable]]) -> Levels:
+    """Return the distinct values of each target, None if they are many; all rows are read if they may be few."""
+    if all(len(np.unique(column)) > MOST_DISTINCT for column in first.targets.T):
+        return [None] * first.targets.shape[1]
+    y = np.concatenate([rows.targets for rows in batches()])
+    return [distinct_values(column) for column in y.T]
 
 
 def add_column(X: Any, column: Float[np.ndarray, " N"] | None) -> Any:
@@ -498,10 +581,15 @@ class Evaluation:
 
     Attributes:
         fitted: The model.
-        table: The rows.
+        table: The rows; of a table that was scored in batches, a sample of them, evenly spaced.
         distribution: Their predictive distributions.
         parts: Of rows that were held out in turn, the members that held out the same rows as a model, and the numbers
             of these rows; empty if `fitted` predicted all of them.
+        caveat: What the rows were used for; empty for new rows.
+        folds: Predictions by folds, for recalibration; None: not to be measured.
+        every: The comparison of all rows, if the table is a sample of them.
+        index: The numbers of the rows of the table among all rows, likewise.
+        recalibrated: Whether each target is inside its recalibrated 90 % interval, likewise.
 
     Example:
         >>> import numpy as np
@@ -517,8 +605,16 @@ class Evaluation:
     table: MemoryTable
     distribution: Predictive
     parts: tuple[tuple[Fitted, Int[np.ndarray, " n"]], ...] = ()
-    caveat: str = ""  # what the rows were used for; empty for new rows
-    folds: Mapping[int, Predictive] | None = None  # predictions by folds, for recalibration; None: not to be measured
+    caveat: str = ""
+    folds: Mapping[int, Predictive] | None = None
+    every: Comparison | None = None
+    index: Int[np.ndarray, " n"] | None = None
+    recalibrated: Bool[Tensor, " N *T"] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows that were scored."""
+        return len(self.table) if self.every is None else len(self.every)
 
     def models(self, rows: Int[np.ndarray, " K"]) -> list[tuple[Fitted, Int[np.ndarray, " k"]]]:
         """Return the models that predicted some rows of the table, each with the positions of its rows in `rows`."""
@@ -531,12 +627,14 @@ class Evaluation:
 
     @property
     def y(self) -> Float[np.ndarray, " N *T"]:
-        """Observed targets, in the shape of the predicted mean."""
+        """Observed targets of the table, in the shape of the predicted mean."""
         return self.table.targets.reshape(self.distribution.mean.shape)
 
     @cached_property
     def comparison(self) -> Comparison:
-        """Predictions and targets, as metrics take them."""
+        """Predictions and targets of all rows, as metrics take them."""
+        if self.every is not None:
+            return self.every
         return Comparison(self.distribution, self.y, self.table.weights)
 
     @cached_property
@@ -548,10 +646,11 @@ class Evaluation:
     @cached_property
     def calibration(self) -> Calibration:
         """Calibration of the intervals."""
-        ends = None
+        inside = self.recalibrated
         if self.folds is not None:
             ends = self.fitted.recalibrate(self.comparison.mixture, self.folds, HEADLINE)
-        return calibration_of(self.comparison, self.fitted.target_names, ends, self.caveat)
+            inside = None if ends is None else is_inside(self.comparison.y, ends)
+        return calibration_of(self.comparison, self.fitted.target_names, inside, self.caveat)
 
 
 def _difference(one: Fitted, other: Fitted) -> str | None:

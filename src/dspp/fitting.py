@@ -279,6 +279,7 @@ def _make_fitted(prepared: Prepared, settings: Settings, *, notes: tuple[Note, .
         conformal=None,
         num_rows=prepared.num_rows,
         input_range=prepared.input_range,
+        seen_rows=prepared.seen_rows,
         params=settings.params(),
         **fields,
     )

@@ -22,14 +22,19 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dspp.errors import InputError, NumericalError
-from dspp.predictive import Predictive, RealPredictive, unwrap
+from dspp.predictive import Predictive, unwrap
 from dspp.registry import Registry
 from dspp.table.checks import Array, check_y
+from dspp.table.discrete import cell_ends, distinct_values
 from dspp.table.roles import check_weights
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the central intervals scored
+BY_ROW = ("mean", "pit", "log_density", "crps_by_row", "widths_by_row")  # what `Comparison.join` keeps
 PAPER = ("nll", "rmse", "crps", "coverage90", "mrmse")  # recorded by experiments: the paper's scores, and coverage
 
+_GOLDEN, _SILVER = 0.6180339887498949, 0.4142135623730950  # multiples of such numbers fill [0, 1) evenly
+
+Levels = Sequence[Float[np.ndarray, " K"] | None]
 Format = Literal["number", "percent", "p-value"]
 Targets = Literal["real", "several outputs"]
 Place = Literal["fit", "evaluate", "report"]
@@ -40,16 +45,41 @@ class ObservedOutput:
     """One output of a prediction on the n rows in which it was observed."""
 
     index: int
-    pit: Float[Tensor, " n"]
-    marginal: RealPredictive
-    weights: Float[Tensor, " n"] | None = None
+    rows: "Comparison"
+    seen: Bool[Tensor, " N"]
+
+    @cached_property
+    def pit(self) -> Float[Tensor, " n"]:
+        """PIT of each row; see `Comparison.pit`."""
+        return self._column(self.rows.pit)
+
+    @cached_property
+    def y(self) -> Float[Tensor, " n"]:
+        """The observed targets."""
+        return self._column(self.rows.y)
+
+    @cached_property
+    def mean(self) -> Float[Tensor, " n"]:
+        """The predicted mean."""
+        return self._column(self.rows.mean)
+
+    @cached_property
+    def crps(self) -> Float[Tensor, " n"]:
+        """CRPS of each row."""
+        return self._column(self.rows.crps_by_row)
 
     @cached_property
     def widths(self) -> Float[Tensor, "levels n"]:
         """Width of each row's central interval, for each of `LEVELS`."""
-        levels = torch.tensor(LEVELS, dtype=torch.float64)
-        lower, upper = self.marginal.quantile(torch.cat([0.5 - levels / 2, 0.5 + levels / 2])).cpu().chunk(2)
-        return upper - lower
+        return self.rows.widths_by_row[self.seen, self.index].T
+
+    @cached_property
+    def weights(self) -> Float[Tensor, " n"] | None:
+        """How much each row counts."""
+        return None if self.rows.weights is None else self.rows.weights.cpu()[self.seen]
+
+    def _column(self, values: Float[Tensor, " N *T"]) -> Float[Tensor, " n"]:
+        return values.cpu().reshape(len(values), -1)[self.seen, self.index]
 
     @cached_property
     def uniformity(self) -> tuple[float, float]:
@@ -78,10 +108,9 @@ class ObservedOutput:
 class Comparison:
     """Predictive distributions of N rows and their observed targets: the argument of a metric.
 
-    PIT, interval widths and tests are computed once, on first use.
+    What belongs to single rows, such as PIT and interval widths, and tests are computed once, on first use.
 
     Attributes:
-        mixture: The distributions, in float64.
         y: The targets, in float64 on the device of the distributions; NaN means "not observed".
         weights: How much each row counts; None: all the same.
 
@@ -89,6 +118,8 @@ class Comparison:
         mixture: The predictive distributions.
         y: The observed targets, (N,) or (N, T), in the same units; NaN in (N, T) means "not observed".
         weights: One number ≥ 0 per row, if they differ.
+        first_row: The number of the first row, of a batch.
+        levels: Of a batch, the distinct values of each output, None if they are many; by default those of y.
 
     Raises:
         InputError: The shape of y does not match the distributions, or the weights are not valid.
@@ -103,16 +134,64 @@ class Comparison:
         (0.75, ['nll', 'rmse'])
     """
 
-    def __init__(self, mixture: Predictive, y: Array, weights: Array | None = None) -> None:
+    def __init__(
+        self,
+        mixture: Predictive,
+        y: Array,
+        weights: Array | None = None,
+        first_row: int = 0,
+        levels: Levels | None = None,
+    ) -> None:
         mixture = unwrap(mixture)
         shape = tuple(mixture.mean.shape)
         targets = torch.from_numpy(check_y(y, shape[0], missing=True, every_output=False)).to(mixture.mean.device)
         if targets.shape != shape:  # (N, 1) and (N,) would silently broadcast to N x N
             raise InputError(f"y: expected shape {shape}, as predicted, got {tuple(targets.shape)}; reshape y")
-        self.mixture: Predictive = mixture.to(torch.float64)
+        self._predict: Callable[[], Predictive] = lambda: mixture.to(torch.float64)
         self.y: Float[Tensor, " N *T"] = targets
         given = None if weights is None else torch.from_numpy(check_weights(weights, shape[0], "weights"))
         self.weights: Float[Tensor, " N"] | None = None if given is None else given.to(targets.device)
+        self._first_row, self._levels = first_row, levels
+
+    def by_row(self, scores: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """Return the targets and what scores need of each row, without the distributions; None: of all scores."""
+        if scores is not None:
+            self.scores(scores)  # computes what they need
+        names = [name for name in BY_ROW if scores is None or name in vars(self)]
+        return {name: getattr(self, name).cpu() for name in ("y", *names)}
+
+    @classmethod
+    def join(
+        cls,
+        parts: Iterable[dict[str, Tensor]],
+        predict: Callable[[], Predictive],
+        weights: Callable[[], Float[np.ndarray, " N"] | None],
+        levels: Levels,
+    ) -> "Comparison":
+        """Return the comparison of all rows of some batches.
+
+        Args:
+            parts: What `by_row` returned of each batch.
+            predict: Predicts all rows again, for a metric that needs more than what was computed.
+            weights: Returns the weight of each row after the last batch, if they differ.
+            levels: As for a batch.
+        """
+        kept: dict[str, list[Tensor]] = {}
+        for part in parts:
+            for name, values in part.items():
+                kept.setdefault(name, []).append(values)
+        whole = cls.__new__(cls)
+        whole._predict, whole._first_row, whole._levels = predict, 0, levels
+        for name in list(kept):
+            vars(whole)[name] = torch.cat(kept.pop(name))
+        given = weights()
+        whole.weights = None if given is None else torch.from_numpy(check_weights(given, len(whole.y), "weights"))
+        return whole
+
+    @cached_property
+    def mixture(self) -> Predictive:
+        """The distributions, in float64."""
+        return self._predict()
 
     def __len__(self) -> int:
         return len(self.y)
@@ -139,43 +218,93 @@ class Comparison:
 
     @cached_property
     @torch.no_grad()
-    def pit(self) -> Float[Tensor, " N *T"]:
-        """PIT Fₙ(yₙ) of each row and output; NaN if not observed."""
-        columns = zip(self.mixture.outputs(), self.y.reshape(len(self), -1).T, strict=True)
+    def cdf(self) -> Float[Tensor, " N *T"]:
+        """Fₙ(yₙ) of each row and output; NaN if not observed."""
+        columns = zip(self.mixture.outputs(), self._columns(self.y), strict=True)
         return torch.stack([one.cdf(y) for one, y in columns], dim=-1).reshape(self.y.shape)
 
     @cached_property
-    def pit_columns(self) -> Float[Tensor, "T N"]:
-        """PIT of each output, NaN only where it was not observed.
+    def cdf_columns(self) -> Float[Tensor, "T N"]:
+        """Fₙ(yₙ) of each output, NaN only where it was not observed.
 
         Raises:
             NumericalError: A distribution is not finite where y was observed.
         """
-        u = self.pit.cpu()
-        bad = (u.isnan() & self.observed.cpu()).nonzero()
-        if len(bad):
-            row = int(bad[0, 0])
-            raise NumericalError(f"the predictive distribution of row {row} is not finite; fit the model again")
-        return u.reshape(len(u), -1).T
+        return self._columns(self._check_finite(self.cdf.cpu()))
 
     @cached_property
+    @torch.no_grad()
+    def pit(self) -> Float[Tensor, " N *T"]:
+        """PIT of each row and output: Fₙ(yₙ), randomised for a target of few distinct values; NaN if not observed.
+
+        A density gives such a value the probability of its cell, which ends half-way to its neighbours; the PIT is a
+        place within F of the cell that depends on the number of the row only. It is uniform if these probabilities are
+        right, as Fₙ(yₙ) is for other targets.
+
+        Raises:
+            NumericalError: A distribution is not finite where y was observed.
+        """
+        levels = self._levels or [distinct_values(column.cpu().numpy()) for column in self._columns(self.y)]
+        if all(values is None for values in levels):
+            return self._check_finite(self.cdf)
+        columns = []
+        rows = torch.arange(self._first_row, self._first_row + len(self), dtype=torch.float64)
+        for t, (one, y, values) in enumerate(zip(self.mixture.outputs(), self._columns(self.y), levels, strict=True)):
+            if values is None:
+                columns.append(one.cdf(y))
+                continue
+            low, high = one.cdf(torch.from_numpy(cell_ends(y.cpu().numpy(), values)).to(y.device))
+            place = ((rows + 0.5) * _GOLDEN + t * _SILVER) % 1.0  # evenly spread, whatever the batches
+            columns.append(low + place.to(y.device) * (high - low))
+        return self._check_finite(torch.stack(columns, dim=-1).reshape(self.y.shape))
+
+    @cached_property
+    @torch.no_grad()
+    def log_density(self) -> Float[Tensor, " N"]:
+        """Log density of each row, joint over its observed outputs."""
+        return self.mixture.log_prob(self.y)
+
+    @cached_property
+    @torch.no_grad()
+    def crps_by_row(self) -> Float[Tensor, " N *T"]:
+        """CRPS of each row and output; NaN if not observed."""
+        return self.mixture.crps(self.y)
+
+    @cached_property
+    @torch.no_grad()
+    def widths_by_row(self) -> Float[Tensor, "N T levels"]:
+        """Width of the central interval of each row, output and one of `LEVELS`; NaN if not observed."""
+        levels = torch.tensor(LEVELS, dtype=torch.float64)
+        levels = torch.cat([0.5 - levels / 2, 0.5 + levels / 2])
+        seen = ~self._columns(self.y).cpu().isnan()
+        found = torch.full((len(self), len(seen), len(LEVELS)), math.nan, dtype=torch.float64)
+        for t, one in enumerate(self.mixture.outputs()):
+            if seen[t].any():
+                lower, upper = one.rows(seen[t]).quantile(levels).cpu().chunk(2)
+                found[seen[t], t] = (upper - lower).T
+        return found
+
+    @property
     def outputs(self) -> Sequence[ObservedOutput]:
-        """Each output with observed targets, on the rows in which it was observed; errors as in `pit_columns`."""
-        columns = zip(self.mixture.outputs(), self.pit_columns, strict=True)
-        weights = None if self.weights is None else self.weights.cpu()
-        return [
-            ObservedOutput(t, u[~u.isnan()], one.rows(~u.isnan()), None if weights is None else weights[~u.isnan()])
-            for t, (one, u) in enumerate(columns)
-            if not u.isnan().all()
-        ]
+        """Each output with observed targets, on the rows in which it was observed."""
+        seen = ~self._columns(self.y).cpu().isnan()
+        return [ObservedOutput(t, self, rows) for t, rows in enumerate(seen) if rows.any()]
+
+    def _columns(self, values: Float[Tensor, " N *T"]) -> Float[Tensor, "T N"]:
+        return values.reshape(len(values), -1).T
+
+    def _check_finite(self, values: Float[Tensor, " N *T"]) -> Float[Tensor, " N *T"]:
+        bad = (values.isnan() & self.observed.to(values.device)).nonzero()
+        if len(bad):
+            row = self._first_row + int(bad[0, 0])
+            raise NumericalError(f"the predictive distribution of row {row} is not finite; fit the model again")
+        return values
 
     def joint_nll(self) -> float:
         """Return the mean over rows of -log p(yₙ), joint over the outputs observed in that row."""
-        with torch.no_grad():
-            log_density = self.mixture.log_prob(self.y)
         if self.weights is None:
-            return -log_density.mean().item()
-        return -(self.weights @ log_density / self.weights.sum()).item()
+            return -self.log_density.mean().item()
+        return -(self.weights @ self.log_density / self.weights.sum()).item()
 
     def nll(self) -> float:
         """Return the sum over rows of the joint NLL, divided by the number of observed targets."""
@@ -198,8 +327,7 @@ class Comparison:
 
     def crps(self) -> float:
         """Return the continuous ranked probability score, the mean over rows and outputs."""
-        with torch.no_grad():
-            return self.average(self.mixture.crps(self.y)).item()
+        return self.average(self.crps_by_row).item()
 
     def r2(self) -> float:
         """Return R² of the predicted mean: see `r_squared`."""
@@ -209,7 +337,8 @@ class Comparison:
     def coverage(self, level: float) -> float:
         """Return the share of targets inside their central interval of probability `level`.
 
-        A target is inside exactly if its PIT is within level/2 of one half, so no quantile is needed.
+        A target is inside exactly if its PIT is within level/2 of one half, so no quantile is needed. The PIT of a
+        target of few distinct values is randomised, as an interval contains all or nothing of a value's rows.
 
         Raises:
             InputError: The level is not between 0 and 1.
@@ -221,7 +350,8 @@ class Comparison:
     @cached_property
     def widths(self) -> dict[float, float]:
         """Mean width of the central intervals of each of `LEVELS`, over all observed values."""
-        pooled = torch.cat([one.widths for one in self.outputs], dim=-1)
+        each = [one.widths for one in self.outputs]
+        pooled = each[0] if len(each) == 1 else torch.cat(each, dim=-1)  # of millions of rows, a copy less
         mean = pooled.mean(1)
         if self.weights is not None:
             weights = torch.cat([one.weights for one in self.outputs if one.weights is not None])
@@ -408,6 +538,24 @@ def r_squared(
     return float(np.mean(found)) if found else math.nan
 
 
+def constant_crps(
+    y: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"] | None = None
+) -> Float[np.ndarray, " N"]:
+    """Return the CRPS of each row if all have the distribution of the observed values: no constant has a lower mean.
+
+    CRPSₙ = Σⱼ wⱼ |yⱼ − yₙ| − ½ Σⱼₖ wⱼ wₖ |yⱼ − yₖ| with weights of sum one, from running sums over the sorted values.
+    """
+    order = np.argsort(y, kind="stable")
+    sorted_y = y[order] - y[order[len(y) // 2]]
+    w = np.ones(len(y)) if weights is None else weights[order]
+    w = w / w.sum()
+    below, moment = np.cumsum(w), np.cumsum(w * sorted_y)
+    distance = sorted_y * (2.0 * below - 1.0) - (2.0 * moment - moment[-1])
+    found = np.empty(len(y))
+    found[order] = distance - 0.5 * (w @ distance)
+    return found
+
+
 def effective_rows(weights: Float[Tensor, " N"]) -> int:
     """Return Kish's (Σw)² / Σw², the number of equally weighted rows whose mean is as precise."""
     return max(1, round((weights.sum().square() / weights.square().sum()).item()))
@@ -486,7 +634,7 @@ def pit(mixture: Predictive, y: Array) -> Float[Tensor, " N *T"]:
         >>> [round(u, 3) for u in pit(mixture, [-9.0, -1.0, 0.0, 9.0]).tolist()]
         [0.0, 0.159, 0.5, 1.0]
     """
-    return Comparison(mixture, y).pit
+    return Comparison(mixture, y).cdf
 
 
 def coverage(mixture: Predictive, y: Array, level: float = 0.9) -> float:

@@ -10,6 +10,7 @@ on are minus the score; where a certain value is best, `neg_coverage90_error` an
 They take estimators of `dspp`, pipelines that end in one, and searches over these.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,8 @@ class Scorer:
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the score of a fitted estimator on these rows."""
-        comparison, metric = _evaluation(estimator, X, y, sample_weight).comparison, METRICS[self.metric]
+        metric = METRICS[self.metric]
+        comparison = _evaluation(estimator, X, y, sample_weight, [self.metric]).comparison
         if not metric.applies_to(comparison):
             raise InputError(f"{self.metric}: expected {metric.targets}, got others; choose another score")
         score = metric.function(comparison)
@@ -73,9 +75,9 @@ def evaluate(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> dict[
     return _evaluation(estimator, X, y, sample_weight).scores
 
 
-def _evaluation(estimator: Any, X: Any, y: Any, sample_weight: Any) -> Evaluation:
+def _evaluation(estimator: Any, X: Any, y: Any, sample_weight: Any, scores: Iterable[str] | None = None) -> Evaluation:
     model, rows = last_step(estimator, X)
-    found: Evaluation = model.evaluation(rows, y, sample_weight)
+    found: Evaluation = model.evaluation(rows, y, sample_weight, scores)
     return found
 
 

@@ -1,7 +1,8 @@
 """`dspp evaluate`: scores of a model on new rows, and whether its intervals can be trusted."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,11 +20,12 @@ from dspp.cli.files import (
 )
 from dspp.cli.options import BLANKS, DECIMAL, ENCODING, SEPARATOR, csv_format, flag, option, refuse_or_impute
 from dspp.cli.session import Session
+from dspp.errors import InputError
 from dspp.extras import require
 
 if TYPE_CHECKING:
     from dspp.fitted import Evaluation, Fitted
-    from dspp.table.table import FileTable
+    from dspp.table.table import FileTable, MemoryTable
 
 EXAMPLES = """Examples:
 
@@ -84,7 +86,7 @@ def _run(options: EvaluateOptions, session: Session, file: "FileTable") -> None:
     if options.as_json:
         print(json.dumps(_as_json(evaluation, warnings, options), indent=2))
         return
-    title = f"{options.model} on {len(evaluation.table):,} rows of {source}"
+    title = f"{options.model} on {evaluation.num_rows:,} rows of {source}"
     session.say(*show.score_table(title, evaluation.scores, "evaluate"))
     session.say(evaluation.calibration.verdict())
     if options.report is not None:
@@ -95,24 +97,65 @@ def evaluate(
     fitted: "Fitted", file: "FileTable", impute: bool = False, weight: str | None = None
 ) -> tuple["Evaluation", list[str]]:
     """Evaluate the rows of a file that have a target, by a column of weights; return the evaluation and warnings."""
-    import numpy as np
-
-    from dspp.novelty import Novelty
-    from dspp.table.memory import split_targets
-    from dspp.table.roles import drop_weightless, split_roles
-
     check_columns(file.path, file.names, fitted.target_names, "--target")
     check_columns(file.path, file.names, [weight] if weight else [], "--weight")
-    rows = file.read(None if fitted.encoder is None else fitted.encoder.arrow_types())
-    labelled = split_targets(split_roles(rows, weight=weight), fitted.target_names, every_target=False)
-    labelled = drop_weightless(labelled, every_output=False)
-    evaluation = fitted.evaluate(labelled, impute)
-    novelty = Novelty(fitted, impute)
-    novelty.count(labelled)
-    empty = np.isnan(labelled.targets).all(axis=0)
-    names = [name for name, nothing in zip(fitted.target_names, empty, strict=True) if nothing]
-    nothing_there = [f"column {name!r} has no values; the scores are of the other targets" for name in names]
-    return evaluation, [*map(str, labelled.notes), *novelty.warnings(), *nothing_there]
+    rows = LabelledRows(fitted, file, impute, weight)
+    evaluation = fitted.evaluate_batches(rows.batches, impute)
+    return evaluation, rows.warnings
+
+
+class LabelledRows:
+    """The rows of a file that have a target and a positive weight, batch by batch.
+
+    Attributes:
+        warnings: Sentences for the user, known when all rows have been read.
+    """
+
+    def __init__(self, fitted: "Fitted", file: "FileTable", impute: bool, weight: str | None) -> None:
+        self._fitted, self._file, self._impute, self._weight = fitted, file, impute, weight
+        self.warnings: list[str] = []
+
+    def batches(self) -> Iterator["MemoryTable"]:
+        """Yield batches that are not empty.
+
+        Raises:
+            InputError: A target is not a number, or no row has a target and a positive weight.
+        """
+        import numpy as np
+
+        from dspp.notes import note_missing_targets
+        from dspp.novelty import Novelty
+        from dspp.sample import SCORED_ROWS
+        from dspp.table.memory import target_column
+        from dspp.table.roles import column_weights, note_weightless
+
+        fitted, file, names = self._fitted, self._file, self._fitted.target_names
+        novelty = Novelty(fitted, self._impute)
+        missing, weightless, values = 0, 0, np.zeros(len(names), int)
+        for rows in file.batches(SCORED_ROWS, {} if fitted.encoder is None else fitted.encoder.arrow_types()):
+            assert rows.arrow is not None
+            y = np.column_stack([target_column(rows, name) for name in names])
+            observed = ~np.isnan(y).all(axis=1)
+            counts = observed.copy()
+            if self._weight is not None:
+                weights = column_weights(rows.arrow.column(self._weight).combine_chunks(), rows.place.of(self._weight))
+                rows, counts = replace(rows, weights=weights), observed & (weights > 0.0)
+            inputs = rows.select(name for name in rows.names if name not in (*names, self._weight))
+            kept = inputs.with_targets(y, names)
+            kept = kept if counts.all() else kept.take(np.flatnonzero(counts))
+            missing += int((~observed).sum())
+            weightless += int((observed & ~counts).sum())
+            values += (~np.isnan(kept.targets)).sum(axis=0)
+            if len(kept):
+                yield kept
+                novelty.count(kept)
+        empty = [name for name, count in zip(names, values, strict=True) if not count]
+        if len(empty) == len(names):
+            what = "numbers, got no values" if not weightless else "values in rows of positive weight, got none"
+            raise InputError(f"{file.where}: column {empty[0]!r}: expected {what}")
+        notes = (*file.notes, *note_missing_targets(missing), *note_weightless(weightless))
+        nothing_there = [f"column {name!r} has no values; the scores are of the other targets" for name in empty]
+        self.warnings = [*map(str, notes), *novelty.warnings(), *nothing_there]
 
 
 def _as_json(evaluation: "Evaluation", warnings: list[str], options: EvaluateOptions) -> dict[str, Any]:
@@ -120,7 +163,7 @@ def _as_json(evaluation: "Evaluation", warnings: list[str], options: EvaluateOpt
     return {
         "model": str(options.model),
         "data": source_name(options.test),
-        "rows": len(evaluation.table),
+        "rows": evaluation.num_rows,
         **show.plain(evaluation.scores),
         "verdict": evaluation.calibration.verdict(),
         "warnings": warnings,

@@ -311,15 +311,15 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
         The result is NaN if y does not vary, as in a single row.
         """
-        return self.evaluation(X, y, sample_weight).comparison.r2()
+        return self.evaluation(X, y, sample_weight, ["r2"]).comparison.r2()
 
     def score_nll(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the mean negative log density of y, in nats per observed value. Lower is better."""
-        return self.evaluation(X, y, sample_weight).comparison.scores(["nll"])["nll"]
+        return self.evaluation(X, y, sample_weight, ["nll"]).comparison.scores(["nll"])["nll"]
 
     def score_crps(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the mean continuous ranked probability score, in the units of y. Lower is better."""
-        return self.evaluation(X, y, sample_weight).comparison.scores(["crps"])["crps"]
+        return self.evaluation(X, y, sample_weight, ["crps"]).comparison.scores(["crps"])["crps"]
 
     def evaluate(self, X: Any, y: Any, sample_weight: Any = None) -> dict[str, float]:
         """Return all scores by name: nll, rmse, crps, r2, coverage and width of intervals, uniformity of the PIT."""
@@ -329,13 +329,16 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         """Return the calibration of the intervals on new rows; `.verdict()` describes it."""
         return self.evaluation(X, y, sample_weight).calibration
 
-    def evaluation(self, X: Any, y: Any, sample_weight: Any = None) -> Evaluation:
-        """Return the predictive distribution of each row together with the observed targets.
+    def evaluation(self, X: Any, y: Any, sample_weight: Any = None, scores: Iterable[str] | None = None) -> Evaluation:
+        """Return the predictive distribution of each row with the observed targets, and what follows from them.
+
+        Of more than 32,768 rows, which are scored in batches, an evenly spaced sample is kept with its distributions.
 
         Args:
             X: The rows.
             y: Their targets.
             sample_weight: How much each row counts; a row of weight 0 is left out. None: all count the same.
+            scores: Names of the only scores that are wanted; None: all.
 
         Raises:
             InputError: X, y or the weights are not valid, or y has a different number of outputs than the model.
@@ -343,7 +346,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         check_is_fitted(self, "fitted_")
         table = attach_targets(self._table(X, reset=False), y, every_output=False)
         table = drop_weightless(attach_roles(table, sample_weight), every_output=False)
-        evaluation = self.fitted_.evaluate(table, self.settings().impute)
+        evaluation = self.fitted_.evaluate(table, self.settings().impute, scores)
         self._warn_of_new(table)
         return evaluation
 

@@ -39,6 +39,7 @@ from dspp.modelfile.weights import (
     read_model,
     read_scale,
     read_scores,
+    read_seen_rows,
     read_trees,
     read_warp,
     split_members,
@@ -215,6 +216,7 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         held_out_spread=read_number(header, "held_out_spread"),
         pull=read_number(header, "pull"),
         input_range=read_input_range(tensors, scale_X),
+        seen_rows=read_seen_rows(tensors),
     )
     if cheap_to_factorise([member.model for member in members]):
         for member in members:

@@ -21,6 +21,7 @@ from dspp.model import Model, layer_widths
 from dspp.modelfile.header import get, one_of
 from dspp.modelfile.ranges import check_range
 from dspp.modelfile.skeleton import skeleton
+from dspp.seen import MOST_HASHES, Hashes
 from dspp.table.messages import Place
 from dspp.trees import Trees
 
@@ -37,7 +38,7 @@ WARP = ("centre", "unit", "power", "mean", "scale")
 SHARED = ("guard.", "trees.", "warp.")  # prefixes of tensors that belong to no member
 SCALES = ("scale_X.mean", "scale_X.scale", "scale_y.mean", "scale_y.scale")
 MEMBER = re.compile(r"members\.\d+\.model\.")  # prefix of tensors of a member
-OTHERS = (*SCALES, "input_range", "conformal", "conformal_folds")
+OTHERS = (*SCALES, "input_range", "seen_rows", "conformal", "conformal_folds")
 
 Tensors = dict[str, Tensor]
 
@@ -55,6 +56,8 @@ def write_tensors(fitted: Fitted) -> Tensors:
         tensors |= {f"warp.{name}": torch.tensor(getattr(fitted.scale_X.warp, name)) for name in WARP}
     if fitted.input_range is not None:
         tensors["input_range"] = torch.tensor(fitted.input_range)
+    if fitted.seen_rows is not None:
+        tensors["seen_rows"] = torch.tensor(fitted.seen_rows)
     if fitted.guard is not None:
         tensors |= {f"guard.{name}": getattr(fitted.guard, name) for name in GUARD}
     if fitted.trees is not None:
@@ -200,6 +203,17 @@ def read_input_range(tensors: Tensors, scale: Standardizer) -> Float[np.ndarray,
         raise InputError(f"input_range: expected float64 ranges of {num_inputs} columns, got others")
     standardise(ends.numpy(), scale, "float32", None, Place("input_range"))
     return np.asarray(ends.numpy())
+
+
+def read_seen_rows(tensors: Tensors) -> Hashes | None:
+    """Return the hashes of training rows; None in files that do not store them."""
+    if "seen_rows" not in tensors:
+        return None
+    hashes = tensors["seen_rows"]
+    fit = hashes.dtype == torch.int64 and hashes.ndim == 1 and 1 <= len(hashes) <= MOST_HASHES
+    if not fit or bool((hashes.diff() <= 0).any()):
+        raise InputError(f"seen_rows: expected up to {MOST_HASHES} numbers in ascending order, got others")
+    return np.asarray(hashes.numpy())
 
 
 def read_guard(tensors: Tensors, weight: float | None, num_outputs: int) -> Guard | None:

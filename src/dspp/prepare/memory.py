@@ -18,6 +18,7 @@ from dspp.notes import Note
 from dspp.prepare.likelihood import choose_likelihood
 from dspp.prepare.prepared import Prepared, check_scale, standardise_rows, target_place, to_rows
 from dspp.prepare.targets import censoring_notes, target_notes
+from dspp.seen import Hashes, choose_hashes, hash_rows
 from dspp.settings import Settings
 from dspp.table.memory import check_no_inf
 from dspp.table.split import split
@@ -78,6 +79,7 @@ def prepare_in_memory(
         encoder=encoder,
         scale_X=scale_X,
         input_range=learned.input_range,
+        seen_rows=learned.seen_rows,
         codec=codec,
         target_names=table.target_names,
         table_rows=table_rows,
@@ -107,6 +109,7 @@ class _Learned:
     X: Float[np.ndarray, "N D"]
     y: Float[np.ndarray, "N T"]
     input_range: Float[np.ndarray, "2 D"]
+    seen_rows: Hashes | None
 
 
 def _learn(
@@ -131,6 +134,7 @@ def _learn(
         encoder = encoder.ending_with(trained.arrow, trained.place)
     X = encode(train, encoder)
     input_range = np.stack([X.min(axis=0), X.max(axis=0)])
+    seen_rows = choose_hashes(hash_rows(X, train.targets, encoder))
     scale_X = Standardizer.fit(X, train.weights)
     if warp:
         leave = () if encoder is None else encoder.mean_features
@@ -139,7 +143,7 @@ def _learn(
     if encoder is not None and train.arrow is not None:
         means = encoder.cross_fit_means(train.arrow, y, inner, scale_X, train.place)
         X = X if means is None else means.insert(X, np.zeros(len(X), bool))
-    return _Learned(codec, encoder, scale_X, means, X, y, input_range)
+    return _Learned(codec, encoder, scale_X, means, X, y, input_range, seen_rows)
 
 
 def _inner_folds_of_means(train: MemoryTable, fold: Index | None, inner: Index | None, seed: int) -> Index:

@@ -18,6 +18,7 @@ from dspp.errors import InputError
 from dspp.likelihoods import Codec
 from dspp.notes import Note
 from dspp.presets import Spec
+from dspp.seen import Hashes
 from dspp.settings import Settings
 from dspp.size import Size
 from dspp.table.checks import check_width
@@ -46,6 +47,7 @@ class Prepared:
         encoder: From columns to numbers; None: the rows were numbers.
         scale_X: Of the encoded columns, (D,).
         input_range: The smallest and the largest value of each encoded column; None: not known of rows on disk.
+        seen_rows: Hashes of the training rows, likewise; None also if too many of them are equal.
         codec: From targets to numbers, (N, T), and from predictions to the user's units.
         target_names: T of them.
         table_rows: How many rows the table has, those without a target included.
@@ -74,6 +76,7 @@ class Prepared:
     fold: Int[np.ndarray, " N"] | None = None
     likelihood: str | None = None
     input_range: Float[np.ndarray, "2 D"] | None = None
+    seen_rows: Hashes | None = None
     means: CrossFittedMeans | None = None
     inner: Int[np.ndarray, " N"] | None = None
     reused: bool = False

@@ -16,7 +16,8 @@ CONSTANT = ("nll", "rmse", "crps", "width90")
 
 def score_baselines(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     """Return the scores of each baseline by its name."""
-    fitted, y, weights = evaluation.fitted, evaluation.y, evaluation.table.weights
+    fitted, rows = evaluation.fitted, evaluation.comparison
+    y, weights = rows.y.cpu().numpy(), None if rows.weights is None else rows.weights.cpu().numpy()
     zeros = torch.zeros(1, len(y), fitted.num_outputs, dtype=torch.float64)
     weight = torch.zeros(1, dtype=torch.float64)
     normal = LIKELIHOODS["gaussian"].from_moments(weight, zeros, torch.ones_like(zeros))
@@ -25,7 +26,7 @@ def score_baselines(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     family = "Normal" if real else "log-normal" if isinstance(fitted.codec, Logarithm) else "distribution"
     name = f"one {family} for all rows"
     found = {name: Comparison(fitted.codec.decode(normal), y, weights).scores(CONSTANT)}
-    if real and fitted.num_outputs == 1 and len(y) <= MOST_ROWS:
+    if real and fitted.num_outputs == 1 and len(y) <= MOST_ROWS and evaluation.every is None:
         mean = _predict_trees(evaluation)
         if mean is not None:
             rmse = float(np.sqrt(np.average(np.square(mean - y), weights=weights)))

@@ -11,8 +11,11 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dspp.calibration import Calibration
 from dspp.errors import InputError
 from dspp.history import Epoch
+from dspp.metrics import Comparison
+from dspp.plots import central_coverage
 from dspp.predictive import RealPredictive
 from dspp.report.effects import Effect, Group
 from dspp.report.ensemble import EnsembleData
@@ -31,6 +34,9 @@ class TargetData:
         y: The observed values.
         mixture: The predictive distributions.
         rows: The report's rows that these are, if the output was not observed in all of them.
+        known_pit: PIT of these rows, if it was computed with that of others; None: to be computed.
+        every_pit: PIT of all scored rows, of which these are some; None: there are no others.
+        calibration: Calibration on all scored rows; None: to be computed from the PIT.
 
     Raises:
         InputError: `y` is not one finite number per row of the mixture.
@@ -40,6 +46,9 @@ class TargetData:
     y: Vector
     mixture: RealPredictive
     rows: Int[np.ndarray, " N"] | None = None
+    known_pit: Vector | None = None
+    every_pit: Float[np.ndarray, " A"] | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         y = check_y(self.y, len(self.mixture), f"y of {self.name}")
@@ -65,8 +74,19 @@ class TargetData:
 
     @cached_property
     def pit(self) -> Vector:
-        """PIT F(y) of each row."""
-        return _numpy(self.mixture.pit(self._observed))
+        """PIT of each row; see `Comparison.pit`."""
+        return self.known_pit if self.known_pit is not None else _numpy(Comparison(self.mixture, self.y).pit)
+
+    @property
+    def scored_pit(self) -> Float[np.ndarray, " A"]:
+        """PIT of all rows that were scored."""
+        return self.pit if self.every_pit is None else self.every_pit
+
+    def coverage(self, level: float) -> tuple[float, int]:
+        """Return the share of the scored rows inside their central interval, and the number that counts as theirs."""
+        if self.calibration is not None:
+            return self.calibration.coverage[level], self.calibration.num_rows
+        return float(central_coverage(self.pit, [level])[0]), len(self.pit)
 
     @cached_property
     def crps(self) -> Vector:

@@ -52,7 +52,7 @@ def describe_scored(evaluation: Evaluation) -> str:
     """Return a sentence on which members predicted the rows; empty for a single model."""
     if len(evaluation.fitted.members) == 1:
         return ""
-    rows = f"{len(evaluation.table):,} rows"
+    rows = f"{evaluation.num_rows:,} rows"
     if not evaluation.parts:
         return f"All scores and figures are of {rows} that the whole ensemble predicted."
     what = f"Each of the {rows} was predicted only by the members that did not see it in training"

@@ -56,7 +56,7 @@ def reliability(target: TargetData, key: str) -> Picture:
         "80 % of the rows should lie inside their 80 % interval, and so on, so the line should follow the dashed "
         "diagonal. Above it, intervals are too wide; below it, too narrow. Differences inside the grey band may be due "
         "to chance.",
-        partial(plots.reliability, target.pit),
+        partial(plots.reliability, target.scored_pit),
     )
 
 
@@ -69,7 +69,7 @@ def pit(target: TargetData, key: str) -> Picture:
         "upper tail at 1. For a calibrated model the histogram is flat. A hump in the middle means that intervals are "
         "too wide, high ends that they are too narrow, and a slope that predictions are biased. Bars that end in the "
         "grey band are consistent with chance.",
-        partial(plots.pit_histogram, target.pit, bins=max(5, min(20, len(target.pit) // 20))),
+        partial(plots.pit_histogram, target.scored_pit, bins=max(5, min(20, len(target.scored_pit) // 20))),
     )
 
 

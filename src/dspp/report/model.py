@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from dspp import storage
 from dspp.calibration import Conformal, CrossConformal
@@ -17,7 +17,6 @@ from dspp.estimators.regressor import Regressor
 from dspp.extras import require
 from dspp.fitted import Evaluation, Fitted, Member
 from dspp.metrics import METRICS
-from dspp.predictive import Predictive
 from dspp.report.baselines import missing_baselines, score_baselines
 from dspp.report.columns import describe_columns
 from dspp.report.data import MemberData, ReportData, TargetData
@@ -84,9 +83,10 @@ def report_data(
     """Collect the content of the page; arguments as in `write_model_report`."""
     evaluation = estimator.evaluation(X, y)
     if row_labels is not None:
-        if len(row_labels) != len(evaluation.table):
-            raise InputError(f"row_labels: expected {len(evaluation.table)}, one per row of X, got {len(row_labels)}")
-        evaluation = replace(evaluation, table=replace(evaluation.table, labels=row_labels))
+        if len(row_labels) != evaluation.num_rows:
+            raise InputError(f"row_labels: expected {evaluation.num_rows}, one per row of X, got {len(row_labels)}")
+        labels = row_labels if evaluation.index is None else [row_labels[i] for i in evaluation.index.tolist()]
+        evaluation = replace(evaluation, table=replace(evaluation.table, labels=labels))
     return evaluation_data(evaluation, title=title, rows=rows)
 
 
@@ -98,11 +98,11 @@ def write_evaluation_report(evaluation: Evaluation, path: str | Path, rows: str)
 
 def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the rows given") -> ReportData:
     """Collect the content of the page about an evaluation."""
-    fitted, mixture, observed = evaluation.fitted, evaluation.distribution, evaluation.table.targets
-    shown, note = _select_rows(observed)
+    fitted, observed = evaluation.fitted, evaluation.table.targets
+    shown, note = _select_rows(observed, evaluation.num_rows)
     labels = evaluation.table.row_labels
     conformal, relevance = fitted.recalibration, _relevance(fitted)
-    targets = _targets(fitted, mixture.rows(torch.from_numpy(shown)), observed[shown])
+    targets = _targets(evaluation, shown)
     names, members = " and ".join(fitted.target_names), fitted.members
     kind = f"{members[0].spec.name.upper()} model" if len(members) == 1 else f"Mixture of {len(members)} models"
     return ReportData(
@@ -113,7 +113,7 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
         conformal=None if conformal is None else _conformal(conformal, fitted.target_names),
         scores={name: value for name, value in evaluation.scores.items() if _is_shown(name)},
         baselines=score_baselines(evaluation),
-        discrete=is_discrete(observed),
+        discrete=is_discrete(evaluation.comparison.y.cpu().numpy()),
         scored=describe_scored(evaluation),
         relevance=relevance,
         **describe_columns(evaluation, relevance, targets, shown),
@@ -129,7 +129,7 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
 
 def _subject(evaluation: Evaluation, rows: str) -> str:
     """Return which rows the report is about."""
-    count = f"{len(evaluation.table):,} row{'' if len(evaluation.table) == 1 else 's'}"
+    count = f"{evaluation.num_rows:,} row{'' if evaluation.num_rows == 1 else 's'}"
     if len(evaluation.parts) > 1:
         return f"{count} of {rows.removeprefix('held out of ')}, held out in turn"
     return f"{count} {rows}" if rows.startswith("held out") else f"{count} of {rows}"
@@ -143,28 +143,38 @@ def _is_shown(score: str) -> bool:
     return score in METRICS and "report" in METRICS[score].shown
 
 
-def _select_rows(observed: Float[np.ndarray, "N T"]) -> tuple[np.ndarray, list[str]]:
+def _select_rows(observed: Float[np.ndarray, "N T"], num_rows: int) -> tuple[np.ndarray, list[str]]:
     """Return the rows to draw, for each output at most MOST_ROWS in which it was observed, evenly spaced, and notes."""
-    parts, notes = [], []
+    parts = []
     for column in observed.T:
         seen = np.flatnonzero(~np.isnan(column))
         if len(seen) > MOST_ROWS:
             seen = seen[np.linspace(0, len(seen) - 1, MOST_ROWS).astype(int)]
-            notes = [f"figures show {MOST_ROWS:,} of the rows, evenly spaced; scores use all rows"]
         parts.append(seen)
+    shown, notes = np.unique(np.concatenate(parts)), []
+    if any(len(part) == MOST_ROWS for part in parts) or len(observed) < num_rows:
+        some = f"{len(shown):,} of the rows, evenly spaced"
+        notes.append(f"figures of single rows and of columns show {some}; scores and calibration use all rows")
     if np.isnan(observed).any():
         notes.append("figures of an output show the rows in which it was observed")
-    return np.unique(np.concatenate(parts)), notes
+    return shown, notes
 
 
-def _targets(fitted: Fitted, mixture: Predictive, observed: Float[np.ndarray, "N T"]) -> list[TargetData]:
-    """Return the data of each observed output."""
+def _targets(evaluation: Evaluation, shown: Int[np.ndarray, " n"]) -> list[TargetData]:
+    """Return the data of each observed output: some rows of the evaluation, and the calibration on all."""
+    fitted, comparison, calibration = evaluation.fitted, evaluation.comparison, evaluation.calibration
+    outputs = evaluation.distribution.rows(torch.from_numpy(shown)).outputs()
+    at = shown if evaluation.index is None else evaluation.index[shown]
     found = []
-    for name, one, column in zip(fitted.target_names, mixture.outputs(), observed.T, strict=True):
+    for whole, judged in zip(comparison.outputs, calibration.per_output or (calibration,), strict=True):
+        column = evaluation.table.targets[shown, whole.index]
         rows = np.flatnonzero(~np.isnan(column))
         if len(rows):
-            some = one.rows(torch.from_numpy(rows))
-            found.append(TargetData(name, column[rows], some, None if len(rows) == len(column) else rows))
+            place = whole.seen.numpy().cumsum()[at[rows]] - 1
+            pit = whole.pit.double().numpy()
+            name, one = fitted.target_names[whole.index], outputs[whole.index].rows(torch.from_numpy(rows))
+            some = None if len(rows) == len(column) else rows
+            found.append(TargetData(name, column[rows], one, some, pit[place], pit, judged))
     return found
 
 

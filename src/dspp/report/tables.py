@@ -87,9 +87,9 @@ def _format(metric: Metric, value: float) -> str:
 
 def coverage_table(target: TargetData) -> TextTable:
     """Return the observed coverage of each level, and its range for a calibrated model with as many rows."""
-    num = len(target.pit)
     rows = []
-    for level, observed in zip(LEVELS, central_coverage(target.pit, LEVELS), strict=True):
+    for level in LEVELS:
+        observed, num = target.coverage(level)
         low, high = chance_bounds(num, level)
         verdict = "calibrated" if low <= observed <= high else "too wide" if observed > high else "too narrow"
         digits = 1 if verdict == "calibrated" else _digits_apart(observed, low if observed < low else high)

@@ -57,24 +57,21 @@ def attach_targets(table: MemoryTable, y: Any, name: str = "y", every_output: bo
     return table.with_targets(values, names or tuple(f"y{t}" if several else "y" for t in range(values.shape[1])))
 
 
-def split_targets(
-    table: MemoryTable, names: Sequence[str], drop: Sequence[str] = (), every_target: bool = True
-) -> MemoryTable:
+def split_targets(table: MemoryTable, names: Sequence[str], drop: Sequence[str] = ()) -> MemoryTable:
     """Return the rows that have a target, with the columns `names` as targets and without the columns `drop`.
 
     Args:
         table: Rows with named columns.
         names: The columns to predict.
         drop: Columns to leave out.
-        every_target: Whether each of several targets must have values, as in training rows.
 
     Raises:
-        InputError: A target is not a number, or no row has a target.
+        InputError: A target is not a number, or has no values.
     """
     assert table.arrow is not None
     y = np.column_stack([target_column(table, name) for name in names])
     empty = [name for name, column in zip(names, y.T, strict=True) if np.isnan(column).all()]
-    if empty and (every_target or len(empty) == len(names)):
+    if empty:
         raise InputError(f"{table.where}: column {empty[0]!r}: expected numbers, got no values")
     observed = ~np.isnan(y).all(axis=1)
     inputs = table.select([name for name in table.names if name not in (*names, *drop)]).with_targets(y, names)
@@ -96,6 +93,8 @@ def target_column(table: MemoryTable, name: str) -> Float[np.ndarray, " N"]:
     arrays.check_no_classes(column, place)
     if not any(test(kind) for test in (arrays.is_number, arrays.is_text, types.is_boolean, types.is_null)):
         raise place.error(f"expected numbers to predict, got {kind}; convert the column to numbers")
+    if arrays.is_text(kind) and not arrays.can_cast(column, pa.float64()) and arrays.can_cast(column, pa.bool_()):
+        column = column.cast(pa.bool_())  # a batch of a text file
     values = arrays.numbers(column, place)
     arrays.check_finite(values, place)
     return values

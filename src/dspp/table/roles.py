@@ -22,6 +22,8 @@ from dspp.table.frames import check_zones, has_string_names, is_frame, to_arrow
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 
+_ROUNDING = 1e-12  # of weights: those that are normalised stay as they are, to the bit
+
 
 def attach_roles(
     table: MemoryTable, weights: Any = None, groups: Any = None, times: Any = None, weights_name: str = "sample_weight"
@@ -59,7 +61,7 @@ def split_roles(
 
     found = _with_roles(
         table,
-        None if weight is None else _column_weights(*column(weight)),
+        None if weight is None else _normalise(column_weights(*column(weight)), f"{table.where}: column {weight!r}"),
         None if group is None else group_codes(*column(group)),
         None if time is None else time_keys(*column(time)),
     )
@@ -79,9 +81,13 @@ def drop_weightless(table: MemoryTable, every_output: bool = True) -> MemoryTabl
     if empty:
         name = table.target_names[empty[0]]
         raise InputError(f"{table.where}: output {name!r}: expected values in rows of positive weight, got none")
-    count = len(table) - len(kept)
+    return replace(kept, notes=(*table.notes, *note_weightless(len(table) - len(kept))))
+
+
+def note_weightless(count: int) -> list[Note]:
+    """Return a note on rows of weight 0; none without such rows."""
     what = f"{count:,} row{'' if count == 1 else 's'} of weight 0 {'is' if count == 1 else 'are'} left out"
-    return replace(kept, notes=(*table.notes, Note("", what)))
+    return [Note("", what)] if count else []
 
 
 # ---------------------------------------------------------------- weights
@@ -105,21 +111,27 @@ def check_weights(weights: Array, num_rows: int, name: str = "sample_weight") ->
     return _normalise(found, name)
 
 
-def _column_weights(column: pa.Array, place: Place) -> Float[np.ndarray, " N"]:
+def column_weights(column: pa.Array, place: Place) -> Float[np.ndarray, " N"]:
+    """Return the weights in a column as they are.
+
+    Raises:
+        InputError: A weight is negative, not finite or missing.
+    """
     found = arrays.numbers(column, place)
     arrays.check_finite(found, place)
     bad = np.flatnonzero(~(found >= 0))
     if len(bad):
         got = "no value" if np.isnan(found[bad[0]]) else f"{found[bad[0]]:g}"
         raise place.error(f"expected a weight ≥ 0, got {got}; use 0 to leave a row out", int(bad[0]))
-    return _normalise(found, f"{place.where}: column {place.column!r}")
+    return found
 
 
 def _normalise(weights: Float[np.ndarray, " N"], name: str) -> Float[np.ndarray, " N"]:
     if not weights.any():
         raise InputError(f"{name}: expected some positive weights, got only zeros; leave the weights out")
     shares = weights / weights.max()  # the sum of large weights may overflow
-    return np.asarray(shares / shares[shares > 0].mean())
+    found = np.asarray(shares / shares[shares > 0].mean())
+    return weights if np.allclose(found, weights, _ROUNDING, 0.0) else found
 
 
 # ---------------------------------------------------------------- groups and times

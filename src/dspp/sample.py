@@ -1,0 +1,74 @@
+"""A sample of rows that are predicted in batches: evenly spaced, of bounded size, whatever their number."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import torch
+from jaxtyping import Int
+
+from dspp.predictive import Predictive
+from dspp.table.table import MemoryTable
+
+SAMPLE_ROWS: Final = 32_768  # at most, and at least half as many of a larger table
+SCORED_ROWS: Final = 16_384  # in a batch
+
+
+class Sample:
+    """Every k-th row and its distribution, where k is the smallest power of two with at most `SAMPLE_ROWS` rows."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Int[np.ndarray, " n"], MemoryTable, Predictive]] = []
+        self._stride, self._seen = 1, 0
+
+    def add(self, rows: MemoryTable, distribution: Predictive) -> None:
+        """Add a batch."""
+        index = np.arange(self._seen, self._seen + len(rows))
+        self._seen += len(rows)
+        while -(-self._seen // self._stride) > SAMPLE_ROWS:
+            self._stride *= 2
+        self._parts = [self._thin(*part) for part in (*self._parts, (index, rows, distribution))]
+
+    def _thin(
+        self, index: Int[np.ndarray, " n"], rows: MemoryTable, distribution: Predictive
+    ) -> tuple[Int[np.ndarray, " m"], MemoryTable, Predictive]:
+        """Return the rows whose numbers are multiples of the stride."""
+        kept = np.flatnonzero(index % self._stride == 0)
+        return index[kept], rows.take(kept), distribution.rows(torch.from_numpy(kept))
+
+    @property
+    def index(self) -> Int[np.ndarray, " n"]:
+        """The numbers of the sampled rows."""
+        return np.concatenate([index for index, *_ in self._parts])
+
+    @property
+    def table(self) -> MemoryTable:
+        """The sampled rows."""
+        return _concat([table for _, table, _ in self._parts])
+
+    @property
+    def distribution(self) -> Predictive:
+        """Their distributions."""
+        parts = [part for index, _, part in self._parts if len(index)]
+        return type(parts[0]).concat(parts)
+
+
+def _concat(parts: Sequence[MemoryTable]) -> MemoryTable:
+    """Return the rows of parts of the same table."""
+
+    def joined(name: str) -> np.ndarray | None:
+        found = [getattr(part, name) for part in parts]
+        return None if found[0] is None else np.concatenate(found)
+
+    arrow = [part.arrow for part in parts if part.arrow is not None]
+    return replace(
+        parts[0],
+        arrow=pa.concat_tables(arrow) if arrow else None,
+        array=joined("array"),
+        y=joined("y"),
+        weights=joined("weights"),
+        labels=[label for part in parts for label in part.row_labels],
+        source="",
+    )
