@@ -1,13 +1,17 @@
 """What the training rows had not is counted and named, and far outside predictions approach the marginal."""
 
+import html
+import json
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import dspp
 from dspp import DsppWarning, PPGPRRegressor
+from dspp.cli import app
 from dspp.novelty import Novelty
 from dspp.table.memory import to_table
 
@@ -21,7 +25,7 @@ FRAME = pd.DataFrame(
         "day": pd.date_range("2020-01-01", periods=N, freq="D"),
     }
 )
-Y = 10.0 * FRAME["age"] + RNG.normal(size=N)
+Y = pd.Series(10.0 * FRAME["age"] + RNG.normal(size=N), name="y")
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +114,17 @@ def test_ranges_are_saved(model: PPGPRRegressor, tmp_path: Any) -> None:
     assert found(again, new) == found(model, new)
     with pytest.warns(DsppWarning):
         np.testing.assert_array_equal(again.predict(new), model.predict(new))
+
+
+def test_the_report_and_evaluate_name_what_is_new(model: PPGPRRegressor, tmp_path: Any) -> None:
+    new, warning = FRAME.assign(age=FRAME["age"] * 1_000.0), "column 'age': 200 values outside the range"
+    with pytest.warns(DsppWarning, match=warning):
+        dspp.write_model_report(model, new, Y, tmp_path / "python.html")
+    model.save(tmp_path / "m.dspp")
+    new.assign(y=Y).to_csv(tmp_path / "new.csv", index=False)
+    words = ["evaluate", tmp_path / "m.dspp", tmp_path / "new.csv", "--report", tmp_path / "shell.html", "--json"]
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["warnings"][0].startswith(warning)
+    for page in ("python.html", "shell.html"):
+        assert html.escape(warning) in (tmp_path / page).read_text()

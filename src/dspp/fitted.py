@@ -590,6 +590,7 @@ class Evaluation:
         every: The comparison of all rows, if the table is a sample of them.
         index: The numbers of the rows of the table among all rows, likewise.
         recalibrated: Whether each target is inside its recalibrated 90 % interval, likewise.
+        notes: Sentences about these rows, such as what the training rows had not.
 
     Example:
         >>> import numpy as np
@@ -610,6 +611,7 @@ class Evaluation:
     every: Comparison | None = None
     index: Int[np.ndarray, " n"] | None = None
     recalibrated: Bool[Tensor, " N *T"] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def num_rows(self) -> int:

@@ -76,15 +76,15 @@ def _run(options: EvaluateOptions, session: Session, file: "FileTable") -> None:
     source = source_name(options.test)
     fitted = modelfile.load(options.model)
     with session.working(f"evaluating {options.model} on {source}"):
-        evaluation, warnings = evaluate(fitted, file, options.missing == "impute", options.weight)
+        evaluation = evaluate(fitted, file, options.missing == "impute", options.weight)
         if options.report is not None:
             from dspp.report import write_evaluation_report
 
             write_evaluation_report(evaluation, options.report, source)
-    for warning in warnings:
+    for warning in evaluation.notes:
         session.warn(warning)
     if options.as_json:
-        print(json.dumps(_as_json(evaluation, warnings, options), indent=2))
+        print(json.dumps(_as_json(evaluation, options), indent=2))
         return
     title = f"{options.model} on {evaluation.num_rows:,} rows of {source}"
     session.say(*show.score_table(title, evaluation.scores, "evaluate"))
@@ -93,15 +93,13 @@ def _run(options: EvaluateOptions, session: Session, file: "FileTable") -> None:
         session.say(f"Report: {options.report}")
 
 
-def evaluate(
-    fitted: "Fitted", file: "FileTable", impute: bool = False, weight: str | None = None
-) -> tuple["Evaluation", list[str]]:
-    """Evaluate the rows of a file that have a target, by a column of weights; return the evaluation and warnings."""
+def evaluate(fitted: "Fitted", file: "FileTable", impute: bool = False, weight: str | None = None) -> "Evaluation":
+    """Evaluate the rows of a file that have a target, by a column of weights."""
     check_columns(file.path, file.names, fitted.target_names, "--target")
     check_columns(file.path, file.names, [weight] if weight else [], "--weight")
     rows = LabelledRows(fitted, file, impute, weight)
     evaluation = fitted.evaluate_batches(rows.batches, impute)
-    return evaluation, rows.warnings
+    return replace(evaluation, notes=tuple(rows.warnings))
 
 
 class LabelledRows:
@@ -158,7 +156,7 @@ class LabelledRows:
         self.warnings = [*map(str, notes), *novelty.warnings(), *nothing_there]
 
 
-def _as_json(evaluation: "Evaluation", warnings: list[str], options: EvaluateOptions) -> dict[str, Any]:
+def _as_json(evaluation: "Evaluation", options: EvaluateOptions) -> dict[str, Any]:
     report = {"report": str(options.report)} if options.report is not None else {}
     return {
         "model": str(options.model),
@@ -166,6 +164,6 @@ def _as_json(evaluation: "Evaluation", warnings: list[str], options: EvaluateOpt
         "rows": evaluation.num_rows,
         **show.plain(evaluation.scores),
         "verdict": evaluation.calibration.verdict(),
-        "warnings": warnings,
+        "warnings": evaluation.notes,
         **report,
     }

@@ -1,6 +1,7 @@
 """The base class of all estimators."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -269,12 +270,13 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         self._warn_of_new(table)
         return predicted
 
-    def _warn_of_new(self, table: MemoryTable) -> None:
-        """Warn of what rows have that the training rows had not."""
+    def _warn_of_new(self, table: MemoryTable) -> tuple[str, ...]:
+        """Warn of what rows have that the training rows had not, and return the warnings."""
         novelty = Novelty(self.fitted_, self.settings().impute)
         novelty.count(table)
-        for warning in novelty.warnings():
+        for warning in (found := tuple(novelty.warnings())):
             warn(warning, in_loops=False)  # whose folds have rows outside each other's range
+        return found
 
     def _quantiles(self, X: Any, alpha: float | Sequence[float], as_frame: bool) -> Any:
         probabilities = _probabilities(alpha)
@@ -347,8 +349,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         table = attach_targets(self._table(X, reset=False), y, every_output=False)
         table = drop_weightless(attach_roles(table, sample_weight), every_output=False)
         evaluation = self.fitted_.evaluate(table, self.settings().impute, scores)
-        self._warn_of_new(table)
-        return evaluation
+        return replace(evaluation, notes=self._warn_of_new(table))
 
     # ---------------------------------------------------------------- notebooks
 

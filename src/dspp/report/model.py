@@ -122,7 +122,7 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
         row_labels=[_label(labels[i]) for i in shown],
         encoding=[] if fitted.encoder is None else fitted.encoder.describe(),
         versions=fitted.versions,
-        notes=[*map(str, fitted.notes), *note, *missing_baselines(evaluation)],
+        notes=[*evaluation.notes, *map(str, fitted.notes), *note, *missing_baselines(evaluation)],
         **(_only_member(members[0], fitted.num_rows) if len(members) == 1 else {"members": describe_members(fitted)}),
     )
 
