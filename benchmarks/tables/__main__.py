@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     methods = [method(name, settings, options.tag) for name in names]
     folds = options.folds or [0]
     tasks = [Task(name, fold, how) for name in options.sets or FOLDED for fold in folds for how in methods]
-    failed = run(tasks, options.data, options.results, options.jobs, _tell)
+    failed = run(tasks, options.data, options.results, options.jobs, tell)
     return 1 if failed else 0
 
 
@@ -49,7 +49,7 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(outcome: Outcome) -> None:
+def tell(outcome: Outcome) -> None:
     name = f"{outcome.task.set:16} {outcome.task.fold:2} {outcome.task.method.name:20}"
     if outcome.record is None:
         print(f"{name} failed: {outcome.problem}", file=sys.stderr, flush=True)
