@@ -36,7 +36,7 @@ def write(found: Sequence[Record], whole: Sequence[Record]) -> str:
             tuple(
                 Entry(text)
                 for text in (
-                    r["method"],
+                    r["method"].replace("[", ", ").replace("]", ""),
                     f"{r['metrics']['nll']:.3f}",
                     f"{r['metrics']['crps']:.3f}",
                     f"{100 * r['metrics']['coverage90']:.1f} %",
@@ -47,9 +47,9 @@ def write(found: Sequence[Record], whole: Sequence[Record]) -> str:
         ]
         if ours:
             counts = ours[0]["rows"]
-            title = f"{counts['train']:,} to {counts['test']:,} rows"
+            lines += [f"## {name}", f"{counts['train']:,} training rows, {counts['test']:,} test rows"]
             header = ("method", "NLL", "CRPS", "coverage", "fit")
-            lines += [f"## {name}", table_text(Table(title=title, header=header, rows=tuple(rows), caption=""))]
+            lines.append(table_text(Table(title="", header=header, rows=tuple(rows), caption="")))
     commits = ", ".join(sorted({r["commit"] for r in found}))
     return "\n\n".join([*lines, f"Commits of the fits with a budget: {commits}."]) + "\n"
 

@@ -145,18 +145,22 @@ def write(found: Sequence[Record]) -> str:
         ours = [record for record in found if record["set"] == name]
         if ours:
             counts = ours[0]["rows"]
-            lines += [f"## {name}", table_text(_table(f"{counts['train']:,} to {counts['test']:,} rows", ours))]
+            lines += [
+                f"## {name}",
+                f"{counts['train']:,} training rows, {counts['test']:,} test rows",
+                table_text(_table(ours)),
+            ]
     commits = ", ".join(sorted({record["commit"] for record in found}))
     return "\n\n".join([*lines, f"Commits {commits}."]) + "\n"
 
 
-def _table(title: str, found: Iterable[Record]) -> Table:
+def _table(found: Iterable[Record]) -> Table:
     ordered = sorted(found, key=lambda record: (list(FITS).index(record["method"]), -record["fold"]))
     rows = [
         tuple(Entry(text) for text in (r["method"], "yes" if r["fold"] else "no", *_numbers(r["metrics"])))
         for r in ordered
     ]
-    return Table(title=title, header=("method", "date", *SCORES), rows=tuple(rows), caption="", words=frozenset({1}))
+    return Table(title="", header=("method", "date", *SCORES), rows=tuple(rows), caption="", words=frozenset({1}))
 
 
 def _numbers(metrics: dict[str, float]) -> list[str]:

@@ -38,5 +38,5 @@ def test_the_tables_say_what_was_measured() -> None:
     assert "seattle" not in text
     made = [record("diamonds", f"dspp[{s} s]", 0, commit="abc", settings={"time_budget": s}) for s in (60, 5)]
     text = budgets.write(made, [record("diamonds", "lightgbm", 0), record("diamonds", "mlps", 0)])
-    assert text.index("dspp[5 s]") < text.index("dspp[60 s]") < text.index("lightgbm")
+    assert text.index("dspp, 5 s") < text.index("dspp, 60 s") < text.index("lightgbm")
     assert "mlps" not in text
