@@ -27,7 +27,8 @@ def hash_rows(
     found = np.zeros(len(X), np.uint64)
     means = [] if encoder is None else encoder.mean_features
     for column in (*np.delete(X, means, axis=1).T, *y.T):
-        bits = (column.astype(np.float32) + np.float32(0.0)).view(np.uint32)  # −0 becomes 0
+        with np.errstate(over="ignore"):
+            bits = (column.astype(np.float32) + np.float32(0.0)).view(np.uint32)  # −0 becomes 0
         found = (found ^ bits) * _PRIME
         found ^= found >> np.uint64(29)
     return found.view(np.int64)

@@ -28,7 +28,8 @@ def test_noise_is_trained_for_a_fraction_of_the_epochs() -> None:
     assert fitted.metrics["coverage90"] > 0.8
 
 
-def test_noise_is_noticed_by_the_one_part_that_all_members_hold_out() -> None:
+def test_noise_is_noticed_by_the_one_part_that_all_members_hold_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dspp.size.MOST_ROWS_IN_FOLDS", 500)
     settings = Settings(**SETTINGS)
     usual = settings.member_config(settings.size(600, one_part=True), 600).epochs
     X = RNG.normal(size=(600, 3))

@@ -80,7 +80,6 @@ def stack(
     guard: Guard,
     likelihood: str,
     row_weights: Float[np.ndarray, " N"] | None = None,
-    *,
     may_pull: bool = True,
 ) -> Mixing:
     """Learn how to mix from rows that were held out.
@@ -97,7 +96,7 @@ def stack(
     marginal = [_marginal(guard, likelihood, group) for group in groups]
     first = next(iter(groups[0].predictions.values()))[0]
     _, mixing = _best(groups, marginal, importance, SPREADS if hasattr(first, "widen") else [1.0])
-    if not may_pull or not hasattr(first, "shift"):
+    if not may_pull or len(groups) > 1 or not hasattr(first, "shift"):
         return mixing
     near = SPREADS[np.abs(np.log(SPREADS / mixing.spread)) < NEAR][::2]
     best = -math.inf

@@ -281,7 +281,7 @@ def _assemble(
     groups = _held_out_rows(data, good, spec.model.noise_floor)
     likelihood = spec.model.likelihood
     if groups:
-        mixing = stack(groups, guard, likelihood, data.weights, may_pull=data.num_folds == 1)
+        mixing = stack(groups, guard, likelihood, data.weights, data.num_folds == 1)
         if data.num_folds > 1 and not data.forward:
             mixing = discount(mixing, "gp", GP_SHARE)
     else:
