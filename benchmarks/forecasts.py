@@ -138,7 +138,7 @@ def write(found: Sequence[Record]) -> str:
     lines = [
         "# Forecasts",
         "Test rows are later than all training rows (`python -m benchmarks.forecasts`). `time=` is the argument of "
-        '`fit` that holds out the latest training rows; "date" says whether the column of times is an input too. '
+        '`fit` by which the latest training rows judge the model; "date" says whether the column of times is an input too. '
         "Scores are in the units of the target; bias is the mean prediction minus the mean observation.",
     ]
     for name in TABLES:
@@ -164,7 +164,7 @@ def _table(found: Iterable[Record]) -> Table:
 
 
 def _numbers(metrics: dict[str, float]) -> list[str]:
-    return [f"{100 * metrics[s]:.1f} %" if s == "coverage90" else f"{metrics[s]:.3f}" for s in SCORES]
+    return [f"{100 * metrics[s]:.1f} %" if s == "coverage90" else f"{round(metrics[s], 3) + 0.0:.3f}" for s in SCORES]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
