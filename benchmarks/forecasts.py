@@ -138,7 +138,7 @@ def write(found: Sequence[Record]) -> str:
     lines = [
         "# Forecasts",
         "Test rows are later than all training rows (`python -m benchmarks.forecasts`). `time=` is the argument of "
-        '`fit` by which the latest training rows judge the model; "date" says whether the column of times is an input too. '
+        '`fit` by which the latest training rows judge the model; "date" says whether the times are an input too. '
         "Scores are in the units of the target; bias is the mean prediction minus the mean observation.",
     ]
     for name in TABLES:
