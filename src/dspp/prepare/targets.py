@@ -23,7 +23,7 @@ def target_notes(y: Float[np.ndarray, "N T"], names: Sequence[str]) -> list[Note
     for name, column in zip(names, y.T, strict=True):
         values = np.unique(column[~np.isnan(column)])
         if len(values) == 1:
-            notes.append(Note(f"target {name!r} is {values[0]:g} in every row", "the model can only repeat it"))
+            notes.append(Note(f"target {name!r} is {values[0] + 0.0:g} in every row", "the model can only repeat it"))
         elif is_discrete(column):
             text = (
                 "NLL is not meaningful for it, since a density can be made arbitrarily high on repeated values; "
