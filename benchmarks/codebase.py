@@ -1,9 +1,9 @@
-"""The size of the package: lines, longest functions, modules imported by commands, types that hold rows.
+"""The size of the package: lines, classes, constants, signatures, types that hold rows, modules imported by commands.
 
     python -m benchmarks.codebase [SOURCE] [--against REVISION]
 
-SOURCE is the package's folder, by default src/dspp. `--against` also shows the numbers of another revision. These
-numbers are indicators, not limits.
+SOURCE is the package's folder, by default src/dspp. `--against` also shows the numbers of another revision. Those in
+tests/codebase.json may only fall: a test compares them.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import ast
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -24,26 +25,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "dspp"
 LONGEST = 15  # functions listed
 
-# Types that hold or locate rows of the user's data on the way from a file to a batch. Subclasses that only read another
-# format, iterators and protocols do not count. The names are from all revisions, old and new.
-ROW_TYPES = {
-    "Table": "rows with columns, in memory or on disk",
-    "TableFile": "a file of rows, read in batches",
-    "Piece": "a file of many, and its rows",
-    "Shards": "many files as one table",
-    "Inputs": "checked inputs, a table or an array",
-    "Labelled": "the rows of a file that have a target",
-    "Task": "rows to train on and rows to judge by: of the command line, of tuning",
-    "Part": "rows and targets of one part of a split",
-    "Stored": "rows on disk for an estimator",
-    "_Rows": "rows on disk, encoded as they are read",
-    "RowCache": "encoded rows in a file",
-    "Rows": "encoded rows in memory",
-    "_Picked": "some rows of another source",
-    "DiskRows": "encoded rows on disk, read in batches",
-    "Prepared": "rows checked, split, encoded and scaled",
-}
-ROW_FIELDS = {"X", "y", "rows", "table", "X_val", "y_val"}  # a class with such a field may belong to the list
+# What holds rows of the user's data has a field with one entry per row, a table, or a field of such a type.
+BY_ROW = re.compile(r"""\b(Float|Int|Bool|Shaped)\[[^\]]*["']\s*\*?N\b|\bpa\.(Table|RecordBatch)\b""")
 
 FIT = "fit train.csv --target y --out model.dspp --inducing 4 --width 2 --epochs 1 --restarts 1"
 PREDICT = "predict model.dspp train.csv --out predictions.csv"
@@ -67,6 +50,7 @@ class Function:
     name: str
     place: str  # file and line, inside the package
     lines: int
+    parameters: int = 0  # without self and cls
 
 
 @dataclass(frozen=True)
@@ -77,34 +61,69 @@ class Codebase:
     functions: list[Function]  # the longest first
     imports: dict[str, list[str]]  # the package's own modules, per command
     row_types: list[str]  # where they are defined
-    candidates: list[str]  # other classes with such fields
+    classes: int = 0
+    constants: int = 0  # of modules
 
     @property
     def total(self) -> int:
         return sum(self.lines.values())
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The numbers that may only fall."""
+        return {
+            "lines": self.total,
+            "classes": self.classes,
+            "module constants": self.constants,
+            "types that hold rows": len(self.row_types),
+            "longest signature": max((function.parameters for function in self.functions), default=0),
+        }
 
 
 def measure(package: Path, commands: bool = True) -> Codebase:
     """Measure the package in a folder such as src/dspp; with `commands`, also run `dspp fit` and `dspp predict`."""
     lines: Counter[str] = Counter()
     functions: list[Function] = []
-    row_types, candidates = [], []
+    fields: dict[str, tuple[str, list[ast.expr]]] = {}  # by place, a class and the types of its fields
+    constants = 0
     for path in sorted(package.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         inside = path.relative_to(package)
         lines[inside.parts[0] + ("/" if len(inside.parts) > 1 else "")] += len(text.splitlines())
         tree = ast.parse(text, str(path))
         functions += _functions(tree, str(inside))
+        constants += sum(_count_constants(node) for node in tree.body)
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                place = f"{node.name} ({inside}:{node.lineno})"
-                if node.name in ROW_TYPES:
-                    row_types.append(place)
-                elif _fields(node) & ROW_FIELDS:
-                    candidates.append(place)
+                fields[f"{node.name} ({inside}:{node.lineno})"] = node.name, _field_types(node)
     functions.sort(key=lambda function: (-function.lines, function.place))
     imports = _list_imports(package) if commands else {}
-    return Codebase(dict(sorted(lines.items())), functions, imports, row_types, candidates)
+    return Codebase(dict(sorted(lines.items())), functions, imports, _hold_rows(fields), len(fields), constants)
+
+
+def _count_constants(node: ast.stmt) -> int:
+    """Return how many names in capitals a statement of a module assigns."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    names = [n.id.strip("_") for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+    return sum(name.isupper() for name in names)
+
+
+def _hold_rows(fields: dict[str, tuple[str, list[ast.expr]]]) -> list[str]:
+    """Return the classes with a field of rows, or with a field of such a class."""
+    found = {place for place, (_, types) in fields.items() if any(BY_ROW.search(ast.unparse(t)) for t in types)}
+    while True:
+        names = {fields[place][0] for place in found}
+        more = {place for place, (_, types) in fields.items() if names & _names(types)}
+        if more <= found:
+            return sorted(found)
+        found |= more
+
+
+def _names(types: Sequence[ast.expr]) -> set[str]:
+    """Return the names in types, also those in quotes."""
+    nodes = [node for each in types for node in ast.walk(each)]
+    quoted = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | quoted
 
 
 def _functions(tree: ast.AST, file: str, prefix: str = "") -> Iterator[Function]:
@@ -114,16 +133,20 @@ def _functions(tree: ast.AST, file: str, prefix: str = "") -> Iterator[Function]
             yield from _functions(node, file, f"{prefix}{node.name}.")
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             last = node.end_lineno or node.lineno
-            yield Function(prefix + node.name, f"{file}:{node.lineno}", last - node.lineno + 1)
+            given = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            count = len([name for name in given if name not in ("self", "cls")])
+            yield Function(prefix + node.name, f"{file}:{node.lineno}", last - node.lineno + 1, count)
         elif isinstance(node, ast.stmt):
             yield from _functions(node, file, prefix)
 
 
-def _fields(node: ast.ClassDef) -> set[str]:
-    """Return the names of annotated fields and of attributes set on self."""
-    annotated = {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
-    stored = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
-    return annotated | stored
+def _field_types(node: ast.ClassDef) -> list[ast.expr]:
+    """Return the types of the annotated fields and of the parameters of `__init__`."""
+    types = [n.annotation for n in node.body if isinstance(n, ast.AnnAssign)]
+    for n in node.body:
+        if isinstance(n, ast.FunctionDef) and n.name == "__init__":
+            types += [a.annotation for a in (*n.args.args, *n.args.kwonlyargs) if a.annotation is not None]
+    return types
 
 
 def _list_imports(package: Path) -> dict[str, list[str]]:
@@ -157,8 +180,7 @@ def report(trees: dict[str, Codebase]) -> str:
     """Format the measurements of one tree, or of several side by side."""
     names = list(trees)
     found = list(trees.values())
-    rows = [("total lines", *(f"{tree.total:,}" for tree in found))]
-    rows += [("types that hold rows", *(str(len(tree.row_types)) for tree in found))]
+    rows = [(name, *(f"{tree.counts[name]:,}" for tree in found)) for name in found[0].counts]
     commands = {command: None for tree in found for command in tree.imports}
     rows += [(f"modules imported by {c}", *(str(len(tree.imports.get(c, ()))) for tree in found)) for c in commands]
     rows += [("functions", *(str(len(tree.functions)) for tree in found))]
@@ -171,7 +193,6 @@ def report(trees: dict[str, Codebase]) -> str:
         parts.append(_table((f"longest functions, {name}", "lines", "place"), longest))
     for name, tree in trees.items():
         parts.append(_format_places(f"types that hold rows, {name}", tree.row_types))
-        parts.append(_format_places(f"other classes with such fields, {name}", tree.candidates))
     return "\n\n".join(parts)
 
 
