@@ -19,7 +19,6 @@ ORDER = [
     "config",
     "notes",
     "pipelines",
-    "upgrade",
     "storage",
     "packing",
     "history",

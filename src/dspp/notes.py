@@ -73,7 +73,7 @@ def notes_to_json(notes: Sequence[Note]) -> list[dict[str, str]]:
 
 
 def notes_from_json(values: Sequence[Any]) -> tuple[Note, ...]:
-    """Return the notes that `notes_to_json` wrote; in model files of version 1 they are plain text.
+    """Return the notes that `notes_to_json` wrote.
 
     Raises:
         InputError: The values are malformed; nothing in them is trusted.
@@ -82,8 +82,6 @@ def notes_from_json(values: Sequence[Any]) -> tuple[Note, ...]:
 
 
 def _note_from_json(value: Any) -> Note:
-    if isinstance(value, str):
-        return Note("", value)
     if not isinstance(value, dict) or set(value) != {"subject", "text"}:
         raise InputError(f"expected a note with subject and text, got {value!r:.60}; it is damaged")
     if not all(isinstance(part, str) for part in value.values()):

@@ -46,7 +46,7 @@ class Novelty:
         self._rows += len(rows)
         if rows.arrow is None:
             assert rows.array is not None
-            for (name, ends), values in zip(self._ranges.items(), rows.array.T, strict=False):  # older files have none
+            for (name, ends), values in zip(self._ranges.items(), rows.array.T, strict=False):  # none of rows on disk
                 self._count_outside(name, values, *ends)
             return
         for (name, ends), own in zip(self._ranges.items(), self._names(rows), strict=False):
@@ -118,7 +118,7 @@ class Novelty:
         later = [
             (column.name, column.latest)
             for column in self._columns
-            if isinstance(column, Datetime) and column.latest is not None
+            if isinstance(column, Datetime)
             if self._firsts.get(column.name, column.latest) > column.latest
         ]
         which = f"all {self._rows:,} rows are" if self._rows > 1 else "the row is"

@@ -62,14 +62,6 @@ def test_marks_of_missing_values_mean_the_same_wherever_they_come_from(mark: str
         np.testing.assert_array_equal(encoder.transform(table)[:, 3], [0, 1, 0, 1, 0, 0], name)
 
 
-def test_a_mark_that_an_older_model_learned_as_a_level_stays_one() -> None:
-    stored = TableEncoder((Category("c", ("FR", "NA", "DE"), other=False, missing=False),))
-    np.testing.assert_array_equal(encoded(stored, c=["NA", "FR", "IT"]), [[0, 1, 0], [1, 0, 0], [0, 0, 0]])
-    np.testing.assert_array_equal(encoded(stored, c=pa.array(["NA"]).dictionary_encode()), [[0, 1, 0]])
-    with pytest.raises(InputError, match="column 'c', row 1: expected a value"):
-        encoded(stored, c=["NA", "None"])
-
-
 # ---------------------------------------------------------------- numbers
 
 
@@ -268,13 +260,6 @@ def test_days_stand_still_outside_of_the_range_seen_in_training() -> None:
     assert TableEncoder.from_json(json.loads(json.dumps(encoder.to_json()))) == encoder
 
 
-def test_days_go_on_in_an_encoding_of_an_earlier_version() -> None:
-    values = fit(t=pa.array([datetime.date(2024, 1, 3), datetime.date(2024, 1, 6)])).to_json()
-    del values["columns"][0]["latest"]
-    out = encoded(TableEncoder.from_json(values), t=[datetime.date(2024, 1, 13)])
-    assert out[:, 0].tolist() == [10.0]
-
-
 def test_the_hour_goes_round() -> None:
     encoder = fit(t=pa.array(["2024-01-01 00:00", "2024-01-02 12:00"]).cast(pa.timestamp("s")))
     out = encoded(encoder, t=["2024-01-01 06:00", "2024-01-02 06:00", "2024-01-01 18:00"])
@@ -326,16 +311,6 @@ def test_times_with_and_without_a_zone_are_not_mixed_up(as_text: bool) -> None:
             for wrong in (other, other.cast(pa.string())):
                 with pytest.raises(InputError, match=f"^X: column 't': expected times {advice}"):
                     encoded(again, t=wrong)
-
-
-def test_an_encoding_of_an_earlier_version_takes_times_without_a_zone_as_utc() -> None:
-    values = fit(t=ZONED).to_json()
-    del values["columns"][0]["zoned"]
-    encoder = TableEncoder.from_json(values)
-    expected = encoded(encoder, t=ZONED)
-    for same in (NAIVE, NAIVE.cast(pa.string()), ZONED.cast(pa.string())):
-        np.testing.assert_array_equal(encoded(encoder, t=same), expected)
-    assert encoder.arrow_types() == {"t": pa.string()}
 
 
 def test_text_with_and_without_a_zone_is_no_time_and_says_so() -> None:

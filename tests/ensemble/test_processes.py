@@ -231,18 +231,6 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_folder_of_an_earlier_version_is_resumed(interrupted: Path, tmp_path: Path) -> None:
-    """It has no file that identifies the run, and gets none, as only its members know."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "member-01.checkpoint").write_bytes((interrupted / "member-01.checkpoint").read_bytes())
-    settings = TINY | {"members": 2, "checkpoint": folder}
-    with pytest.raises(CheckpointError, match=r"member-01.* differs in .*seed: 0 in the checkpoint"):
-        DSPPRegressor(**settings, random_state=1).fit(X, Y)
-    model = DSPPRegressor(**settings).fit(X, Y)
-    assert same_bits(model.fitted_, DSPPRegressor(**TINY, members=2).fit(X, Y).fitted_)
-
-
 def test_folders_of_checkpoints_that_cannot_be_used(tmp_path: Path) -> None:
     settings = TINY | {"members": 2, "checkpoint": tmp_path / "run"}
     model = DSPPRegressor(**settings).fit(X, Y)

@@ -10,7 +10,7 @@ import cases
 import numpy as np
 import places
 import torch
-from cases import CONFIG, MODELS, OUTPUTS, RESUMED, TINY, X_NEW, Y_NEW, X, Y, digest, scores, spec, table, target
+from cases import CONFIG, MODELS, OUTPUTS, RESUMED, X_NEW, Y_NEW, X, Y, digest, scores, spec, table
 from safetensors.torch import save_file
 
 import dspp
@@ -37,8 +37,7 @@ def main():
                 predictions |= {f"{name}/{outputs}/{dtype}/{k}": v.contiguous() for k, v in found.items()}
     save_file(parameters, DATA / "parameters.safetensors")
     save_file(predictions, DATA / "predictions.safetensors")
-    model_files()
-    checkpoints()
+    whole_fit()
 
 
 def float64(values):
@@ -81,51 +80,8 @@ def encoding():
     }
 
 
-def model_files():
-    rows, new = table(120, 6), table(30, 7)
-    one = dspp.DSPPRegressor(
-        **{k: v for k, v in TINY.items() if k != "test_sites"}, epochs=8, restarts=1, progress=False
-    )
-    one.fit(rows, target(rows))
-    one.save(DATA / "one-output-v1.dspp")
-    three = dspp.DSPPRegressor(
-        inducing=8, width=3, sites=4, epochs=8, restarts=1, conformal=True, calibration_fraction=0.3
-    )
-    y = 100 + 7 * np.stack([X.sum(1), X[:, 0], np.abs(X[:, 1])], axis=1)
-    three.fit(X * [1.0, 10.0, 0.1], y)
-    three.save(DATA / "three-outputs-v1.dspp")
-    at = X_NEW * [1.0, 10.0, 0.1]
-    found = {}
-    for name, model, x, y_new in (("one", one, new, target(new)), ("three", three, at, 100 + 7 * Y_NEW[3])):
-        found |= {f"{name}/{k}": v.contiguous() for k, v in scores(model.predict_dist(x).torch, y_new).items()}
-        interval = np.asarray(model.predict_interval(x, 0.8) if name == "three" else one_interval(model, x))
-        found[f"{name}/interval"] = torch.from_numpy(np.ascontiguousarray(interval))
-        found[f"{name}/evaluate"] = float64(list(model.evaluate(x, y_new).values()))
-    save_file(found, DATA / "modelfiles.safetensors")
-
-
-def one_interval(model, x):
-    return np.stack(model.predict_dist(x).interval(0.8), axis=1)
-
-
-def checkpoints():
-    """One stopped while starts are compared, one in the fifth epoch; and the run that was never stopped."""
-    given = {"X_val": X_NEW, "y_val": Y_NEW[1], "config": RESUMED}
-    for name, calls in (("starts", 11), ("epochs", 27)):
-        left = iter(range(calls, -1, -1))
-        try:
-            dspp.fit(
-                spec("dspp"),
-                X,
-                Y[1],
-                **given,
-                checkpoint=DATA / f"{name}.checkpoint",
-                should_stop=lambda left=left: not next(left),
-            )
-            raise AssertionError("it was not stopped")
-        except dspp.TrainingInterrupted:
-            pass
-    whole = dspp.fit(spec("dspp"), X, Y[1], **given)
+def whole_fit():
+    whole = dspp.fit(spec("dspp"), X, Y[1], X_val=X_NEW, y_val=Y_NEW[1], config=RESUMED)
     kept = {places.frozen_name(n): v.clone() for n, v in whole.model.state_dict().items()}
     kept["history"] = float64([[e.objective, e.train_nll, e.val_nll, e.learning_rate] for e in whole.history])
     kept["restart_nll"] = float64(whole.restart_nll)

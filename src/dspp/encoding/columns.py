@@ -246,11 +246,11 @@ class Category(Column):
 
     def has_missing(self, array: pa.Array, place: Place) -> bool:
         """Return whether a value is missing."""
-        return bool(arrays.texts(array, place, self.levels).null_count)
+        return bool(arrays.texts(array, place).null_count)
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write a one in the column of each row's level."""
-        text = arrays.texts(array, place, self.levels)
+        text = arrays.texts(array, place)
         absent = text.is_null().to_numpy(zero_copy_only=False)
         check_missing(absent, self.missing or impute, place)
         found = pc.index_in(text, pa.array(self.levels, pa.string())).fill_null(-1).to_numpy(zero_copy_only=False)

@@ -41,8 +41,8 @@ def _is_moment(value: object) -> bool:
 _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     **CHECKS,
     "origin": _is_moment,
-    "zoned": lambda value: value is None or isinstance(value, bool),
-    "latest": lambda value: value is None or _is_moment(value),
+    "zoned": lambda value: isinstance(value, bool),
+    "latest": _is_moment,
     "cycles": lambda value: is_tuple_of_texts(value, len(_CYCLES)) and set(value) <= set(_CYCLES),
 }
 
@@ -57,8 +57,8 @@ class Datetime(Column):
     fill: float  # days, the median
     origin: int  # microseconds since 1970, UTC: the first training row
     cycles: tuple[str, ...]
-    latest: int | None = None  # likewise: the last training row; None in older files, whose days go on
-    zoned: bool | None = None  # whether the training rows had a time zone; None in older files, which take both
+    latest: int  # likewise: the last training row
+    zoned: bool  # whether the training rows had a time zone
 
     @classmethod
     def between(
@@ -89,14 +89,13 @@ class Datetime(Column):
     def how(self) -> str:
         """A description of the encoding."""
         cycles = f", and the cycles of {', '.join(self.cycles)}" if self.cycles else ""
-        ends = f" up to {format_moment(self.latest)}" if self.latest is not None else ""
         filled = f"; {self.fill:.6g} days where missing, and a column that marks it" if self.missing else ""
-        return f"days since {format_moment(self.origin)} UTC{ends}{cycles}{filled}"
+        return f"days since {format_moment(self.origin)} UTC up to {format_moment(self.latest)}{cycles}{filled}"
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Microseconds; text in older files, in which `encode` takes times without a zone as UTC."""
-        return pa.string() if self.zoned is None else pa.timestamp("us", "UTC" if self.zoned else None)
+        """Microseconds."""
+        return pa.timestamp("us", "UTC" if self.zoned else None)
 
     def has_missing(self, array: pa.Array, place: Place) -> bool:
         """Return whether a value is missing."""
@@ -105,10 +104,9 @@ class Datetime(Column):
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write the days, the cycles and the indicator."""
         array = arrays.moments(array, place)
-        if self.zoned is not None:
-            arrays.check_zone(array, self.zoned, place)
+        arrays.check_zone(array, self.zoned, place)
         micros, absent = arrays.datetimes(array, place)
-        inside = micros if self.latest is None else micros.clip(self.origin, self.latest)
+        inside = micros.clip(self.origin, self.latest)
         write(np.where(absent, np.nan, _days(inside, self.origin)), self.fill, self.missing, out, place, impute)
         for i, cycle in enumerate(self.cycles):
             angle = 2 * np.pi * _CYCLES[cycle](micros)

@@ -14,7 +14,7 @@ plus a column "<name> is missing" if the training rows have missing values.
 """
 
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any, Final, Self, TypeVar
 
@@ -417,8 +417,7 @@ def _column_from_json(values: Any) -> Column:
         raise InputError(f"expected the encoding of a column of kind {', '.join(kinds)}; it is damaged")
     made = kinds[values["kind"]]
     given = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items() if key != "kind"}
-    known = {field.name: field.default is MISSING for field in fields(made)}
-    if not {name for name, required in known.items() if required} <= set(given) <= set(known):
+    if set(given) != {field.name for field in fields(made)}:
         raise InputError(f"expected other fields in the encoding of a {made.kind} column; it is damaged")
     column: Column = made(**given)
     return column

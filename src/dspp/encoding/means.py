@@ -113,11 +113,11 @@ class MeanCategory(Column):
 
     def has_missing(self, array: pa.Array, place: Place) -> bool:
         """Return whether a value is missing."""
-        return bool(arrays.texts(array, place, self.levels).null_count)
+        return bool(arrays.texts(array, place).null_count)
 
     def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write the means and the indicator."""
-        absent = arrays.texts(array, place, self.levels).is_null().to_numpy(zero_copy_only=False)
+        absent = arrays.texts(array, place).is_null().to_numpy(zero_copy_only=False)
         check_missing(absent, self.missing or impute, place)
         means = np.zeros((len(self.levels) + 1, self.num_outputs))
         means[:-1] = np.reshape(self.means, (len(self.levels), -1))
@@ -190,5 +190,5 @@ def find_levels(column: pa.ChunkedArray, levels: Sequence[str], place: Place) ->
 
 
 def _find_levels(array: pa.Array, levels: Sequence[str], place: Place) -> Int[np.ndarray, " n"]:
-    found = pc.index_in(arrays.texts(array, place, levels), pa.array(levels, pa.string()))
+    found = pc.index_in(arrays.texts(array, place), pa.array(levels, pa.string()))
     return np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False))

@@ -282,7 +282,7 @@ def open_desk(checkpoint: str | Path | None, resume: bool, identity: dict[str, A
         check_desk(path)
         if (path / IDENTITY).exists():
             refuse_another_run(path, storage.read_header(path / IDENTITY, CheckpointError), identity)
-        elif not any(path.glob("member-*")):  # those of an earlier version identify themselves
+        else:
             storage.write(path / IDENTITY, {}, identity, CheckpointError)
         (path / STOP).unlink(missing_ok=True)
         group.wait()

@@ -10,8 +10,8 @@ Whatever the bytes, `load` raises only ModelFileError and takes at most twice th
 and numbers of members in the header are therefore not trusted: they are compared with the actual tensors, on a model
 without memory (`skeleton.py`), before anything is allocated. Numbers must be finite and in their range (`ranges.py`)
 and, if cheap, the kernel matrices are factorised: a model that cannot predict does not load. For large models the first
-prediction raises NumericalError instead, as any prediction does that is not finite; it names the file. A hash, which
-only the first files of version 1 lack, detects damage; it does not authenticate the author.
+prediction raises NumericalError instead, as any prediction does that is not finite; it names the file. A hash detects
+damage; it does not authenticate the author. Files of other versions of the format are refused.
 """
 
 from dspp.modelfile.file import load, save

@@ -13,7 +13,6 @@ from dspp.config import TrainConfig
 from dspp.errors import InputError, ModelFileError, NumericalError
 from dspp.fitted import Fitted, Member
 from dspp.likelihoods import LIKELIHOODS
-from dspp.modelfile.earlier import WITHOUT_DIGEST, from_version_1, from_version_2
 from dspp.modelfile.header import (
     FORMAT,
     VERSION,
@@ -99,10 +98,6 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
         tensors, header = storage.read(path, ModelFileError)
         _check_format(path, header)
         _check_digest(path, tensors, header)
-        if header["version"] == 1:
-            tensors, header = from_version_1(tensors, header)
-        if header["version"] < 3:
-            header = from_version_2(header)
         members = get(header, "members", list[dict[str, Any]])
         _check_features(path, any(member.get("features") == "custom" for member in members), features)
         return replace(_restore(tensors, header, features), source=str(path))
@@ -152,20 +147,18 @@ def _check_format(path: Path, header: Mapping[str, Any]) -> None:
         raise ModelFileError(
             f"{path} is not a model file of dspp: expected the format {FORMAT!r}, got {str(found)[:50]!r}"
         )
-    if type(version) is not int or version < 1:
-        raise InputError(f"expected format version 1 to {VERSION}, got {str(version)[:20]!r}")
-    if version > VERSION:
+    if type(version) is not int:
+        raise InputError(f"expected format version {VERSION}, got {str(version)[:20]!r}")
+    if version != VERSION:
+        which, remedy = ("a later", "upgrade dspp") if version > VERSION else ("an earlier", "fit the model again")
         raise ModelFileError(
-            f"{path} was written by a later version of dspp (format {str(version)[:20]}, this reads up to {VERSION}); "
-            "upgrade dspp"
+            f"{path} was written by {which} dspp (format {str(version)[:20]}, this reads {VERSION}); {remedy}"
         )
 
 
 def _check_digest(path: Path, tensors: Tensors, header: dict[str, Any]) -> None:
     """Check that the content is what was saved: with a flipped bit a model may work, but be wrong."""
     digest = header.pop("digest", None)
-    if digest is None and header["version"] <= WITHOUT_DIGEST:
-        return
     if digest != storage.digest(tensors, header):
         what = "is missing" if digest is None else "does not match"
         raise ModelFileError(f"{path} is damaged: its hash {what}; use another copy of it")

@@ -17,7 +17,7 @@ from dspp.notes import notes_to_json
 from dspp.presets import Spec
 from dspp.storage import to_plain
 
-FORMAT, VERSION = "dspp-model", 3
+FORMAT, VERSION = "dspp-model", 4
 
 Config = TypeVar("Config", ModelConfig, ObjectiveConfig, TrainConfig)
 

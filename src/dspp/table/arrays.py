@@ -1,6 +1,5 @@
 """Conversion of Arrow columns to NumPy arrays: numbers, booleans, dates, and text parsed as any of these."""
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -158,28 +157,24 @@ def check_zone(array: pa.Array, zoned: bool, place: Place) -> None:
     )
 
 
-def texts(array: pa.Array, place: Place, levels: Sequence[str] = ()) -> pa.Array:
-    """Return a column as stripped strings, null where missing or where the text stands for a missing value (`MISSING`).
-
-    Texts in `levels` are kept: older models did not treat them as missing and have learned them as levels.
-    """
+def texts(array: pa.Array, place: Place) -> pa.Array:
+    """Return a column as stripped strings, null where missing or where the text is one of `MISSING`."""
     kind = array.type
     if types.is_dictionary(kind):
         if len(array.dictionary) > len(array):
-            return texts(array.dictionary_decode(), place, levels)
-        return texts(array.dictionary, place, levels).take(array.indices)
+            return texts(array.dictionary_decode(), place)
+        return texts(array.dictionary, place).take(array.indices)
     if types.is_floating(kind):
         array = pc.if_else(pc.is_nan(array), None, array)  # NaN is missing; 1.0 becomes "1", like the integer
     elif not (is_text(kind) or is_number(kind) or is_datetime(kind) or types.is_boolean(kind) or types.is_null(kind)):
         raise place.error(f"expected text or other categories, got {kind}")
-    return clean(array, levels)
+    return clean(array)
 
 
-def clean(text: pa.Array, kept: Sequence[str] = ()) -> pa.Array:
-    """Strip strings and replace those that stand for a missing value by null, except those in `kept`."""
+def clean(text: pa.Array) -> pa.Array:
+    """Strip strings and replace those that stand for a missing value by null."""
     text = pc.utf8_trim_whitespace(text.cast(pa.string()))
-    marks = [mark for mark in MISSING if mark not in kept]
-    return pc.if_else(pc.is_in(text, pa.array(marks, pa.string())), None, text)
+    return pc.if_else(pc.is_in(text, pa.array(MISSING, pa.string())), None, text)
 
 
 def parse(text: pa.Array, kind: pa.DataType, place: Place) -> pa.Array:

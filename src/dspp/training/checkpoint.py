@@ -25,7 +25,6 @@ from dspp.presets import Spec
 from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows, Source
 from dspp.training.state import RunState
-from dspp.upgrade import upgrade_settings, upgrade_tensors
 
 FORMAT, VERSION = "dspp checkpoint", 1
 
@@ -155,20 +154,9 @@ def _load(path: Path, identity: dict[str, Any]) -> tuple[RunState, tuple[str, ..
         raise CheckpointError(f"{path} is damaged: its hash does not match; delete it to start afresh")
     refuse_another_run(path, header, identity)
     try:
-        return unpack(RunState, upgrade_tensors(tensors), header["run"]), _changes(header)
+        return unpack(RunState, tensors, header["run"]), _changes(header)
     except (KeyError, TypeError, ValueError, IndexError) as problem:
         raise CheckpointError(f"{path} was not written by dspp ({problem!r:.200}); delete it to start afresh") from None
-
-
-def _current_spec(spec: Any) -> Any:
-    """Return the settings of a model under their current names."""
-    model = spec.get("model") if isinstance(spec, dict) else None
-    return {**spec, "model": upgrade_settings(model)} if isinstance(model, dict) else spec
-
-
-def _current_config(config: Any) -> Any:
-    """Return the settings of training with those that older versions did not have."""
-    return {"freeze_statistics": 1.0, **config} if isinstance(config, dict) else config
 
 
 def refuse_another_run(path: Path, header: dict[str, Any], identity: dict[str, Any]) -> None:
@@ -176,12 +164,11 @@ def refuse_another_run(path: Path, header: dict[str, Any], identity: dict[str, A
 
     Another seed holds out other rows, so the data are compared only if the seeds are equal.
     """
-    spec, config = _current_spec(header.get("spec")), _current_config(header.get("config"))
-    training = _differences(config, identity["config"])
+    training = _differences(header.get("config"), identity["config"])
     differs = []
     if header.get("data") != identity["data"] and not any(text.startswith("seed: ") for text in training):
         differs.append("the data")
-    settings = _differences(spec, identity["spec"])
+    settings = _differences(header.get("spec"), identity["spec"])
     if header.get("features") != identity["features"]:
         settings.append("the starting weights of the features module, which should be seeded")
     if settings:
