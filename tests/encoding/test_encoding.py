@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS, Category
+from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS
 from dspp.encoding.encoder import MAX_COLUMNS, TableEncoder, TableLearner, reading_types
 from dspp.errors import InputError
 from dspp.table import arrays
