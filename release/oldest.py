@@ -18,7 +18,7 @@ def pins() -> list[str]:
     optional = PROJECT["optional-dependencies"]
     lines = [*PROJECT["dependencies"], *(line for extra in EXTRAS for line in optional[extra])]
     lines += [line for line in optional["dev"] if line.startswith(FRAMES)]
-    bounds = (re.fullmatch(r"([A-Za-z0-9-]+)>=([0-9.]+)", line) for line in lines)
+    bounds = (re.fullmatch(r"([A-Za-z0-9-]+)>=([0-9.]+)(,<[0-9.]+)?", line) for line in lines)
     return [TORCH if found[1] == "torch" else f"{found[1]}=={found[2]}" for found in bounds if found]
 
 

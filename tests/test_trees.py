@@ -226,8 +226,12 @@ def test_a_table_of_usual_width_is_fitted_to_all_columns() -> None:
 def test_other_internals_of_scikit_learn_are_an_error() -> None:
     X, y = table()
     model = HistGradientBoostingRegressor(max_iter=3, max_leaf_nodes=8).fit(X, y)
-    with pytest.raises(DsppError, match="AttributeError"):
-        convert(SimpleNamespace(predict=model.predict), X)
+    private = {name: getattr(model, name) for name in ("_predictors", "_baseline_prediction", "n_features_in_")}
+    assert len(convert(SimpleNamespace(predict=model.predict, **private), X)) == 3
+    for name in private:
+        others = {key: value for key, value in private.items() if key != name}
+        with pytest.raises(DsppError, match=rf"1\.6 to 1\.9, got AttributeError: .*{name!r}"):
+            convert(SimpleNamespace(predict=model.predict, **others), X)
     nodes = model._predictors[1][0].nodes
     model._predictors[1][0].nodes = nodes[[name for name in nodes.dtype.names if name != "num_threshold"]]
     with pytest.raises(DsppError, match="fields"):

@@ -242,7 +242,7 @@ def convert(model: Any, X: Shaped[np.ndarray, "N D"]) -> Trees:
         import sklearn
 
         raise DsppError(
-            f"expected trees as in scikit-learn 1.5 to 1.9, got {problem} with version {sklearn.__version__}; "
+            f"expected trees as in scikit-learn 1.6 to 1.9, got {problem} with version {sklearn.__version__}; "
             "install one of those versions"
         )
     return trees
