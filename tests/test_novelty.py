@@ -127,3 +127,11 @@ def test_the_report_and_evaluate_name_what_is_new(model: PPGPRRegressor, tmp_pat
     assert json.loads(result.stdout)["warnings"][0].startswith(warning)
     for page in ("python.html", "shell.html"):
         assert "200 values outside the range seen in training" in (tmp_path / page).read_text()
+
+
+def test_a_target_with_the_name_of_an_input_cannot_be_evaluated_from_one_file(tmp_path: Any) -> None:
+    PPGPRRegressor(**TINY).fit(FRAME, Y.rename("age")).save(tmp_path / "m.dspp")
+    FRAME.to_csv(tmp_path / "new.csv", index=False)
+    result = CliRunner().invoke(app, ["evaluate", str(tmp_path / "m.dspp"), str(tmp_path / "new.csv")])
+    assert result.exit_code == 2
+    assert "column 'age' is the target and, of another table, an input of the model" in " ".join(result.output.split())

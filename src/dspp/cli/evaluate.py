@@ -97,6 +97,11 @@ def evaluate(fitted: "Fitted", file: "FileTable", impute: bool = False, weight: 
     """Evaluate the rows of a file that have a target, by a column of weights."""
     check_columns(file.path, file.names, fitted.target_names, "--target")
     check_columns(file.path, file.names, [weight] if weight else [], "--weight")
+    if fitted.encoder is not None and (both := set(fitted.target_names) & set(fitted.encoder.column_names)):
+        raise InputError(
+            f"{file.path}: column {min(both)!r} is the target and, of another table, an input of the model; call "
+            "evaluate in Python, which takes them apart"
+        )
     rows = LabelledRows(fitted, file, impute, weight)
     evaluation = fitted.evaluate_batches(rows.batches, impute)
     return replace(evaluation, notes=tuple(rows.warnings))
