@@ -19,7 +19,7 @@ from dspp.cli.app import app
 from dspp.errors import InputError, ModelFileError
 from dspp.fitted import Fitted
 from dspp.fitting import CHOSE_EPOCH, OUT_OF_FOLD
-from dspp.predictive import GroupedPredictive, MultivariateNormalMixture, NormalMixture
+from dspp.predictive import MultivariateNormalMixture, NormalMixture
 from dspp.report.model import report_data
 from dspp.table.discrete import is_discrete
 from dspp.table.memory import attach_targets, to_table
@@ -48,9 +48,10 @@ def folds_of(rows: int, J: int, shift: float = 0.7, seed: int = 0) -> dict[int, 
     return found
 
 
-def grouped(folds: dict[int, NormalMixture], fold: Tensor) -> GroupedPredictive:
-    index = tuple((fold == j).nonzero().flatten() for j in folds)
-    return GroupedPredictive(tuple(folds[j].rows(i) for j, i in zip(folds, index, strict=True)), index)
+def grouped(folds: dict[int, NormalMixture], fold: Tensor) -> NormalMixture:
+    index = [(fold == j).nonzero().flatten() for j in folds]
+    parts = [folds[j].rows(i) for j, i in zip(folds, index, strict=True)]
+    return NormalMixture.concat(parts).rows(torch.cat(index).argsort())
 
 
 def calibrated(n: int, J: int, seed: int = 1) -> tuple[CrossConformal, Tensor, Tensor]:
@@ -155,8 +156,8 @@ def test_each_output_has_its_own_scores_and_missing_ones_do_not_count() -> None:
         return MultivariateNormalMixture(torch.zeros(1, dtype=F64), torch.zeros(1, rows, 2, dtype=F64), cov, noise)
 
     fold = torch.arange(40) % 2
-    index = tuple((fold == j).nonzero().flatten() for j in range(2))
-    mixture = GroupedPredictive((several(20, 1.0), several(20, 2.0)), index)
+    both = MultivariateNormalMixture.concat([several(20, 1.0), several(20, 2.0)])
+    mixture = both.rows(fold.argsort(stable=True).argsort())
     y = torch.randn(40, 2, generator=seeded(), dtype=F64)
     y[:30, 1] = NAN
     y[31:40:2, 1] = NAN  # fold 1 never observed the second output

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dspp import Distribution, DSPPRegressor, InputError, PPGPRRegressor
-from dspp.predictive import GroupedPredictive, LogNormalMixture
+from dspp.predictive import LogNormalMixture
 
 pytest.importorskip("skpro", reason="run make test-integrations")
 
@@ -124,15 +124,10 @@ def test_labels_must_fit() -> None:
         DSPPDistribution(NORMAL, index=[0, 1])
 
 
-def test_groups_of_several_outputs_have_single_columns_only() -> None:
+def test_rows_of_different_models_are_selected_like_others() -> None:
     inner = BOTH.torch
-    three = Distribution(
-        GroupedPredictive((inner.rows([0]), inner.rows([1, 2])), (torch.tensor([0]), torch.tensor([1, 2])))
-    )
-    wrapped = DSPPDistribution(three)
-    np.testing.assert_allclose(wrapped.iloc[:, [1]].mean().to_numpy(), BOTH.mean[:, [1]])
-    with pytest.raises(InputError, match="columns: expected one or all 2, got 2"):
-        wrapped.iloc[:, [1, 0]]
+    wrapped = DSPPDistribution(Distribution(type(inner).concat([inner.widen(2.0).rows([0]), inner.rows([1, 2])])))
+    np.testing.assert_allclose(wrapped.iloc[:, [1, 0]].mean().to_numpy(), BOTH.mean[:, [1, 0]])
 
 
 # ---------------------------------------------------------------- the regressor

@@ -18,9 +18,7 @@ from dspp.calibration import Conformal, CrossConformal
 from dspp.ensemble import EnsembleRows, train_ensemble
 from dspp.fitted import Evaluation, Fitted, Member
 from dspp.history import Epoch
-from dspp.likelihoods import Codec
 from dspp.notes import Note
-from dspp.predictive import GroupedPredictive, Predictive
 from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
 from dspp.settings import Settings, check_number
@@ -231,7 +229,7 @@ def _train_ensemble(
     assert whole is not None
     table = whole if given or len(ensemble.rows) == len(whole) else whole.take(ensemble.rows)
     in_folds = data.num_folds > 1
-    held_out, caveat = _decode(fitted.codec, ensemble.held_out), OUT_OF_FOLD if in_folds else SET_WEIGHTS
+    held_out, caveat = fitted.codec.decode(ensemble.held_out), OUT_OF_FOLD if in_folds else SET_WEIGHTS
     evaluation = Evaluation(fitted, table, held_out, ensemble.parts, caveat)
     if fitted.conformal is not None:
         evaluation = replace(evaluation, folds={})
@@ -254,13 +252,6 @@ def _score_held_out(evaluation: Evaluation, in_folds: bool) -> Conformal | Cross
     for model, rows in evaluation.parts:
         fold[torch.from_numpy(rows)] = cast(int, model.members[0].fold)
     return CrossConformal.fit(evaluation.distribution, evaluation.y, fold)
-
-
-def _decode(codec: Codec, predictive: Predictive) -> Predictive:
-    """Return predictions in the user's units, group by group."""
-    if not isinstance(predictive, GroupedPredictive):
-        return codec.decode(predictive)
-    return GroupedPredictive(tuple(codec.decode(part) for part in predictive.parts), predictive.index)
 
 
 def _make_fitted(prepared: Prepared, settings: Settings, *, notes: tuple[Note, ...] = (), **fields: Any) -> Fitted:

@@ -183,8 +183,6 @@ class DSPPDistribution(BaseDistribution):  # type: ignore[misc]
             return Distribution(taken)
         if len(outputs) == 1:
             return Distribution(taken.outputs()[outputs[0]])
-        if not hasattr(taken, "select"):
-            raise InputError(f"columns: expected one or all {taken.num_outputs}, got {len(outputs)}; take each alone")
         return Distribution(taken.select(outputs))
 
 

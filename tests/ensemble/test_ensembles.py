@@ -21,7 +21,6 @@ from dspp.fitting import train
 from dspp.folds import assign_folds
 from dspp.guard import WIDE, WIDE_STDS
 from dspp.objectives import OBJECTIVES
-from dspp.predictive import GroupedPredictive
 from dspp.prepare import prepare
 from dspp.prepare.disk import draw_held_out_rows
 from dspp.settings import Settings
@@ -138,7 +137,7 @@ def test_all_rows_are_judged_by_members_that_did_not_see_them(looked_at: tuple[D
     assert len(evaluation.table) == N
     assert f"{N} rows" in fitted.scored
     np.testing.assert_array_equal(evaluation.y, Y)
-    assert isinstance(evaluation.distribution, GroupedPredictive)
+    assert len(evaluation.parts) == 2
     fold, found = assign_folds(N, 2, seed=0), log_density(evaluation.distribution, Y)
     shares = {"plain": sum(fitted.weights[:2]), "trees": sum(fitted.weights[2:4]), "gp": sum(fitted.weights[4:])}
     for k in range(2):

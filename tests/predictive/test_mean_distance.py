@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.integrate import quad
 
-from dspp.predictive import GroupedPredictive, LogNormalMixture, NormalMixture, StudentTMixture
+from dspp.predictive import LogNormalMixture, NormalMixture, StudentTMixture
 
 F64 = torch.float64
 WEIGHTS = torch.tensor([0.2, 0.3, 0.5], dtype=F64).log()
@@ -25,11 +25,12 @@ def student() -> StudentTMixture:
     return StudentTMixture(WEIGHTS, MEAN, VAR.sqrt(), torch.tensor(4.0, dtype=F64))
 
 
-def grouped() -> GroupedPredictive:
-    return GroupedPredictive((student().rows([1]), normal().rows([0])), (torch.tensor([1]), torch.tensor([0])))
+def of_two_models() -> NormalMixture:
+    one = NormalMixture(WEIGHTS[:1] * 0.0, MEAN[:1], VAR[:1], torch.tensor(0.05, dtype=F64))
+    return NormalMixture.concat([normal().rows([1]), one.rows([0])])
 
 
-ALL = pytest.mark.parametrize("make", [normal, log_normal, student, grouped])
+ALL = pytest.mark.parametrize("make", [normal, log_normal, student, of_two_models])
 
 
 @ALL

@@ -273,11 +273,9 @@ def _remove_resume_files(options: FitOptions) -> None:
 def _describe_result(
     fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", source: str, options: FitOptions
 ) -> list[Any]:
-    from dspp.predictive import GroupedPredictive
-
     lines: list[Any] = []
     if evaluation is not None:
-        kind = "Out-of-fold scores" if isinstance(evaluation.distribution, GroupedPredictive) else "Scores"
+        kind = "Out-of-fold scores" if len(evaluation.parts) > 1 else "Scores"
         title = f"{kind} on {len(evaluation.table):,} rows ({source})"
         lines += ["", *show.score_table(title, evaluation.scores, "fit"), evaluation.calibration.verdict()]
     lines += [show.training_lines(fitted)]

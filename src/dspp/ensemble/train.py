@@ -27,7 +27,7 @@ from dspp.fitted import Fitted, Member
 from dspp.guard import Guard
 from dspp.history import Epoch
 from dspp.notes import Note
-from dspp.predictive import GroupedPredictive, Predictive
+from dspp.predictive import Predictive
 from dspp.presets import Spec
 from dspp.progress import ProgressBar
 from dspp.registry import extension_modules
@@ -309,11 +309,11 @@ def _assemble(
     rows = np.concatenate([group.rows for group in groups])
     order = np.argsort(np.argsort(rows))
     ends = np.cumsum([len(group.rows) for group in groups])
-    index = tuple(torch.from_numpy(part) for part in np.split(order, ends[:-1]))
-    parts = tuple(_mix(judge, group, mixing, data) for group in groups)
-    held_out = parts[0].rows(index[0].argsort()) if len(parts) == 1 else GroupedPredictive(parts, index)
+    index = np.split(order, ends[:-1])
+    parts = [_mix(judge, group, mixing, data) for group in groups]
+    held_out = type(parts[0]).concat(parts).rows(torch.from_numpy(order.argsort()))
     models = (_fold_model(judge, group.fold, data, kept, members, mixing, trees) for group in groups)
-    return Ensemble(fitted, np.sort(rows), held_out, tuple(zip(models, (i.numpy() for i in index), strict=True)))
+    return Ensemble(fitted, np.sort(rows), held_out, tuple(zip(models, index, strict=True)))
 
 
 def _fold_model(

@@ -294,7 +294,7 @@ def _density_at(one: MixtureLike, x: Vector) -> Vector:
 
 def _draw_components(ax: "Axes", one: MixtureLike, x: Vector) -> None:
     """Draw ω_s p_s(x) of every visible component, unless there is only one."""
-    weights = to_numpy(one.weights)
+    weights = to_numpy(one.weights).ravel()
     heavy = np.flatnonzero(weights > 0.005)
     if len(heavy) < 2:
         return

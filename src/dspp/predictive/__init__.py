@@ -8,7 +8,6 @@ row count.
 
 from dspp.predictive.base import Mixture, pull_together
 from dspp.predictive.border import Distribution, unwrap
-from dspp.predictive.grouped import GroupedPredictive
 from dspp.predictive.latent import LatentMixture
 from dspp.predictive.lognormal import LogNormalMixture
 from dspp.predictive.multivariate import MultivariateNormalMixture
@@ -18,7 +17,6 @@ from dspp.predictive.student import StudentTMixture
 
 __all__ = [
     "Distribution",
-    "GroupedPredictive",
     "LatentMixture",
     "LogNormalMixture",
     "Mixture",

@@ -19,9 +19,9 @@ _WEIGHT_TOLERANCE = 1e-6  # of the sum of the weights in `Mixture.mix`
 
 
 class WeightedComponents(ABC):
-    """p(y_n) = Σ_s ω_s p_s(y_n), with the same weights ω for every row: what follows from weights and moments."""
+    """p(y_n) = Σ_s ω_s p_s(y_n), with weights ω of all rows or of each row: what follows from weights and moments."""
 
-    log_weights: Float[Tensor, " S"]
+    log_weights: Float[Tensor, " S *N"]
     component_mean: Float[Tensor, "S N *T"]
 
     @property
@@ -67,7 +67,7 @@ class WeightedComponents(ABC):
         return f", mean {low}" if low == high else f", mean {low} to {high}"
 
     @property
-    def weights(self) -> Float[Tensor, " S"]:
+    def weights(self) -> Float[Tensor, " S *N"]:
         """ω, renormalised in case the logarithms were rounded to a shorter dtype."""
         return torch.softmax(self.log_weights, dim=0)
 
@@ -103,12 +103,13 @@ class Mixture(WeightedComponents):
     """A mixture whose components are stored as tensors.
 
     Parameters such as the noise belong to each component. They may have any shape that broadcasts against
-    `component_mean`, so that one value can serve all components, all rows, or both.
+    `component_mean`, so that one value can serve all components, all rows, or both. Weights are (S,), or (S, N) if they
+    differ between rows.
     """
 
     _PARAMETERS: ClassVar[tuple[str, ...]] = ("noise_var",)  # the fields that broadcast; the others have all axes
 
-    log_weights: Float[Tensor, " S"]
+    log_weights: Float[Tensor, " S *N"]
     component_mean: Float[Tensor, "S N *T"]
 
     @abstractmethod
@@ -121,7 +122,7 @@ class Mixture(WeightedComponents):
 
     def log_prob(self, y: Array) -> Float[Tensor, " N"]:
         """Return log p(y_n) = log Σ_s exp(log ω_s + log p_s(y_n))."""
-        return torch.logsumexp(self.log_weights.unsqueeze(-1) + self.component_log_prob(y), dim=0)
+        return torch.logsumexp(self._log_weights_by_row + self.component_log_prob(y), dim=0)
 
     def with_noise(self, noise_var: Float[Tensor, "..."]) -> Self:
         """Return the same latent mixture with another observation noise."""
@@ -147,13 +148,46 @@ class Mixture(WeightedComponents):
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
-        """Concatenate the rows of mixtures with the same weights, such as the batches of one prediction."""
-        fields = [vars(part) for part in parts]
-        maths.check_joinable(fields)
-        means = [part.component_mean for part in parts]
+        """Concatenate rows, such as the batches of one prediction or rows predicted by different models.
+
+        Where numbers of components or weights differ, rows get their own weights, 0 for the components they lack.
+        """
+        if len(parts) == 0:
+            raise InputError("expected at least one mixture to concatenate, got none")
+        first = parts[0]
+        for i, part in enumerate(parts):
+            if not first._is_like(part):
+                raise InputError(
+                    f"mixture {i} differs from mixture 0 in type, outputs or dtype; concatenate predictions of one kind"
+                )
+        if not all(part.log_weights.equal(first.log_weights) for part in parts):
+            S = max(part.num_components for part in parts)
+            parts = [part._with_components(S) for part in parts]
+        fields, means = [vars(part) for part in parts], [part.component_mean for part in parts]
         joined = {name: torch.cat([part[name] for part in fields], dim=1) for name in parts[0]._by_row}
-        shared = {name: maths.join_rows([part[name] for part in fields], means) for name in cls._PARAMETERS}
-        return replace(parts[0], **joined | shared)
+        parameters = {name: maths.join_rows([part[name] for part in fields], means) for name in cls._PARAMETERS}
+        return replace(parts[0], **joined | parameters)
+
+    def _is_like(self, other: "Mixture") -> bool:
+        """Return whether the other is of the same type, outputs and dtype."""
+        mine, its = self.component_mean, other.component_mean
+        return type(self) is type(other) and mine.shape[2:] == its.shape[2:] and mine.dtype == its.dtype
+
+    def _with_components(self, count: int) -> Self:
+        """Return the mixture with weights by row and with more components: the first again, with weight 0.
+
+        Unlike made-up moments, those of the first can neither overflow nor widen the range in which quantiles lie.
+        """
+        component = torch.arange(count, device=self.component_mean.device)
+        more = component >= self.num_components
+        component = component.masked_fill(more, 0)
+        log_weights = self._log_weights_by_row.expand(-1, self.num_rows)[component].masked_fill(
+            more[:, None], -math.inf
+        )
+        taken = {name: field[component] for name, field in self._by_row.items()}
+        axes = self.component_mean.ndim
+        parameters = {name: maths.take_components(vars(self)[name], component, axes) for name in self._PARAMETERS}
+        return replace(self, **taken | parameters | {"log_weights": log_weights})
 
     @classmethod
     def mix(cls, parts: Sequence[Self], weights: Sequence[float]) -> Self:
@@ -171,11 +205,14 @@ class Mixture(WeightedComponents):
         if len(heavy) == 1:
             return heavy[0][0]
         kept = [part for part, _ in heavy]
+        if any(part.log_weights.ndim == 2 for part in kept):
+            kept = [part._with_components(part.num_components) for part in kept]
+        # log w_k + log ω_ks
+        log_weights = [part.log_weights + math.log(share) for part, (_, share) in zip(kept, heavy, strict=True)]
         fields, means = [vars(part) for part in kept], [part.component_mean for part in kept]
-        log_weights = torch.cat([part.log_weights + math.log(share) for part, share in heavy])  # log w_k + log ω_ks
         joined = {name: torch.cat([part[name] for part in fields]) for name in kept[0]._by_row}
         parameters = {name: maths.join_components([part[name] for part in fields], means) for name in cls._PARAMETERS}
-        return replace(kept[0], **joined | parameters | {"log_weights": log_weights})
+        return replace(kept[0], **joined | parameters | {"log_weights": torch.cat(log_weights)})
 
     def shift(self, distance: Float[Tensor, " N *T"]) -> Self:
         """Return the mixture with all components of a row moved by the same distance."""
@@ -184,22 +221,31 @@ class Mixture(WeightedComponents):
     @property
     def _by_row(self) -> dict[str, Tensor]:
         """Fields of shape (S, N, ...)."""
-        return {name: field for name, field in vars(self).items() if name not in ("log_weights", *self._PARAMETERS)}
+        others = self._PARAMETERS if self.log_weights.ndim == 2 else ("log_weights", *self._PARAMETERS)
+        return {name: field for name, field in vars(self).items() if name not in others}
+
+    @property
+    def _log_weights_by_row(self) -> Float[Tensor, "S N"] | Float[Tensor, "S 1"]:
+        return self.log_weights if self.log_weights.ndim == 2 else self.log_weights.unsqueeze(-1)
 
     def _categorical(self) -> Categorical:
         """Return the weights for `torch.distributions`, repeated for each row."""
-        return Categorical(logits=self.log_weights.expand(self.num_rows, -1))
+        return Categorical(logits=self._log_weights_by_row.T.expand(self.num_rows, -1))
 
     @torch.no_grad()
     def _draw(self, num: int, generator: Generator | None) -> tuple[Int[Tensor, "num N"], Tensor]:
         """Draw a component and standard Normal numbers for each sample."""
         if num < 1:
             raise InputError(f"expected at least 1 sample, got {num}")
-        mean = self.component_mean
-        count = num * self.num_rows
-        which = torch.multinomial(self.weights, max(1, count), replacement=True, generator=generator)[:count]
+        mean, weights = self.component_mean, self.weights
+        if weights.ndim == 1:
+            count = num * self.num_rows
+            which = torch.multinomial(weights, max(1, count), replacement=True, generator=generator)[:count]
+            which = which.reshape(num, self.num_rows)
+        else:
+            which = torch.multinomial(weights.T, num, replacement=True, generator=generator).T
         normal = torch.randn(num, *mean.shape[1:], generator=generator, dtype=mean.dtype, device=mean.device)
-        return which.reshape(num, self.num_rows), normal
+        return which, normal
 
 
 def pull_together(parts: Sequence[Any], weights: Sequence[float], share: float) -> list[Any]:
@@ -226,8 +272,7 @@ def _mixing_weights(parts: Sequence[Mixture], weights: Sequence[float]) -> list[
     if not all(share >= 0.0 for share in shares) or abs(total - 1.0) > _WEIGHT_TOLERANCE:
         raise InputError(f"expected weights >= 0 that sum to 1, got {shares}; divide them by their sum")
     for i, part in enumerate(parts):
-        same = type(part) is type(parts[0]) and part.component_mean.shape[1:] == parts[0].component_mean.shape[1:]
-        if not same or part.component_mean.dtype != parts[0].component_mean.dtype:
+        if not part._is_like(parts[0]) or len(part) != len(parts[0]):
             raise InputError(
                 f"distribution {i} differs from distribution 0 in type, rows, outputs or dtype; mix predictions for "
                 "the same rows"

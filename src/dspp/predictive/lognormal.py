@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Self, final
 
 import torch
@@ -38,7 +37,7 @@ class LogNormalMixture(OneOutput, WeightedComponents):
     log: NormalMixture
 
     @property
-    def log_weights(self) -> Float[Tensor, " S"]:  # type: ignore[override]
+    def log_weights(self) -> Float[Tensor, " S *N"]:  # type: ignore[override]
         """Log weight of each component."""
         return self.log.log_weights
 
@@ -85,16 +84,15 @@ class LogNormalMixture(OneOutput, WeightedComponents):
         """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y."""
         y = maths.check_targets(y, self.log.component_mean)
         exact = self.log.to(torch.float64)
-        score = partial(_mixture_crps, exact.weights)
-        return maths.over_row_chunks(score, len(exact.weights), y.double(), exact.component_mean, exact.component_var)
+        components = (exact.weights, y.double(), exact.component_mean, exact.component_var)
+        return maths.over_row_chunks(_mixture_crps, 1, *components)
 
     def mean_distance(self, y: Array) -> Float[Tensor, " N"]:
         """Return E|Y_n − y_n|, the first term of the CRPS, in the units of y."""
         y = maths.check_targets(y, self.log.component_mean)
         exact = self.log.to(torch.float64)
-        distance = partial(_mixture_distance, exact.weights)
-        columns = (y.double(), exact.component_mean, exact.component_var)
-        return maths.over_row_chunks(distance, len(exact.weights), *columns)
+        components = (exact.weights, y.double(), exact.component_mean, exact.component_var)
+        return maths.over_row_chunks(_mixture_distance, 1, *components)
 
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N"]:
         """Draw `num` independent values per row, reproducibly from `generator`; not differentiable."""
@@ -118,7 +116,7 @@ class LogNormalMixture(OneOutput, WeightedComponents):
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
-        """Concatenate the rows of mixtures with the same weights, such as the batches of one prediction."""
+        """Concatenate rows, such as the batches of one prediction or rows predicted by different models."""
         return cls(NormalMixture.concat([part.log for part in parts]))
 
     @classmethod
@@ -136,7 +134,7 @@ class LogNormalMixture(OneOutput, WeightedComponents):
 
 
 def _mixture_distance(
-    weights: Float[Tensor, " S"],
+    weights: Float[Tensor, " S *N"],
     y: Float[Tensor, " N"],
     log_mean: Float[Tensor, "S N"],
     log_var: Float[Tensor, "S N"],
@@ -145,12 +143,11 @@ def _mixture_distance(
     root, std = math.sqrt(0.5), log_var.sqrt()
     z = (torch.where(y > 0.0, y, 0.0).log() - log_mean) / std
     m = (log_mean + 0.5 * log_var).exp()
-    distance: Tensor = weights @ (m * torch.erf((std - z) * root) + y * torch.erf(z * root))
-    return distance
+    return maths.weighted_sum(weights, m * torch.erf((std - z) * root) + y * torch.erf(z * root))
 
 
 def _mixture_crps(
-    weights: Float[Tensor, " S"],
+    weights: Float[Tensor, " S *N"],
     y: Float[Tensor, " N"],
     log_mean: Float[Tensor, "S N"],
     log_var: Float[Tensor, "S N"],
@@ -164,10 +161,11 @@ def _mixture_crps(
     log_m = log_mean + 0.5 * log_var
     m = log_m.exp()
     score = _mixture_distance(weights, y, log_mean, log_var)
-    half_spread = weights.square() @ (m * torch.erf(0.5 * std))  # d₁ = σ/√2 within one component
+    # within one component d₁ = σ/√2
+    half_spread = maths.weighted_sum(weights.square(), m * torch.erf(0.5 * std))
     for i in range(1, len(weights)):  # each against those before it: S N numbers at a time instead of S² N
         s = (log_var[:i] + log_var[i]).sqrt()
         d = (log_m[:i] - log_m[i]) / s + 0.5 * s
         between = m[:i] * torch.erf(d * root) - m[i] * torch.erf((d - s) * root)
-        half_spread = half_spread + weights[i] * (weights[:i] @ between)
+        half_spread = half_spread + weights[i] * maths.weighted_sum(weights[:i], between)
     return score - half_spread

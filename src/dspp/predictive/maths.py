@@ -5,6 +5,7 @@ Shapes: S components, N rows, T outputs, K values per row, B = S·N matrices in 
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,23 +29,24 @@ _NEWTON_STEPS, _ALL_STEPS = 40, 160  # 120 bisections shrink any bracket to neig
 
 def check_components(log_weights: Tensor, mean: Tensor, latent: Tensor, noise: Tensor, axes: str) -> None:
     """Check that the shapes match a mean with these axes ("S, N" or "S, N, T"), and that Σ_s ω_s = 1."""
-    fits = log_weights.shape == mean.shape[:1] and latent.shape == mean.shape + mean.shape[2:]
+    fits = log_weights.shape in (mean.shape[:1], mean.shape[:2]) and latent.shape == mean.shape + mean.shape[2:]
     fits = fits and fits_components(noise, mean)
     if not fits or mean.ndim != axes.count(",") + 1 or len(log_weights) == 0:
         got = ", ".join(str(tuple(tensor.shape)) for tensor in (log_weights, mean, latent, noise))
         raise InputError(
             f"expected log-weights, means, latent (co)variances and noise variances of shapes (S), ({axes}), "
-            f"({axes}{axes[4:]}), and ({axes[6:]}) or ({axes[3:]}) or one that broadcasts to ({axes}), with S >= 1, "
+            f"({axes}{axes[4:]}), and ({axes[6:]}) or ({axes[3:]}) or one that broadcasts to ({axes}); log-weights may be (S, N) too, with S >= 1, "
             f"got {got}"
         )
     check_weights(log_weights)
 
 
-def check_weights(log_weights: Float[Tensor, " S"]) -> None:
-    """Check that Σ_s ω_s = 1."""
-    total = float(log_weights.detach().exp().sum())
-    if abs(total - 1.0) > _WEIGHT_TOLERANCE:
-        raise InputError(f"expected exp(log_weights) to sum to 1, got {total:.6g}; pass log_softmax of any logits")
+def check_weights(log_weights: Float[Tensor, " S *N"]) -> None:
+    """Check that Σ_s ω_s = 1, in every row if they differ."""
+    totals = log_weights.detach().exp().sum(0).reshape(-1)
+    wrong = totals[(totals - 1.0).abs() > _WEIGHT_TOLERANCE]
+    if len(wrong):
+        raise InputError(f"expected exp(log_weights) to sum to 1, got {wrong[0]:.6g}; pass log_softmax of any logits")
 
 
 def fits_components(parameter: Tensor, mean: Float[Tensor, "S N *T"]) -> bool:
@@ -94,23 +96,6 @@ def check_targets(y: Array, mean: Float[Tensor, "S N *T"], many: bool = False) -
     return y
 
 
-def check_joinable(parts: list[dict[str, Tensor]]) -> None:
-    """Check that the rows of some mixtures, given by their fields, can be concatenated."""
-    if len(parts) == 0:
-        raise InputError("expected at least one mixture to concatenate, got none")
-    for i, part in enumerate(parts):
-        if not _joinable(parts[0], part):
-            raise InputError(
-                f"mixture {i} differs from mixture 0 in weights, outputs or dtype; concatenate predictions of one model"
-            )
-
-
-def _joinable(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    same_outputs = a["component_mean"].shape[2:] == b["component_mean"].shape[2:]
-    same_dtype = a["log_weights"].dtype == b["log_weights"].dtype
-    return same_outputs and same_dtype and a["log_weights"].equal(b["log_weights"])
-
-
 def check_outputs(outputs: Sequence[int], num_outputs: int) -> None:
     """Check that each of these is an output, without repetition."""
     for t in outputs:
@@ -124,6 +109,11 @@ def take_rows(parameter: Tensor, picked: Int[Tensor, " n"], num_axes: int) -> Te
     """Select rows of a parameter that broadcasts against `num_axes` axes (S, N, *T), if it has any."""
     axis = parameter.ndim - num_axes + 1
     return parameter.index_select(axis, picked) if axis >= 0 and parameter.shape[axis] != 1 else parameter
+
+
+def take_components(parameter: Tensor, picked: Int[Tensor, " n"], num_axes: int) -> Tensor:
+    """Select components of a parameter that broadcasts against `num_axes` axes (S, N, *T), if it has any."""
+    return parameter[picked] if parameter.ndim == num_axes and parameter.shape[0] != 1 else parameter
 
 
 def join_rows(parameters: Sequence[Tensor], means: Sequence[Float[Tensor, "S N *T"]]) -> Tensor:
@@ -191,45 +181,55 @@ def scale_noise(noise_var: Float[Tensor, "..."], factor: float, floor: float) ->
     return scaled if factor >= 1.0 else torch.maximum(scaled, noise_var.clamp(max=floor))
 
 
-def over_row_chunks(function: Callable[..., Tensor], elements_per_row: int, *by_row: Tensor) -> Tensor:
-    """Apply `function` to blocks of rows (the last axis of every tensor) and concatenate the results."""
-    step = max(1, _CHUNK_ELEMENTS // max(1, elements_per_row))
+def over_row_chunks(
+    function: Callable[..., Tensor], elements: int, weights: Float[Tensor, " S *N"], *by_row: Float[Tensor, "... N"]
+) -> Tensor:
+    """Concatenate `function(weights, *by_row)` of blocks of rows; it has `elements` numbers per row and component."""
+    step = max(1, _CHUNK_ELEMENTS // max(1, elements * len(weights)))
+    if weights.ndim == 1:
+        function = partial(function, weights)
+    else:
+        by_row = (weights, *by_row)
     blocks = zip(*(torch.split(tensor, step, dim=-1) for tensor in by_row), strict=True)
     return torch.cat([function(*block) for block in blocks], dim=-1)
 
 
-def average(weights: Float[Tensor, " S"], values: Float[Tensor, "S ..."]) -> Float[Tensor, "..."]:
-    """Return Σ_s ω_s values_s."""
+def average(weights: Float[Tensor, " S *N"], values: Float[Tensor, "S ..."]) -> Float[Tensor, "..."]:
+    """Return Σ_s ω_s values_s; the components are the first axis."""
     if len(weights) == 1:  # in a tenth of the time
-        return weights * values[0]
+        return weights * values[0] if weights.ndim == 1 else values[0]
+    if weights.ndim == 2:
+        return (weights.reshape(weights.shape + (1,) * (values.ndim - 2)) * values).sum(0)
     total: Tensor = torch.tensordot(weights, values, dims=1)
     return total
 
 
+def weighted_sum(weights: Float[Tensor, " S *N"], values: Float[Tensor, "*K S N"]) -> Float[Tensor, "*K N"]:
+    """Return Σ_s ω_s values_s; the components are the last axis but one."""
+    total: Tensor = weights @ values if weights.ndim == 1 else (weights * values).sum(-2)
+    return total
+
+
 def mixture_cdf(
-    weights: Float[Tensor, " S"],
+    weights: Float[Tensor, " S *N"],
     y: Float[Tensor, " *K N"],
     mean: Float[Tensor, "S N"],
     std: Float[Tensor, "S N"],
 ) -> Float[Tensor, " *K N"]:
     """Return F(y) = Σ_s ω_s Φ((y − μ_s) / σ_s), at most 1 although rounded weights may sum to more."""
-    probability: Tensor = weights @ normal_cdf((y.unsqueeze(-2) - mean) / std)
-    return probability.clamp(max=1.0)
+    return weighted_sum(weights, normal_cdf((y.unsqueeze(-2) - mean) / std)).clamp(max=1.0)
 
 
 def mixture_quantile(
-    weights: Float[Tensor, " S"],
-    p: Float[Tensor, "K 1"],
-    mean: Float[Tensor, "S N"],
-    std: Float[Tensor, "S N"],
+    weights: Float[Tensor, " S *N"], mean: Float[Tensor, "S N"], std: Float[Tensor, "S N"], p: Float[Tensor, "K 1"]
 ) -> Float[Tensor, "K N"]:
     """Solve F(x) = p for a mixture of Normals on the scale of Φ⁻¹, where one Normal is a straight line in x.
 
     From the quantile of the Normal with the same mean and variance, a few steps in float32 and one in float64 solve it
     for most rows, to about 1e-11 on that scale. The others are solved inside a bracket.
     """
-    centre = weights @ mean
-    spread = (weights @ (std.square() + (mean - centre).square())).sqrt()
+    centre = weighted_sum(weights, mean)
+    spread = weighted_sum(weights, std.square() + (mean - centre).square()).sqrt()
     side = torch.where(p > 0.5, -1.0, 1.0).to(p)  # solved in the nearer tail, whose small probabilities have digits
     z = ndtri(torch.minimum(p, 1.0 - p))
     scaled = ((mean - centre) / spread, std / spread)  # so that float32 serves in any units
@@ -245,12 +245,13 @@ def mixture_quantile(
         return x
     at, rows = (~solved).nonzero(as_tuple=True)
     wanted = p[at, 0].unsqueeze(0)
-    x[at, rows] = _solve_normal_quantile(weights, wanted, mean[:, rows], std[:, rows]).squeeze(0)
+    own = weights if weights.ndim == 1 else weights[:, rows]
+    x[at, rows] = _solve_normal_quantile(own, wanted, mean[:, rows], std[:, rows]).squeeze(0)
     return x
 
 
 def _halley_step(
-    weights: Float[Tensor, " S"],
+    weights: Float[Tensor, " S *N"],
     mean: Float[Tensor, "S N"],
     std: Float[Tensor, "S N"],
     side: Float[Tensor, "K 1"],
@@ -263,22 +264,21 @@ def _halley_step(
     """
     precision = std.reciprocal()
     t = (v.unsqueeze(-2) - side.unsqueeze(-1) * mean) * precision  # (K, S, N)
-    r = ndtri(weights @ normal_cdf(t))
+    r = ndtri(weighted_sum(weights, normal_cdf(t)))
     density = _phi(t).mul_(precision)
-    f, slope = weights @ density, -(weights @ density.mul_(t).mul_(precision))
+    f, slope = weighted_sum(weights, density), -weighted_sum(weights, density.mul_(t).mul_(precision))
     h, bend = r - z, slope * _phi(r) / f.square() + r
     step = h * _phi(r) / f / (1.0 - 0.5 * h * bend).clamp(min=0.5)
     return v - step.clamp(-1.0, 1.0), h, bend
 
 
 def _solve_normal_quantile(
-    weights: Float[Tensor, " S"], p: Float[Tensor, "K _"], mean: Float[Tensor, "S N"], std: Float[Tensor, "S N"]
+    weights: Float[Tensor, " S *N"], p: Float[Tensor, "K _"], mean: Float[Tensor, "S N"], std: Float[Tensor, "S N"]
 ) -> Float[Tensor, "K N"]:
     """Solve F(x) = p inside a bracket; there may be another p for each row."""
 
     def density(x: Float[Tensor, "K N"]) -> Float[Tensor, "K N"]:
-        slope: Tensor = weights @ (_phi((x.unsqueeze(-2) - mean) / std) / std)
-        return slope
+        return weighted_sum(weights, _phi((x.unsqueeze(-2) - mean) / std) / std)
 
     component_quantile = mean + std * ndtri(p).unsqueeze(-2)  # (K, S, N)
 
@@ -289,7 +289,7 @@ def _solve_normal_quantile(
 
 
 def solve_quantile(
-    weights: Float[Tensor, " S"],
+    weights: Float[Tensor, " S *N"],
     p: Float[Tensor, "K 1"],
     component_quantile: Float[Tensor, "K S N"],
     cdf: Callable[[Tensor], Tensor],
@@ -306,7 +306,7 @@ def solve_quantile(
     z, eps = reference_quantile(p), torch.finfo(p.dtype).eps
     tolerance = torch.maximum(1e-11 * torch.minimum(p, 1.0 - p), 2.0 * eps * p)  # relative in either tail
     low, high = component_quantile.aminmax(dim=1)  # F is below p where all components are, and above likewise
-    x: Tensor = weights @ component_quantile
+    x = weighted_sum(weights, component_quantile)
     last_gap = torch.full_like(low, math.inf)
     for step in range(_ALL_STEPS):
         probability = cdf(x)
@@ -341,18 +341,17 @@ def mean_abs(mean: Tensor, std: Tensor) -> Tensor:
 
 
 def mixture_distance(
-    weights: Float[Tensor, " S"],
+    weights: Float[Tensor, " S *N"],
     y: Float[Tensor, " N"],
     mean: Float[Tensor, "S N"],
     var: Float[Tensor, "S N"],
 ) -> Float[Tensor, " N"]:
     """Return E|X − y| for a mixture of Normals X."""
-    distance: Tensor = weights @ mean_abs(y - mean, var.sqrt())
-    return distance
+    return weighted_sum(weights, mean_abs(y - mean, var.sqrt()))
 
 
 def mixture_crps(
-    weights: Float[Tensor, " S"],
+    weights: Float[Tensor, " S *N"],
     y: Float[Tensor, " N"],
     mean: Float[Tensor, "S N"],
     var: Float[Tensor, "S N"],
@@ -360,10 +359,11 @@ def mixture_crps(
     """Return CRPS(F, y) = E|X − y| − ½ E|X − X'| with X, X' independent draws from F."""
     # scoringrules agrees to 1e-14 but is 2 to 8 times slower (NumPy), holds S² N numbers and has no gradient.
     score = mixture_distance(weights, y, mean, var)
-    half_spread = weights.square() @ (var / math.pi).sqrt()  # X, X' from one component: E|X − X'| = 2σ/√π
+    # X, X' from one component: E|X − X'| = 2σ/√π
+    half_spread = weighted_sum(weights.square(), (var / math.pi).sqrt())
     for s in range(1, len(weights)):  # each against those before it: S N numbers at a time instead of S² N
         between = mean_abs(mean[:s] - mean[s], (var[:s] + var[s]).sqrt())
-        half_spread = half_spread + weights[s] * (weights[:s] @ between)
+        half_spread = half_spread + weights[s] * weighted_sum(weights[:s], between)
     return score - half_spread
 
 

@@ -23,7 +23,7 @@ class MultivariateNormalMixture(Mixture):
     """p(y_n) = Σ_s ω_s N(y_n | μ_sn, C_sn + diag σ²): T correlated outputs.
 
     Attributes:
-        log_weights: log ω, with Σ_s ω_s = 1.
+        log_weights: log ω, with Σ_s ω_s = 1: (S,), or (S, N) if they differ between rows.
         component_mean: μ, the mean of each component.
         latent_cov: C, the covariance of the latent functions alone.
         noise_var: σ², the observation noise of each output: (T,), or with axes for rows or components.

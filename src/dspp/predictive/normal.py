@@ -23,7 +23,7 @@ class NormalMixture(OneOutput, Mixture):
     The cdf, quantiles and CRPS are computed and returned in float64, which probabilities near 1 need.
 
     Attributes:
-        log_weights: log ω, with Σ_s ω_s = 1.
+        log_weights: log ω, with Σ_s ω_s = 1: (S,), or (S, N) if they differ between rows.
         component_mean: μ, the mean of each component.
         latent_var: v, the variance of the latent function alone.
         noise_var: σ², the variance of the observation noise: a scalar, or a shape that broadcasts to (S, N).
@@ -72,16 +72,15 @@ class NormalMixture(OneOutput, Mixture):
         """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
         y = maths.check_targets(y, self.component_mean, many=True)
         weights, mean, var = self._in_float64()
-        elements = len(weights) * y.shape[:-1].numel()
-        return maths.over_row_chunks(partial(maths.mixture_cdf, weights), elements, y.double(), mean, var.sqrt())
+        return maths.over_row_chunks(maths.mixture_cdf, y.shape[:-1].numel(), weights, y.double(), mean, var.sqrt())
 
     @torch.no_grad()
     def quantile(self, p: float | Float[Tensor, " *K"]) -> Float[Tensor, " *K N"]:
         """Return x with |F(x) − p| <= 1e-8, or as near as float64 allows, for one or K probabilities."""
         wanted = maths.check_probabilities(p, self.component_mean.device)
         weights, mean, var = self._in_float64()
-        solve = partial(maths.mixture_quantile, weights, wanted.reshape(-1, 1))
-        solution = maths.over_row_chunks(solve, len(weights) * wanted.numel(), mean, var.sqrt())
+        solve = partial(maths.mixture_quantile, p=wanted.reshape(-1, 1))
+        solution = maths.over_row_chunks(solve, wanted.numel(), weights, mean, var.sqrt())
         return solution.reshape(*wanted.shape, self.num_rows)
 
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N"]:
@@ -94,13 +93,13 @@ class NormalMixture(OneOutput, Mixture):
         """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y."""
         y = maths.check_targets(y, self.component_mean)
         weights, mean, var = self._in_float64()
-        return maths.over_row_chunks(partial(maths.mixture_crps, weights), len(weights), y.double(), mean, var)
+        return maths.over_row_chunks(maths.mixture_crps, 1, weights, y.double(), mean, var)
 
     def mean_distance(self, y: Array) -> Float[Tensor, " N"]:
         """Return E|Y_n − y_n|, the first term of the CRPS, in the units of y."""
         y = maths.check_targets(y, self.component_mean)
         weights, mean, var = self._in_float64()
-        return maths.over_row_chunks(partial(maths.mixture_distance, weights), len(weights), y.double(), mean, var)
+        return maths.over_row_chunks(maths.mixture_distance, 1, weights, y.double(), mean, var)
 
     def widen(self, factor: float, floor: float = 0.0) -> "NormalMixture":
         """Return the mixture with the variance of every component multiplied by `factor`, the noise >= `floor`."""

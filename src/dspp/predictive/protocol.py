@@ -66,7 +66,7 @@ class Predictive(Protocol):
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
-        """Concatenate the rows of distributions of the same model, such as the batches of one prediction."""
+        """Concatenate the rows of distributions of one type, such as the batches of one prediction."""
 
     @classmethod
     def mix(cls, parts: Sequence[Self], weights: Sequence[float]) -> Self:
@@ -99,8 +99,8 @@ class RealPredictive(Predictive, Protocol):
     """
 
     @property
-    def weights(self) -> Float[Tensor, " S"]:
-        """ω, the weight of each component."""
+    def weights(self) -> Float[Tensor, " S *N"]:
+        """ω, the weight of each component, which may differ between rows."""
 
     @property
     def component_mean(self) -> Float[Tensor, "S N"]:

@@ -31,7 +31,7 @@ class StudentTMixture(OneOutput, Mixture):
     The cdf, quantiles and CRPS are computed in float64 by SciPy, without gradients.
 
     Attributes:
-        log_weights: log ω, with Σ_s ω_s = 1.
+        log_weights: log ω, with Σ_s ω_s = 1: (S,), or (S, N) if they differ between rows.
         component_mean: μ, the centre of each component, which is its mean.
         scale: c, the scale: a scalar, or a shape that broadcasts to (S, N).
         df: ν > 2, the degrees of freedom: a scalar, or a shape that broadcasts to (S, N).
@@ -78,16 +78,15 @@ class StudentTMixture(OneOutput, Mixture):
         """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
         y = maths.check_targets(y, self.component_mean, many=True)
         weights, *components = self._in_float64()
-        elements = len(weights) * y.shape[:-1].numel()
-        return maths.over_row_chunks(partial(_mixture_cdf, weights), elements, y.double(), *components)
+        return maths.over_row_chunks(_mixture_cdf, y.shape[:-1].numel(), weights, y.double(), *components)
 
     @torch.no_grad()
     def quantile(self, p: float | Float[Tensor, " *K"]) -> Float[Tensor, " *K N"]:
         """Return x with |F(x) − p| <= 1e-8, or as near as float64 allows, for one or K probabilities."""
         wanted = maths.check_probabilities(p, self.component_mean.device)
         weights, *components = self._in_float64()
-        solve = partial(_mixture_quantile, weights, wanted.reshape(-1, 1))
-        solution = maths.over_row_chunks(solve, len(weights) * wanted.numel(), *components)
+        solve = partial(_mixture_quantile, p=wanted.reshape(-1, 1))
+        solution = maths.over_row_chunks(solve, wanted.numel(), weights, *components)
         return solution.reshape(*wanted.shape, self.num_rows)
 
     @torch.no_grad()
@@ -95,16 +94,16 @@ class StudentTMixture(OneOutput, Mixture):
         """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y, to 1e-7."""
         y = maths.check_targets(y, self.component_mean)
         weights, *components = self._in_float64()
-        elements = (2 * len(_BREAKS) + 1) * _PANEL_NODES * len(weights)
-        tables = _Tables.of(components[-1])
-        return maths.over_row_chunks(partial(_mixture_crps, weights, tables), elements, y.double(), *components)
+        elements = (2 * len(_BREAKS) + 1) * _PANEL_NODES
+        score = partial(_mixture_crps, tables=_Tables.of(components[-1]))
+        return maths.over_row_chunks(score, elements, weights, y.double(), *components)
 
     @torch.no_grad()
     def mean_distance(self, y: Array) -> Float[Tensor, " N"]:
         """Return E|Y_n − y_n|, the first term of the CRPS, in the units of y."""
         y = maths.check_targets(y, self.component_mean)
         weights, *components = self._in_float64()
-        return maths.over_row_chunks(partial(_mixture_distance, weights), len(weights), y.double(), *components)
+        return maths.over_row_chunks(_mixture_distance, 1, weights, y.double(), *components)
 
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N"]:
         """Draw `num` independent values per row, reproducibly from `generator`; not differentiable."""
@@ -175,31 +174,29 @@ def _standard_quantile(p: Tensor, df: Tensor) -> Tensor:
 
 
 def _mixture_cdf(
-    weights: Float[Tensor, " S"],
+    weights: Float[Tensor, " S *N"],
     y: Float[Tensor, " *K N"],
     mean: Float[Tensor, "S N"],
     scale: Float[Tensor, "S N"],
     df: Float[Tensor, "S N"],
 ) -> Float[Tensor, " *K N"]:
     """Return F(y) = Σ_s ω_s T((y − μ_s) / c_s)."""
-    probability: Tensor = weights @ _cdf((y.unsqueeze(-2) - mean) / scale, df)
-    return probability.clamp(max=1.0)
+    return maths.weighted_sum(weights, _cdf((y.unsqueeze(-2) - mean) / scale, df)).clamp(max=1.0)
 
 
 def _mixture_quantile(
-    weights: Float[Tensor, " S"],
-    p: Float[Tensor, "K 1"],
+    weights: Float[Tensor, " S *N"],
     mean: Float[Tensor, "S N"],
     scale: Float[Tensor, "S N"],
     df: Float[Tensor, "S N"],
+    p: Float[Tensor, "K 1"],
 ) -> Float[Tensor, "K N"]:
     """Solve F(x) = p on the scale of the quantiles of the component with the heaviest tails."""
     component_quantile = mean + scale * _standard_quantile(p.unsqueeze(-1), df)  # (K, S, N)
     heaviest = df.amin(dim=0)  # (N,)
 
     def density(x: Float[Tensor, "K N"]) -> Float[Tensor, "K N"]:
-        slope: Tensor = weights @ (_density((x.unsqueeze(-2) - mean) / scale, df) / scale)
-        return slope
+        return maths.weighted_sum(weights, _density((x.unsqueeze(-2) - mean) / scale, df) / scale)
 
     return maths.solve_quantile(
         weights,
@@ -213,7 +210,7 @@ def _mixture_quantile(
 
 
 def _mixture_distance(
-    weights: Float[Tensor, " S"],
+    weights: Float[Tensor, " S *N"],
     y: Float[Tensor, " N"],
     mean: Float[Tensor, "S N"],
     scale: Float[Tensor, "S N"],
@@ -222,17 +219,16 @@ def _mixture_distance(
     """Return E|X − y| = E(X − y)₊ + E(y − X)₊ in closed form."""
     z = (y - mean) / scale
     above, below = _overshoot(z, df), _overshoot(-z, df)
-    distance: Tensor = weights @ (scale * (above + below))
-    return distance
+    return maths.weighted_sum(weights, scale * (above + below))
 
 
 def _mixture_crps(
-    weights: Float[Tensor, " S"],
-    tables: "_Tables | None",
+    weights: Float[Tensor, " S *N"],
     y: Float[Tensor, " N"],
     mean: Float[Tensor, "S N"],
     scale: Float[Tensor, "S N"],
     df: Float[Tensor, "S N"],
+    tables: "_Tables | None",
 ) -> Float[Tensor, " N"]:
     """Return CRPS(F, y) = E|X − y| − ∫ F(x) (1 − F(x)) dx: closed form minus Gauss–Legendre quadrature on panels.
 
@@ -243,7 +239,8 @@ def _mixture_crps(
     steps = torch.tensor([-b for b in reversed(_BREAKS)] + [0.0, *_BREAKS], dtype=mean.dtype, device=mean.device)
     ends = (mean + steps[:, None, None] * scale).flatten(0, 1).sort(dim=0).values  # (B, N)
     first, last = ends[0], ends[-1]
-    tails = weights @ (scale * (_overshoot((last - mean) / scale, df) + _overshoot((mean - first) / scale, df)))
+    beyond = _overshoot((last - mean) / scale, df) + _overshoot((mean - first) / scale, df)
+    tails = maths.weighted_sum(weights, scale * beyond)
     nodes, shares = (torch.from_numpy(part).to(mean) for part in np.polynomial.legendre.leggauss(_PANEL_NODES))
     half = 0.5 * ends.diff(dim=0)  # (B − 1, N)
     x = (ends[:-1] + half).unsqueeze(0) + nodes[:, None, None] * half  # (nodes, B − 1, N)

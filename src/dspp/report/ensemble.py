@@ -10,7 +10,6 @@ import torch
 from dspp.fitted import Evaluation, Fitted
 from dspp.metrics import Comparison
 from dspp.numbers import number, percent
-from dspp.predictive import GroupedPredictive
 from dspp.report.probe import Probe
 from dspp.settings import KIND_NAMES
 
@@ -83,9 +82,9 @@ def _scores(probe: Probe, kind: str | None) -> dict[str, float]:
     """Return the scores of the rows as predicted by the members of one kind, or by all."""
     models = [model if kind is None else _only(model, kind) for model in probe.models]
     parts, index = zip(*probe.predict(probe.all_rows, models=models), strict=True)
-    grouped = parts[0] if len(parts) == 1 else GroupedPredictive(parts, tuple(map(torch.from_numpy, index)))
-    y = probe.y.reshape(grouped.mean.shape)
-    return Comparison(grouped, y, probe.table.weights).scores(("nll", "rmse", "crps"))
+    predictive = type(parts[0]).concat(parts).rows(torch.from_numpy(np.concatenate(index).argsort()))
+    y = probe.y.reshape(predictive.mean.shape)
+    return Comparison(predictive, y, probe.table.weights).scores(("nll", "rmse", "crps"))
 
 
 def _only(fitted: Fitted, kind: str) -> Fitted:
