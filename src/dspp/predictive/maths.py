@@ -35,18 +35,19 @@ def check_components(log_weights: Tensor, mean: Tensor, latent: Tensor, noise: T
         got = ", ".join(str(tuple(tensor.shape)) for tensor in (log_weights, mean, latent, noise))
         raise InputError(
             f"expected log-weights, means, latent (co)variances and noise variances of shapes (S), ({axes}), "
-            f"({axes}{axes[4:]}), and ({axes[6:]}) or ({axes[3:]}) or one that broadcasts to ({axes}); log-weights may be (S, N) too, with S >= 1, "
-            f"got {got}"
+            f"({axes}{axes[4:]}), and ({axes[6:]}) or ({axes[3:]}) or one that broadcasts to ({axes}); "
+            f"log-weights may be (S, N) too, with S >= 1, got {got}"
         )
     check_weights(log_weights)
 
 
 def check_weights(log_weights: Float[Tensor, " S *N"]) -> None:
     """Check that Σ_s ω_s = 1, in every row if they differ."""
-    totals = log_weights.detach().exp().sum(0).reshape(-1)
-    wrong = totals[(totals - 1.0).abs() > _WEIGHT_TOLERANCE]
-    if len(wrong):
-        raise InputError(f"expected exp(log_weights) to sum to 1, got {wrong[0]:.6g}; pass log_softmax of any logits")
+    total = log_weights.detach().exp().sum(0)
+    wrong = (total - 1.0).abs() > _WEIGHT_TOLERANCE
+    if bool(wrong.any()):
+        got = f"{total[wrong][0]:.6g}"
+        raise InputError(f"expected exp(log_weights) to sum to 1, got {got}; pass log_softmax of any logits")
 
 
 def fits_components(parameter: Tensor, mean: Float[Tensor, "S N *T"]) -> bool:
