@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dspp import InputError, PPGPRRegressor
 from dspp.cli import app
-from dspp.prepare.targets import censoring_notes, target_notes
+from dspp.outcomes.notes import censoring_notes, target_notes
 from dspp.table.discrete import is_discrete
 from dspp.table.memory import attach_targets, to_table
 
@@ -150,7 +150,7 @@ SURVIVAL = {"death": [0, 1, 1, 0], "age": [50, 61, 70, 42]}
 )
 def test_a_note_on_times_that_may_be_censored(columns: Any, target: str, y: list[float], noted: bool) -> None:
     table = attach_targets(to_table(pd.DataFrame(columns)), pd.Series(y, name=target))
-    notes = censoring_notes(table)
+    notes = censoring_notes(table, table.targets, table.target_names)
     assert len(notes) == noted
     if noted:
         assert repr(target) in str(notes[0])

@@ -17,7 +17,7 @@ from typing import Any
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from dspp.errors import InputError
-from dspp.fitted import Evaluation
+from dspp.evaluate import Evaluation
 from dspp.metrics import METRICS
 from dspp.pipelines import last_step
 

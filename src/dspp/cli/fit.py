@@ -27,7 +27,8 @@ from dspp.errors import CheckpointError, InputError, TrainingInterrupted
 from dspp.extras import require
 
 if TYPE_CHECKING:
-    from dspp.fitted import Evaluation, Fitted
+    from dspp.evaluate import Evaluation
+    from dspp.fitted import Fitted
     from dspp.prepare import Prepared
     from dspp.progress import ProgressBar
     from dspp.settings import Settings
@@ -60,7 +61,7 @@ def run(options: FitOptions, session: Session) -> None:
         assert train is not None
         opened = sources.open_sources(options, train, validation)
         with session.working(f"reading {opened.name}"):
-            opened = opened.read(options.target)
+            opened = opened.read(options.target, options.outcome)
         _run(options, session, settings, opened)
 
 
@@ -290,9 +291,10 @@ def _report(fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepar
     from dspp.report import write_evaluation_report
 
     if evaluation is None:
+        from dspp.evaluate import evaluate
         from dspp.fitting import TRAINED_ON
 
         assert prepared.table is not None
-        evaluation, source = fitted.evaluate(prepared.table), "the table it was trained on"
+        evaluation, source = evaluate(fitted, prepared.table), "the table it was trained on"
         evaluation = replace(evaluation, caveat=TRAINED_ON)
     write_evaluation_report(evaluation, path, source)

@@ -76,7 +76,7 @@ class Sources:
     validation: "FileTable | None"
     on_disk: bool
 
-    def read(self, targets: list[str]) -> "Sources":
+    def read(self, targets: list[str], outcome: str) -> "Sources":
         """Return the same tables with the training table in memory, unless it stays on disk.
 
         Raises:
@@ -85,7 +85,7 @@ class Sources:
         if self.on_disk:
             return self
         rows = self.table.read()
-        for name in targets:
+        for name in targets if outcome == "auto" else ():  # what others accept is known only with torch
             _check_target(rows, name)
         return replace(self, table=rows)
 
@@ -159,11 +159,10 @@ def _check_roles(options: FitOptions, path: Path, table: "Table", on_disk: bool)
 
 
 def _validation(options: FitOptions, sources: Sources) -> "MemoryTable | None":
-    """Return the rows of --validation that have a target, in the types of the training rows."""
+    """Return the rows of --validation, in the types of the training rows."""
     import pyarrow as pa
 
     from dspp.encoding.encoder import reading_types
-    from dspp.table.memory import split_targets
     from dspp.table.roles import split_roles
 
     if sources.validation is None:
@@ -171,8 +170,7 @@ def _validation(options: FitOptions, sources: Sources) -> "MemoryTable | None":
     table, inputs = sources.table, _inputs(options, sources.table)
     rows = sources.validation.read(reading_types(pa.schema([table.schema.field(name) for name in inputs])))
     weight = [options.weight] if options.weight else []
-    rows = split_roles(rows.select([*inputs, *options.target, *weight]), weight=options.weight)
-    return split_targets(rows, options.target)
+    return split_roles(rows.select([*inputs, *options.target, *weight]), weight=options.weight)
 
 
 def _check_target(rows: "MemoryTable", name: str) -> None:

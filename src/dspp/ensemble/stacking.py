@@ -164,7 +164,7 @@ def shrink_spread(spread: float, judged: int, members: int) -> float:
 
 def _marginal(guard: Guard, outcome: Outcome, group: HeldOutRows) -> Float[np.ndarray, " n"]:
     """Return the log density of the guard."""
-    marginal = guard.predictive(outcome, len(group.rows))
+    marginal = outcome.marginal(guard, len(group.rows))
     if marginal is None:
         return np.full(len(group.rows), -np.inf)
     return marginal.log_prob(torch.from_numpy(group.y)).numpy()

@@ -24,7 +24,6 @@ from dspp.ensemble.members import Job, Task, Trained, one_thread, open_desk, spe
 from dspp.ensemble.stacking import HeldOutRows, Mixing, calibrated_nll, discount, shrink_spread, stack
 from dspp.errors import TrainingInterrupted
 from dspp.fitted import Fitted, Member
-from dspp.guard import Guard
 from dspp.history import Epoch
 from dspp.notes import Note
 from dspp.outcomes import Outcome
@@ -240,7 +239,7 @@ def _choose_epochs(pilots: Sequence[Trained], data: EnsembleRows, spec: Spec) ->
     Long training suits targets with little noise, and ruins the density of noisy ones. Pilots are compared with the
     spread that suits each; if the longest of them is not worse, members are trained to the end.
     """
-    guard = Guard.fit(_to_numpy(data.rows.start.y), GUARD_WEIGHT)
+    guard = data.outcome.fit_guard(_to_numpy(data.rows.start.y), GUARD_WEIGHT)
     scores: dict[int, float] = {}
     with one_thread():
         for one in pilots:
@@ -280,7 +279,9 @@ def _assemble(
         if one.result is None
     ]
     start = data.rows.start[: len(data.rows.start) - data.validation]
-    guard = Guard.fit(_to_numpy(start.y), GUARD_WEIGHT, None if start.weights is None else _to_numpy(start.weights))
+    guard = data.outcome.fit_guard(
+        _to_numpy(start.y), GUARD_WEIGHT, None if start.weights is None else _to_numpy(start.weights)
+    )
     groups = _held_out_rows(data, good, spec.model.noise_floor)
     if groups:
         mixing = stack(groups, guard, data.outcome, data.weights, data.num_folds == 1)

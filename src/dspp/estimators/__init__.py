@@ -216,6 +216,7 @@ def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
     """Return the estimator with the attributes that fitting this model would have set."""
     estimator.fitted_ = fitted
     estimator.n_features_in_ = fitted.num_inputs
+    estimator.__dict__.update(fitted.outcome.attributes)
     if fitted.encoder is not None:
         estimator.feature_names_in_ = np.array([column.name for column in fitted.encoder.columns], dtype=object)
         estimator.n_features_in_ = len(fitted.encoder.columns)

@@ -5,8 +5,8 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from dspp.outcomes.base import OUTCOMES, Encoded, Values, rescale
-from dspp.outcomes.real import Real
+from dspp.outcomes.base import OUTCOMES, Encoded, Values
+from dspp.outcomes.real import Real, rescale
 from dspp.predictive import LogNormalMixture, Predictive
 from dspp.table.messages import Place
 

@@ -8,6 +8,7 @@ needed.
 from collections.abc import Callable, Sequence
 
 from dspp.errors import InputError
+from dspp.outcomes import Outcome, find_outcome
 from dspp.prepare.disk import OnDisk, prepare_on_disk
 from dspp.prepare.memory import prepare_in_memory, split_rows
 from dspp.prepare.prepared import Prepared
@@ -24,6 +25,7 @@ def prepare(
     table: Table,
     settings: Settings,
     *,
+    outcome: Outcome | None = None,
     targets: Sequence[str] = (),
     drop: Sequence[str] = (),
     weight: str | None = None,
@@ -38,6 +40,7 @@ def prepare(
     Args:
         table: The rows, with targets unless `targets` names them.
         settings: The fractions to hold out, the seed, the dtype, the checkpoint, and whether to show progress.
+        outcome: What the targets of a table that has them are; None: as the settings say.
         targets: The columns to predict.
         drop: Columns to leave out.
         weight: The column of weights, which is no input; rows of weight 0 are left out.
@@ -61,8 +64,15 @@ def prepare(
                 )
         return prepare_on_disk(table, settings, targets, drop, validation, disk, should_stop)
     rows = table.read()
-    labelled = split_targets(split_roles(rows, weight, group, time), targets, drop) if targets else rows
+    labelled = rows
+    if targets:
+        assert rows.arrow is not None
+        kind, likelihood = find_outcome(*settings.named_outcome)
+        outcome = kind.of_columns(rows.arrow.select(list(targets)), likelihood)
+        labelled = split_targets(split_roles(rows, weight, group, time), targets, drop, outcome.read)
+        if validation is not None and validation.y is None:
+            validation = split_targets(validation, targets, read=outcome.read)
     if targets and not labelled.names:
         raise InputError(f"{table.where}: expected at least one input column, got none; drop fewer columns")
     validation = None if validation is None else drop_weightless(validation, every_output=False)
-    return prepare_in_memory(drop_weightless(labelled), settings, validation, len(rows))
+    return prepare_in_memory(drop_weightless(labelled), settings, validation, len(rows), outcome)

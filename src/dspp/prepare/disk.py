@@ -98,7 +98,7 @@ class _Passes:
         self.inputs = pa.schema([table.schema.field(name) for name in inputs])
         self.settings, self.seed = settings, settings.random_state
         self.model = settings.spec(len(self.targets)).model
-        kind, likelihood = find_outcome("auto", self.model.likelihood, settings.names_likelihood)
+        kind, likelihood = find_outcome(*settings.named_outcome)
         self.outcome = kind(tuple(targets), likelihood)
         self.chosen = draw_held_out_rows(
             table.num_rows, settings.shares(table.num_rows, validation is not None), self.seed

@@ -16,7 +16,6 @@ from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_row
 from dspp.notes import Note
 from dspp.outcomes import Outcome, find_outcome
 from dspp.prepare.prepared import Prepared, standardise_rows, target_place, to_rows
-from dspp.prepare.targets import censoring_notes, target_notes
 from dspp.seen import Hashes, choose_hashes, hash_rows
 from dspp.settings import Settings
 from dspp.table.memory import check_no_inf
@@ -33,14 +32,21 @@ Index = Int[np.ndarray, " _"]
 
 
 def prepare_in_memory(
-    table: MemoryTable, settings: Settings, validation: MemoryTable | None, table_rows: int
+    table: MemoryTable,
+    settings: Settings,
+    validation: MemoryTable | None,
+    table_rows: int,
+    outcome: Outcome | None = None,
 ) -> Prepared:
     """Split the rows, learn encoding and scales, and encode; see `prepare`."""
     if table.arrow is not None:
         check_no_inf(table)
     model = settings.spec().model
-    kind, likelihood = find_outcome("auto", model.likelihood, settings.names_likelihood)
-    outcome = kind(table.target_names, likelihood)
+    if outcome is None:
+        kind, likelihood = find_outcome(*settings.named_outcome)
+        outcome = kind(table.target_names, likelihood)
+    if settings.conformal:
+        outcome.check_recalibration()
     outcome.to_numbers(table.targets, target_place(table))  # raises for invalid targets
     ensemble = settings.is_ensemble(len(table))
     if ensemble:
@@ -59,7 +65,7 @@ def prepare_in_memory(
         trained = train.take(np.flatnonzero(fold[: len(train)] == NEVER))
     learned = _learn(outcome, train, trained, own_inner, ensemble, validation, calibration)
     chosen: list[Note] = []
-    if ensemble and not settings.names_likelihood:
+    if ensemble and settings.chooses_outcome:
         roles = train.weights, train.groups, settings.time_budget
         better, chosen = outcome.choose(learned.X, train.targets, validation.targets, settings.random_state, *roles)
         if better is not outcome:
@@ -81,9 +87,8 @@ def prepare_in_memory(
         table_rows=table_rows,
         notes=(
             *table.notes,
-            *target_notes(table.targets, table.target_names),
+            *outcome.notes(table.targets, table),
             *_time_notes(table, settings),
-            *censoring_notes(table),
             *_notes(encoder, train, table),
             *chosen,
         ),
@@ -123,7 +128,7 @@ def _learn(
     place = target_place(train)
     outcome = outcome.fit(train.targets, place, train.weights)
     y = outcome.encode(train.targets, place)
-    encoder, means = learn(train, *held_out, y=y), None
+    encoder, means = learn(train, *held_out, y=outcome.mean_target(y)), None
     if encoder is not None and trained.arrow is not None and trained is not train:
         encoder = encoder.ending_with(trained.arrow, trained.place)
     X = encode(train, encoder)
@@ -135,7 +140,7 @@ def _learn(
         scale_X = replace(scale_X, warp=Warp.fit(scale_X.transform(X), train.weights, leave))
     X = scale_X.transform(X)
     if encoder is not None and train.arrow is not None:
-        means = encoder.cross_fit_means(train.arrow, y, inner, scale_X, train.place)
+        means = encoder.cross_fit_means(train.arrow, outcome.mean_target(y), inner, scale_X, train.place)
         X = X if means is None else means.insert(X, np.zeros(len(X), bool))
     return _Learned(outcome, encoder, scale_X, means, X, y, input_range, seen_rows)
 

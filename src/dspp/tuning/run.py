@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from dspp.errors import InputError
 from dspp.extras import require
 from dspp.notes import warn_of_notes
+from dspp.outcomes import find_outcome
 from dspp.prepare import Prepared, prepare
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
-from dspp.table.memory import attach_targets, to_table
+from dspp.table.memory import to_table
 from dspp.table.roles import attach_roles
 from dspp.tuning.result import TuneResult
 
@@ -95,13 +96,16 @@ def tune(
 
     choices = Space(models, space, base or {})
     any_model = choices.estimator({"model": choices.models[0]}, random_state=seed)
-    table = attach_roles(attach_targets(to_table(X), y), sample_weight, groups, time)
+    settings = any_model.settings()
+    kind, likelihood = find_outcome(*settings.named_outcome)
+    outcome, table = kind.start(to_table(X), y, likelihood)
+    table = attach_roles(table, sample_weight, groups, time)
     given = X_val is not None or y_val is not None
     if given and (X_val is None or y_val is None):
         raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
-    validation = attach_targets(to_table(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
+    validation = outcome.attach(to_table(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
     result = search(
-        prepare(table, any_model.settings(), validation=validation),
+        prepare(table, settings, outcome=outcome, validation=validation),
         models=models,
         space=space,
         trials=trials,
