@@ -90,15 +90,6 @@ class Member:
         """
         return self.model.predictor()
 
-    @property
-    def is_frozen(self) -> bool:
-        """Whether `predictor` has been created."""
-        return "predictor" in vars(self)
-
-    def freeze(self) -> None:
-        """Create `predictor`: dozens of small factorisations, which are faster on one thread per member."""
-        _ = self.predictor
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fitted:
@@ -295,7 +286,7 @@ class Fitted:
 
     def _predict_members(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> list[Predictive]:
         """Return the prediction of each member, in standardised units."""
-        run([member.freeze for member in self.members if not member.is_frozen])
+        run([partial(getattr, member, "predictor") for member in self.members if "predictor" not in vars(member)])
         column = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))
         return [
             member.predictor(add_column(X, column if member.kind in READ_TREES else None)) for member in self.members
