@@ -22,7 +22,6 @@ from dspp.notes import Note
 from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
 from dspp.settings import Settings, check_number
-from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows, to_arguments
 from dspp.training.run import SMOOTHING
 
@@ -70,8 +69,7 @@ def train(
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)
         time_left = max(settings.time_budget - spent, LEAST_SHARE * settings.time_budget)
-    show = settings.progress if ProcessGroup.current().rank == 0 else False
-    own = ProgressBar(None, show, smoothing=SMOOTHING, later=LATER)
+    own = ProgressBar(None, settings.progress, smoothing=SMOOTHING, later=LATER)
     with own if bar is None else nullcontext(bar) as bar:
         train_kind = _train_ensemble if settings.is_ensemble(prepared.num_rows) else _train_single
         return train_kind(prepared, settings, bar, time_left, on_epoch, should_stop, resume, reading or {}, more)
@@ -90,7 +88,7 @@ def _train_single(
 ) -> tuple[Fitted, Evaluation | None]:
     """Train a single model, and evaluate it on the validation rows."""
     single = prepared.settings_of_models(settings).of_single_model(prepared.num_rows)
-    spec, config = single.spec(prepared.outcome.num_outputs), single.train_config(prepared.num_rows)
+    spec, config = prepared.complete(single.spec(prepared.outcome.num_outputs)), single.train_config(prepared.num_rows)
     if len(prepared.validation):
         held_out = prepared.validation
         more |= {"X_val": held_out.x, "y_val": held_out.y, "weights_val": held_out.weights}
@@ -174,7 +172,8 @@ def _train_ensemble(
     on_disk = prepared.fold is None
     size = prepared.size(settings)
     members = prepared.settings_of_models(settings)
-    spec, config = members.member_spec(size, outputs), members.member_config(size, prepared.num_rows)
+    spec = prepared.complete(members.member_spec(size, outputs))
+    config = members.member_config(size, prepared.num_rows)
     deadline = None if time_left is None else begin + (1.0 - FINISH_SHARE) * time_left
     with prepared.source(spec, config, reading) as rows:
         if on_disk:

@@ -245,15 +245,12 @@ def test_mixing_follows_heavy_rows() -> None:
         return NormalMixture(one.log()[None], mean, torch.zeros_like(mean), 0.3 * one)
 
     group = HeldOutRows(np.arange(120), y, {"first": [kind(half)], "second": [kind(1.0 - half)]})
-    guard = Guard.fit(RANDOM.normal(size=(120, 1)), 0.01)
-    shares = {
-        w: stack([group], guard, Real(("y",), "gaussian"), np.where(half > 0, w, 1.0)).weights["second"]
-        for w in (0.25, 1.0, 4.0)
-    }
+    guard, real = Guard.fit(RANDOM.normal(size=(120, 1)), 0.01), Real(("y",), "gaussian")
+    shares = {w: stack([group], guard, real, np.where(half > 0, w, 1.0)).weights["second"] for w in (0.25, 1.0, 4.0)}
     assert shares[0.25] < shares[1.0] - 0.1
     assert shares[1.0] == pytest.approx(0.5, abs=1e-6)
     assert shares[4.0] > shares[1.0] + 0.1
-    one, scaled = (stack([group], guard, "gaussian", c * (1.0 + half)) for c in (1.0, 1e5))
+    one, scaled = (stack([group], guard, real, c * (1.0 + half)) for c in (1.0, 1e5))
     assert one.weights["first"] == pytest.approx(scaled.weights["first"], rel=1e-9)
 
 

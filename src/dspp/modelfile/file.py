@@ -23,6 +23,7 @@ from dspp.modelfile.header import (
     read_epoch,
     read_names,
     read_number,
+    read_outcome,
     read_spec,
     write_header,
 )
@@ -44,7 +45,6 @@ from dspp.modelfile.weights import (
     write_tensors,
 )
 from dspp.notes import notes_from_json
-from dspp.outcomes import find_outcome
 from dspp.registry import UnknownPartError
 from dspp.settings import KIND_NAMES, READ_TREES
 
@@ -180,20 +180,20 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
     D, T = get(header, "num_inputs", int), get(header, "num_outputs", int)
     described = get(header, "members", list[dict[str, Any]])
     parts = list(zip(described, split_members(tensors, len(described)), strict=True))
-    bare_X, scale_y = (
-        read_scale(tensors, "scale_X", (D,)),
-        read_scale(tensors, "scale_y", (T,)),
-    )  # before models are built from D and T
-    scale_X = replace(bare_X, warp=read_warp(tensors, D))
+    # Scales come before models, which are built from D and T.
+    scale_X = replace(read_scale(tensors, "scale_X", (D,)), warp=read_warp(tensors, D))
+    names, first = read_names(header, "target_names") or (), read_spec(get(described[0], "spec", dict[str, Any]))
+    outcome = read_outcome(header, names, first.model.likelihood)
+    if outcome.num_outputs != T:
+        raise InputError(f"target_names: expected {T}, got {len(names)}")
+    outcome = replace(outcome, scale=read_scale(tensors, "scale_y", (len(outcome.encoded_names),)))
     members = tuple(_restore_member(values, weights, (D, T), features) for values, weights in parts)
     conformal, conformal_folds = read_scores(tensors, T)
-    names = read_names(header, "target_names", T) or ()
-    kind, likelihood = find_outcome("auto", members[0].spec.model.likelihood, is_named=True)
     fitted = Fitted(
         members=members,
         weights=tuple(map(float, get(header, "weights", list[float]))),
         scale_X=scale_X,
-        outcome=kind(names, likelihood, scale_y),
+        outcome=outcome,
         encoder=read_encoder(get(header, "encoder", dict[str, Any] | None), D),
         feature_names=read_names(header, "feature_names", D),
         target_names=names,

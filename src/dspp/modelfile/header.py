@@ -14,6 +14,7 @@ from dspp.fitted import Fitted, Member
 from dspp.history import Epoch
 from dspp.modelfile.ranges import check_range
 from dspp.notes import notes_to_json
+from dspp.outcomes import OUTCOMES, Outcome
 from dspp.presets import Spec
 from dspp.storage import to_plain
 
@@ -41,6 +42,7 @@ def write_header(fitted: Fitted, own_features: Sequence[bool]) -> dict[str, Any]
         "encoder": None if fitted.encoder is None else fitted.encoder.to_json(),
         "feature_names": fitted.feature_names,
         "target_names": fitted.target_names,
+        "outcome": {"kind": fitted.outcome.kind} | {n: getattr(fitted.outcome, n) for n in _own(type(fitted.outcome))},
         "metrics": to_plain({name: float(value) for name, value in fitted.metrics.items()}, non_finite=_null),
         "notes": notes_to_json(fitted.notes),
         **({} if fitted.params is None else {"params": fitted.params}),
@@ -100,12 +102,26 @@ def one_of(value: Any, allowed: Sequence[Any]) -> Any:
     return value
 
 
-def read_names(header: Mapping[str, Any], field: str, count: int) -> tuple[str, ...] | None:
+def read_names(header: Mapping[str, Any], field: str, count: int | None = None) -> tuple[str, ...] | None:
     """Return one name per column, or None if there are none; targets always have names."""
     names = get(header, field, list[str] if field == "target_names" else list[str] | None)
-    if names is not None and len(names) != count:
+    if names is not None and count is not None and len(names) != count:
         raise InputError(f"{field}: expected {count}, got {len(names)}")
     return None if names is None else tuple(names)
+
+
+def read_outcome(header: Mapping[str, Any], names: tuple[str, ...], likelihood: str) -> Outcome:
+    """Return the outcome without its scale."""
+    values = get(header, "outcome", dict[str, Any])
+    kind = OUTCOMES[get(values, "kind", str)]
+    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return kind(names, likelihood, **{name: get(lists, name, hint) for name, hint in _own(kind).items()})
+
+
+def _own(kind: type[Outcome]) -> dict[str, Any]:
+    """Return the fields that a kind of outcome adds to those of all."""
+    shared, hints = {field.name for field in dataclasses.fields(Outcome)}, typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.name not in shared}
 
 
 def read_encoder(values: dict[str, Any] | None, num_inputs: int) -> TableEncoder | None:

@@ -167,7 +167,7 @@ class Outcome(ABC):
 
     def with_scale(self, scale: Standardizer, place: Place) -> Self:
         """Return the outcome with this scale, or raise `InputError` if float64 could not hold what depends on it."""
-        for name, mean, std in zip(self.names, scale.mean, scale.scale, strict=False):
+        for name, mean, std in zip(self.encoded_names, scale.mean, scale.scale, strict=True):
             if not (abs(mean) <= LARGEST_SCALE and 1 / LARGEST_SCALE <= std <= LARGEST_SCALE):
                 raise place.of(name).error(
                     f"expected a mean below {LARGEST_SCALE:g} and a standard deviation from {1 / LARGEST_SCALE:g} to "
@@ -187,13 +187,20 @@ class Outcome(ABC):
             InputError: A value is not possible, or too large.
         """
         numbers = self.to_numbers(values, place)
-        return standardise(numbers, self.scale, dtype, self.names, place) if dtype else self.scale.transform(numbers)
+        if not dtype:
+            return self.scale.transform(numbers)
+        return standardise(numbers, self.scale, dtype, self.encoded_names, place)
 
     def notes(self, values: Values, table: MemoryTable) -> list[Note]:
         """Return what to know about the targets before training."""
         return []
 
     # ---------------------------------------------------------------- models and members
+
+    @property
+    def encoded_names(self) -> tuple[str, ...]:
+        """The names of the E encoded columns, for error messages."""
+        return self.names
 
     @property
     def num_outputs(self) -> int:

@@ -107,6 +107,11 @@ class Prepared:
         """Return the settings with the likelihood of the outcome."""
         return replace(settings, likelihood=self.outcome.likelihood)
 
+    def complete(self, spec: Spec) -> Spec:
+        """Return the spec with the number of outputs, if that is not the number of encoded columns."""
+        same = len(self.outcome.encoded_names) == self.outcome.num_outputs
+        return spec if same else replace(spec, outputs=self.outcome.num_outputs)
+
     def size(self, settings: Settings) -> Size:
         """Return the size of the ensemble for these rows."""
         folds = 0 if self.fold is None else int(self.fold.max()) + 1

@@ -58,7 +58,7 @@ class Coverage:
 
 @OUTCOMES.register("interval")
 class Interval(Outcome):
-    """A real number of which the ends of an interval are known; a model reads (point, width, side): C = 2, E = 3, T = 1."""
+    """A real number between two ends, some of them open; models read (point, width, side): C = 2, E = 3, T = 1."""
 
     kind: ClassVar[str] = "interval"
     default_likelihood: ClassVar[str] = "interval"

@@ -147,7 +147,9 @@ class Labels(Outcome):
         name, columns = self.names[0], {}
         if wanted.moments:
             columns[name] = self.point(predictive)
-            columns |= {f"{name}_p_{c}": p.numpy() for c, p in zip(self.classes, predictive.probabilities.T, strict=True)}
+            columns |= {
+                f"{name}_p_{c}": p.numpy() for c, p in zip(self.classes, predictive.probabilities.T, strict=True)
+            }
         draws = predictive.sample(wanted.samples, wanted.generator) if wanted.samples else ()
         return columns | {f"{name}_sample_{k}": np.array(self.classes)[draw.numpy()] for k, draw in enumerate(draws)}
 
