@@ -255,7 +255,7 @@ def test_the_cache_holds_what_memory_would_hold(
         content = read_all(made.train)
         width = encoded.shape[1]
         np.testing.assert_array_equal(content[:, :width], made.scale_X.transform(encoded).astype("f4"))
-        expected_y = made.codec.scale.transform(y[train]).astype("f4")
+        expected_y = made.outcome.scale.transform(y[train]).astype("f4")
         np.testing.assert_array_equal(content[:, width:], expected_y.reshape(len(content), -1))
         for part, chosen in ((made.validation_table, val), (made.calibration_table, held)):
             assert part.arrow.equals(inputs.take([k for k in chosen if observed[k]]).combine_chunks())
@@ -491,7 +491,7 @@ def test_a_cache_that_is_kept_is_used_again_unless_it_is_damaged(folder: Path, t
     assert (first.reused, second.reused) == (False, True)
     assert second.encoder == first.encoder
     np.testing.assert_array_equal(second.scale_X.scale, first.scale_X.scale)
-    np.testing.assert_array_equal(second.codec.scale.mean, first.codec.scale.mean)
+    np.testing.assert_array_equal(second.outcome.scale.mean, first.outcome.scale.mean)
     for damaged in (before[:100] + b"?" + before[101:], before[:-40], b"", b"short", before + b"more"):
         path.write_bytes(damaged)
         assert not made().reused

@@ -22,14 +22,14 @@ from dspp.encoding.encoder import TableEncoder, TableLearner, encode
 from dspp.encoding.scaling import RunningScale, Standardizer
 from dspp.encoding.warping import Warp, spaced
 from dspp.errors import InputError, TrainingInterrupted
-from dspp.likelihoods import LIKELIHOODS
 from dspp.notes import Note, note_missing_targets
-from dspp.prepare.prepared import Prepared, check_scale, standardise_rows
+from dspp.outcomes import find_outcome
+from dspp.prepare.prepared import Prepared, standardise_rows
 from dspp.progress import ProgressBar
 from dspp.settings import Settings
 from dspp.table.joined import JoinedTable
 from dspp.table.memory import check_no_inf, target_column
-from dspp.table.messages import join_names
+from dspp.table.messages import Place, join_names
 from dspp.table.table import BATCH_ROWS, MemoryTable, join
 from dspp.training.cache import RowCache, find_cache, write_cache
 
@@ -96,7 +96,8 @@ class _Passes:
         self.inputs = pa.schema([table.schema.field(name) for name in inputs])
         self.settings, self.seed = settings, settings.random_state
         self.model = settings.spec(len(self.targets)).model
-        self.codec = LIKELIHOODS[self.model.likelihood].codec
+        kind, likelihood = find_outcome("auto", self.model.likelihood, settings.names_likelihood)
+        self.outcome = kind(tuple(targets), likelihood)
         self.chosen = draw_held_out_rows(
             table.num_rows, settings.shares(table.num_rows, validation is not None), self.seed
         )
@@ -127,22 +128,21 @@ class _Passes:
                     cache.path.unlink(missing_ok=True)
                     raise InputError(f"{now[0]}: the file changed while it was read; start again when it is complete")
             scale_X, scale_y = (Standardizer.from_json(cache.about[name]) for name in ("scale_X", "scale_y"))
-            codec, dtype = self.codec(scale_y), self.model.dtype
-            check_scale(codec, self.targets, self.table.where)
+            outcome, dtype = self.outcome.with_scale(scale_y, Place(self.table.where)), self.model.dtype
             notes = note_missing_targets(left_out)
             if len(self.chosen[0]) and not len(validation):
                 no_scores = "there are no scores and no best epoch"
                 notes.append(Note("", f"none of the rows drawn for validation has a target; {no_scores}"))
             return Prepared(
                 train=cache,
-                calibration=standardise_rows(calibration, encoder, scale_X, codec, dtype),
-                validation=standardise_rows(validation, encoder, scale_X, codec, dtype),
+                calibration=standardise_rows(calibration, encoder, scale_X, outcome, dtype),
+                validation=standardise_rows(validation, encoder, scale_X, outcome, dtype),
                 validation_table=validation,
                 calibration_table=calibration,
                 table=None,
                 encoder=encoder,
                 scale_X=scale_X,
-                codec=codec,
+                outcome=outcome,
                 target_names=tuple(self.targets),
                 table_rows=num_rows,
                 notes=(*notes, *encoder.notes),
@@ -156,7 +156,7 @@ class _Passes:
     def _about(self, stamps: list[list[Any]], encoder: TableEncoder) -> dict[str, Any]:
         """Return the key that identifies a cache of these rows, and its sources."""
         rows = {"held_out": [len(part) for part in self.chosen], "seed": self.seed, "targets": self.targets}
-        rows |= {"codec": self.codec.__name__, "warps": self.warps}
+        rows |= {"outcome": self.outcome.kind, "warps": self.warps}
         known = json.dumps([CONTENT, stamps, rows, encoder.to_json()])
         return {"key": hashlib.sha256(known.encode()).hexdigest(), "source": stamps}
 
@@ -169,7 +169,7 @@ class _Passes:
         counts, (observed, known) = np.zeros(4, int), np.zeros((2, len(self.targets)), int)
         for rows, role in self._batches("learning the columns"):
             check_no_inf(rows)
-            self.codec.real(rows.targets, self.targets, rows.place)  # raises before anything is written
+            self.outcome.to_numbers(rows.targets, rows.place)  # raises before anything is written
             train = _select_role(rows, role, TRAIN)
             assert train.arrow is not None
             learner.add(train.arrow, train.place)
@@ -230,7 +230,7 @@ class _Passes:
         for rows, role in self._batches(what):
             train = _select_role(rows, role, TRAIN)
             if len(train):
-                yield encode(train, encoder), self.codec.real(train.targets, self.targets, train.place)
+                yield encode(train, encoder), self.outcome.to_numbers(train.targets, train.place)
 
     def _batches(self, what: str) -> Iterator[tuple[MemoryTable, Int[np.ndarray, " n"]]]:
         """Yield rows with their targets, and the role of each row."""
