@@ -95,9 +95,8 @@ def stack(
     importance = np.concatenate([np.ones(len(g.rows)) if row_weights is None else row_weights[g.rows] for g in groups])
     importance = importance * len(importance) / importance.sum()
     marginal = [_marginal(guard, outcome, group) for group in groups]
-    first = next(iter(groups[0].predictions.values()))[0]
-    _, mixing = _best(groups, marginal, importance, SPREADS if hasattr(first, "widen") else [1.0])
-    if not may_pull or len(groups) > 1 or not hasattr(first, "shift"):
+    _, mixing = _best(groups, marginal, importance, SPREADS)
+    if not may_pull or len(groups) > 1 or not outcome.may_pull:
         return mixing
     near = SPREADS[np.abs(np.log(SPREADS / mixing.spread)) < NEAR][::2]
     best = -math.inf
@@ -140,8 +139,7 @@ def calibrated_nll(group: HeldOutRows, guard: Guard, outcome: Outcome) -> float:
     logs = np.log(
         np.append(np.full(len(group.predictions), (1.0 - guard.weight) / len(group.predictions)), guard.weight)
     )
-    widths = SPREADS if hasattr(next(iter(group.predictions.values()))[0], "widen") else [1.0]
-    each = (_densities(group, marginal, float(spread)) + logs[:, None] for spread in widths)
+    each = (_densities(group, marginal, float(spread)) + logs[:, None] for spread in SPREADS)
     return min(-float(np.logaddexp.reduce(densities, axis=0).mean()) for densities in each)
 
 

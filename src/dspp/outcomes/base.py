@@ -101,6 +101,8 @@ class Outcome(ABC):
     # The score that a search minimises, and what `loss` is called.
     tunes: ClassVar[str] = "nll"
     loss_name: ClassVar[str] = "NLL"
+    # Whether members may be moved towards their common mean.
+    may_pull: ClassVar[bool] = False
 
     names: tuple[str, ...]
     likelihood: str

@@ -26,7 +26,6 @@ from dspp.errors import NumericalError, TrainingInterrupted
 from dspp.gp.kernels import ARDKernel, inverse_softplus
 from dspp.gp.linalg import factorise, lower_root, negative_log_normal
 from dspp.gp.means import LastInputMean
-from dspp.likelihoods import Gaussian
 from dspp.model import Model, compose, plain_layer
 from dspp.training.result import FitResult
 from dspp.training.rows import Rows
@@ -93,8 +92,7 @@ def fit_around_last_input(config: ModelConfig, rows: Rows) -> FitResult:
     _set(layer.mean.constant, [constant])
     _set(layer.kernel.raw_outputscale, [inverse_softplus(NO_VARIANCE)])
     model = compose(config, [layer], 1, D, torch.Generator()).to(layer.inducing_points.dtype)
-    assert isinstance(model.likelihood, Gaussian)
-    _set(model.likelihood.raw_noise, [inverse_softplus(max(noise - config.noise_floor, NO_VARIANCE))])
+    model.likelihood.set_noise(max(noise - config.noise_floor, NO_VARIANCE))
     return _to_result(model, began)
 
 
@@ -218,8 +216,7 @@ def _solve(
     layer.q.root.copy_(lower_root(S).unsqueeze(0))
     layer.q.mean.copy_((U @ (c / (noise + eigenvalues))).unsqueeze(0))
     model = compose(config, [layer], 1, x.shape[1], generator).to(layer.inducing_points.dtype)
-    assert isinstance(model.likelihood, Gaussian)
-    _set(model.likelihood.raw_noise, [inverse_softplus(noise - config.noise_floor)])
+    model.likelihood.set_noise(noise - config.noise_floor)
     return model
 
 
