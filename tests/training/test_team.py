@@ -97,7 +97,7 @@ def test_a_lost_process_ends_the_others_and_leaves_the_checkpoint_good(tmp_path:
     assert_same(team_worker.resumed(out), team_worker.whole(out))
 
 
-@pytest.mark.parametrize("source", ["arm.csv", "arm/*.parquet"])  # rows in memory, rows from the disk
+@pytest.mark.parametrize("source", ["arm.csv", "arm/*.parquet"])
 def test_the_command_line_under_torchrun(tmp_path: Path, source: str) -> None:
     arm = robot_arm(200)
     table = pa.table({**{f"x{i}": column for i, column in enumerate(arm.X.T)}, "y": arm.y})
