@@ -22,7 +22,6 @@ from dspp.notes import Note
 from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
 from dspp.settings import Settings, check_number
-from dspp.training.processes import ProcessGroup
 from dspp.training.rows import to_arguments
 from dspp.training.run import SMOOTHING
 
@@ -70,8 +69,7 @@ def train(
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)
         time_left = max(settings.time_budget - spent, LEAST_SHARE * settings.time_budget)
-    show = settings.progress if ProcessGroup.current().rank == 0 else False
-    own = ProgressBar(None, show, smoothing=SMOOTHING, later=LATER)
+    own = ProgressBar(None, settings.progress, smoothing=SMOOTHING, later=LATER)
     with own if bar is None else nullcontext(bar) as bar:
         train_kind = _train_ensemble if settings.is_ensemble(prepared.num_rows) else _train_single
         return train_kind(prepared, settings, bar, time_left, on_epoch, should_stop, resume, more)

@@ -157,7 +157,7 @@ def test_groups_are_whole(folder: Path) -> None:
 
 
 def test_a_group_that_does_not_fit_is_an_error(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"column 'town': expected groups of at most 1,571 rows.*raise memory"):
+    with pytest.raises(InputError, match=r"column 'town': expected groups of at most 1,572 rows.*raise memory"):
         read(open_table(folder / "one.parquet"), 1_000, group="town")
 
 

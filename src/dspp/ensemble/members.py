@@ -29,7 +29,6 @@ from dspp.presets import Spec
 from dspp.progress import ProgressBar, open_bar
 from dspp.training.checkpoint import refuse_another_run
 from dspp.training.closed_form import fit_around_last_input, fit_gp
-from dspp.training.processes import ProcessGroup
 from dspp.training.result import FitResult
 from dspp.training.rows import Rows, Source, to_arguments
 
@@ -208,13 +207,7 @@ def train_members(
         TrainingInterrupted: `should_stop` returned True.
     """
     processes = min(jobs or cores(), count)
-    alone = (
-        processes == 1
-        or estimate < WORTH_PROCESSES
-        or job.features is not None
-        or not isinstance(job.rows, Rows)
-        or ProcessGroup.current().size > 1
-    )
+    alone = processes == 1 or estimate < WORTH_PROCESSES or job.features is not None or not isinstance(job.rows, Rows)
     trained: dict[int, Trained] = {}
     with open_bar(progress, count) as bar:
 
@@ -263,11 +256,6 @@ def open_desk(checkpoint: str | Path | None, resume: bool, identity: dict[str, A
     path = Path(checkpoint)
     if not path.name:
         raise InputError(f"checkpoint: expected a path, got {str(path)!r}")
-    group = ProcessGroup.current()
-    if group.rank > 0:  # the first process opens it for all
-        group.wait()
-        yield path
-        return
     if path.is_file():
         raise CheckpointError(
             f"{path} is the checkpoint of a single model; resume with members=1, or delete it to start afresh"
@@ -285,7 +273,6 @@ def open_desk(checkpoint: str | Path | None, resume: bool, identity: dict[str, A
         else:
             storage.write(path / IDENTITY, {}, identity, CheckpointError)
         (path / STOP).unlink(missing_ok=True)
-        group.wait()
         yield path
         for share in path.glob("*.share"):
             share.unlink(missing_ok=True)
@@ -346,8 +333,7 @@ def _time_left(task: Task) -> float | None:
 def _train_here(
     job: Job, tasks: Iterator[Task], should_stop: Callable[[], bool] | None, show: Callable[[int, float], None]
 ) -> Iterator[Trained]:
-    together = ProcessGroup.current().size > 1 or job.config.device != "cpu"
-    with nullcontext() if together else one_thread():
+    with nullcontext() if job.config.device != "cpu" else one_thread():
         for task in tasks:
             yield train_member(task, job, should_stop or (lambda: False), show)
 
