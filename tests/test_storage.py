@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
 from dspp import storage
 from dspp.errors import CheckpointError, ModelFileError

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import stat
