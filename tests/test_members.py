@@ -117,7 +117,7 @@ def test_cdf_quantiles_and_crps_are_those_of_the_mixture(y):
 def test_one_member_is_the_model_alone(parts):
     alone = parts[0]
     assert alone.weights == (1.0,)
-    expected = alone.codec.decode(alone.members[0].model.predictor()(alone.scale_X.transform(X)))
+    expected = alone.outcome.decode(alone.members[0].model.predictor()(alone.scale_X.transform(X)))
     assert bits(alone.distribution(X)) == bits(expected)
     for same in (Fitted.join([alone], [1.0]), Fitted.join(parts, [1.0, 0.0]), Fitted.join([alone, alone], [0.5, 0.5])):
         assert all(member is alone.members[0] for member in same.members)
@@ -157,8 +157,8 @@ def test_only_models_of_the_same_rows_are_joined(parts):
     for part, message in (
         (replace(other, scale_X=scale), "the same scale of the inputs"),
         (replace(other, target_names=("z",)), "the same set of target names"),
-        (replace(other, codec=replace(other.codec, scale=scale)), "the same scale of the targets"),
-        (fit(likelihood="log-normal")[0], "the same codec"),
+        (replace(other, outcome=replace(other.outcome, scale=scale)), "the same scale of the targets"),
+        (fit(likelihood="log-normal")[0], "the same outcome"),
         (fit(likelihood="student-t")[0], "likelihoods gaussian, student-t"),
     ):
         with pytest.raises(InputError, match=message):

@@ -24,10 +24,10 @@ from dspp.errors import InputError, NumericalError
 from dspp.gp.threads import run
 from dspp.guard import Guard
 from dspp.history import Epoch
-from dspp.likelihoods import Codec
 from dspp.metrics import Comparison, Levels
 from dspp.model import Model, Predictor
 from dspp.notes import Note, list_notes
+from dspp.outcomes import Outcome
 from dspp.predictive import Predictive, RealPredictive, pull_together
 from dspp.presets import Spec
 from dspp.sample import SCORED_ROWS, Sample
@@ -121,7 +121,7 @@ class Fitted:
     members: tuple[Member, ...]
     weights: tuple[float, ...]  # of the members
     scale_X: Standardizer  # noqa: N815 - X is a matrix; of the encoded columns, (D,)
-    codec: Codec  # encodes the user's targets and decodes predictions
+    outcome: Outcome  # what the target is: encodes the user's values and decodes predictions
     encoder: TableEncoder | None  # encodes the columns of a table; None if the rows were numbers
     feature_names: tuple[str, ...] | None  # of the encoded columns, if they have names
     target_names: tuple[str, ...]  # of the outputs
@@ -184,8 +184,8 @@ class Fitted:
             weights: One per part, non-negative with sum one. Parts of weight 0 are left out.
 
         Raises:
-            InputError: The encoders, scales, codecs, names or likelihoods differ, or the weights are negative or do not
-                sum to one.
+            InputError: The encoders, scales, outcomes, names or likelihoods differ, or the weights are negative or do
+                not sum to one.
         """
         if len(parts) != len(weights) or not parts:
             raise InputError(f"expected one weight per model, got {len(parts)} models and {len(weights)} weights")
@@ -223,7 +223,7 @@ class Fitted:
     @property
     def num_outputs(self) -> int:
         """T, the number of outputs."""
-        return len(self.codec.scale.mean)
+        return self.outcome.num_outputs
 
     @property
     def recalibration(self) -> Conformal | CrossConformal | None:
@@ -259,7 +259,7 @@ class Fitted:
 
     def _mix_all(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None, place: Place) -> Predictive:
         """Mix the predictions of all members, in the units of y, and check that the result is finite."""
-        mixed = self.codec.decode(self.mix(parts, self.weights, unknown))
+        mixed = self.outcome.decode(self.mix(parts, self.weights, unknown))
         if not bool((finite := mixed.std.isfinite()).all()):  # it contains the mean
             row = int((~finite).reshape(len(mixed), -1).any(1).int().argmax())
             raise NumericalError(f"the prediction of row {place.label(row)} is not finite")
@@ -331,7 +331,7 @@ class Fitted:
             mixed = mixed.approach_standard(unknown)
         if self.guard is None:
             return mixed
-        marginal = self.guard.predictive(self.members[0].spec.model.likelihood, len(mixed))
+        marginal = self.guard.predictive(self.outcome, len(mixed))
         if marginal is None:
             return mixed
         return type(mixed).mix([mixed, cast(Any, marginal)], [1.0 - self.guard.weight, self.guard.weight])
@@ -343,7 +343,7 @@ class Fitted:
         mixed = {}
         for fold in self.conformal_folds.unique().tolist():
             weights = self._fold_weights(fold)
-            mixed[fold] = self.codec.decode(judge.mix([parts[k] for k in weights], list(weights.values()), unknown))
+            mixed[fold] = self.outcome.decode(judge.mix([parts[k] for k in weights], list(weights.values()), unknown))
         return mixed
 
     def _fold_weights(self, fold: int) -> dict[int, float]:
@@ -664,12 +664,12 @@ def _difference(one: Fitted, other: Fitted) -> str | None:
 
 def _shared(fitted: Fitted) -> dict[str, object]:
     """Return what members must share, as comparable values."""
-    scale_X, scale_y = fitted.scale_X, fitted.codec.scale
+    scale_X, scale_y = fitted.scale_X, fitted.outcome.scale
     return {
         "encoder": None if fitted.encoder is None else fitted.encoder.to_json(),
         "set of feature names": fitted.feature_names,
         "set of target names": fitted.target_names,
-        "codec": type(fitted.codec),
+        "outcome": fitted.outcome.kind,
         "scale of the inputs": scale_X.to_json(),
         "scale of the targets": scale_y.to_json(),
         "correction (spread, pull, guard or trees)": (fitted.spread, fitted.pull, id(fitted.guard), id(fitted.trees)),

@@ -86,8 +86,8 @@ def _train_single(
     more: dict[str, Any],
 ) -> tuple[Fitted, Evaluation | None]:
     """Train a single model, and evaluate it on the validation rows."""
-    single = settings.of_single_model(prepared.num_rows)
-    spec, config = single.spec(len(prepared.target_names)), single.train_config(prepared.num_rows)
+    single = prepared.settings_of_models(settings).of_single_model(prepared.num_rows)
+    spec, config = single.spec(prepared.outcome.num_outputs), single.train_config(prepared.num_rows)
     if len(prepared.validation):
         held_out = prepared.validation
         more |= {"X_val": held_out.x, "y_val": held_out.y, "weights_val": held_out.weights}
@@ -176,14 +176,14 @@ def _train_ensemble(
     more: dict[str, Any],
 ) -> tuple[Fitted, Evaluation | None]:
     """Train an ensemble, and evaluate it on the rows that its members held out."""
-    begin, outputs = time.monotonic(), len(prepared.target_names)
+    begin, outputs = time.monotonic(), prepared.outcome.num_outputs
     size = prepared.size(settings)
-    members = prepared.settings_of_members(settings)
+    members = prepared.settings_of_models(settings)
     spec, config = members.member_spec(size, outputs), members.member_config(size, prepared.num_rows)
     deadline = None if time_left is None else begin + (1.0 - FINISH_SHARE) * time_left
     more_data: dict[str, Any] = {"inner": prepared.inner, "means": prepared.means, "forward": prepared.is_forward}
     joined = prepared.train.join(prepared.validation)
-    data = EnsembleRows(joined, prepared.fold, validation=len(prepared.validation), **more_data)
+    data = EnsembleRows(joined, prepared.fold, prepared.outcome, validation=len(prepared.validation), **more_data)
     ensemble = train_ensemble(
         data,
         spec,
@@ -209,7 +209,7 @@ def _train_ensemble(
     whole = prepared.validation_table if given else prepared.table
     table = whole if given or len(ensemble.rows) == len(whole) else whole.take(ensemble.rows)
     in_folds = data.num_folds > 1
-    held_out, caveat = fitted.codec.decode(ensemble.held_out), OUT_OF_FOLD if in_folds else SET_WEIGHTS
+    held_out, caveat = fitted.outcome.decode(ensemble.held_out), OUT_OF_FOLD if in_folds else SET_WEIGHTS
     evaluation = Evaluation(fitted, table, held_out, ensemble.parts, caveat)
     if settings.conformal:  # these rows give the calibration scores, so their coverage would say nothing
         fitted = _with_conformal(fitted, _score_held_out(evaluation, in_folds))
@@ -237,7 +237,7 @@ def _make_fitted(prepared: Prepared, settings: Settings, *, notes: tuple[Note, .
     encoder = prepared.encoder
     return Fitted(
         scale_X=prepared.scale_X,
-        codec=prepared.codec,
+        outcome=prepared.outcome,
         encoder=encoder,
         feature_names=None if encoder is None else encoder.feature_names,
         target_names=prepared.target_names,

@@ -26,7 +26,6 @@ KIND_NAMES = {  # of these kinds, and of the one that stands in if a time budget
     "gp": "columns alone (single GPs)",
     "boosted": "boosted trees alone",
 }
-CLOSED_FORM = ("gaussian", "log-normal")  # likelihoods of a GP that needs no steps: noise of one variance, learned
 MEMBER_BETA = 1.0  # of members, if beta is None: they are small and trained to the end, without validation rows
 MOST_MEMBERS = 100
 MISSING = ("refuse", "impute")  # what predictions do with missing values where the training rows had none
@@ -186,10 +185,9 @@ class Settings(Parameters):
         return int(self.members) if self.is_ensemble(sys.maxsize) else 0
 
     @property
-    def chooses_likelihood(self) -> bool:
-        """Whether an ensemble is to choose the likelihood."""
-        named = self.likelihood != "auto" or "likelihood" in (self.model_settings or {})
-        return not named and self.spec().model.likelihood == "gaussian"
+    def names_likelihood(self) -> bool:
+        """Whether the user named the likelihood, rather than leaving it to the outcome and the preset."""
+        return self.likelihood != "auto" or "likelihood" in (self.model_settings or {})
 
     def spec(self, num_outputs: int = 1) -> Spec:
         """Return the model and the objective for this number of outputs."""
@@ -216,28 +214,28 @@ class Settings(Parameters):
     def size(
         self,
         num_rows: int,
-        num_outputs: int = 1,
+        kinds: Sequence[str] = MEMBER_KINDS,
         one_part: bool = False,
         trees: bool = True,
         most_folds: int | None = None,
     ) -> Size:
-        """Return the size of the ensemble for a table of this many rows and outputs.
+        """Return the size of the ensemble for a table of this many rows.
 
         Args:
             num_rows: Number of rows.
-            num_outputs: Number of outputs; the trees that members of the second kind read predict one.
+            kinds: Of members that can predict the targets.
             one_part: Whether all members hold out the same rows, whatever the number of rows.
             trees: Whether trees can be fitted, which need the rows in memory.
             most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
         """
-        kinds = MEMBER_KINDS if trees and num_outputs == 1 and self.module is None else MEMBER_KINDS[:1]
+        possible = set(kinds) if trees and self.module is None else {"plain"}
         model = self.spec().model
-        if model.likelihood not in CLOSED_FORM or model.features or model.mean_inducing:
-            kinds = tuple(kind for kind in kinds if kind != "gp")
+        if model.features or model.mean_inducing:
+            possible -= {"gp"}
         members = None if self.members == "auto" else int(self.members)
         return choose_size(
             num_rows,
-            kinds,
+            tuple(kind for kind in MEMBER_KINDS if kind in possible),
             members=members,
             time_budget=self.time_budget,
             one_part=one_part,

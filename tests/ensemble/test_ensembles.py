@@ -50,7 +50,7 @@ def test_no_member_depends_on_the_targets_that_it_held_out(looked_at: tuple[DSPP
     swapped[[one, other]] = Y[[other, one]]
     again, trained_again, trees_again = fit_and_look(swapped)
     assert (Y.mean(), Y.std()) == (swapped.mean(), swapped.std())
-    assert again.fitted_.codec.scale.scale.tobytes() == looked_at[0].fitted_.codec.scale.scale.tobytes()
+    assert again.fitted_.outcome.scale.scale.tobytes() == looked_at[0].fitted_.outcome.scale.scale.tobytes()
     assert {first.task.fold for first in trained} == {0, 1}
     for first, second in zip(trained, trained_again, strict=True):
         same = bits(first.held_out) == bits(second.held_out)
@@ -82,7 +82,7 @@ def test_the_prediction_is_the_formula(model: DSPPRegressor) -> None:
     fitted = replace(model.fitted_, spread=1.7)
     assert fitted.guard is not None
     assert fitted.trees is not None
-    scale, rows = fitted.codec.scale, fitted.scale_X.transform(X)
+    scale, rows = fitted.outcome.scale, fitted.scale_X.transform(X)
     z, column = ((Y - scale.mean) / scale.scale)[None], fitted.trees.predict(rows)
     density = np.zeros(N)
     for member, weight in zip(fitted.members, fitted.weights, strict=True):
@@ -101,14 +101,14 @@ def test_the_prediction_is_the_formula(model: DSPPRegressor) -> None:
 def test_no_value_in_the_range_is_more_of_a_surprise_than_the_guard_allows(model: DSPPRegressor) -> None:
     """Promise 32, for members that are ten times too sure of themselves."""
     sure = replace(model.fitted_, spread=1e-4)
-    guard, scale = sure.guard, float(sure.codec.scale.scale[0])
+    guard, scale = sure.guard, float(sure.outcome.scale.scale[0])
     assert guard is not None
     width = 0.5 * np.ptp(Y) / scale / WIDE_STDS
     marginal = -math.log(WIDE) + math.log(scale * width * math.sqrt(2.0 * math.pi)) + 0.5 * WIDE_STDS**2
     bound, worst, unguarded = marginal - math.log(guard.weight), 0.0, 0.0
     for y in np.linspace(Y.min(), Y.max(), 41):
         surprise = -log_density(sure.distribution(X), np.full(N, y))
-        alone = -log_density(sure.codec.decode(guard.predictive("gaussian", N)), np.full(N, y))
+        alone = -log_density(sure.outcome.decode(guard.predictive(sure.outcome, N)), np.full(N, y))
         assert (surprise <= alone - math.log(guard.weight) + 1e-9).all()
         worst = max(worst, float(surprise.max()))
         unguarded = max(unguarded, float(-log_density(replace(sure, guard=None).distribution(X), np.full(N, y)).min()))
@@ -140,7 +140,7 @@ def test_all_rows_are_judged_by_members_that_did_not_see_them(looked_at: tuple[D
         assert [one.task.kind for one in mine] == ["plain", "trees", "gp"]
         judge = replace(fitted, spread=1.0 + (fitted.spread - 1.0) * 2 if fitted.spread > 1 else fitted.spread)
         mixed = judge.mix([one.held_out for one in mine], [shares[one.task.kind] for one in mine])
-        expected = log_density(fitted.codec.decode(mixed), Y[fold == k])
+        expected = log_density(fitted.outcome.decode(mixed), Y[fold == k])
         np.testing.assert_allclose(found[fold == k], expected, rtol=0, atol=1e-9)
 
 

@@ -12,6 +12,7 @@ from dspp.ensemble import members
 from dspp.ensemble.members import Task
 from dspp.ensemble.stacking import HeldOutRows, calibrated_nll
 from dspp.guard import Guard
+from dspp.outcomes import Real
 from dspp.predictive import NormalMixture
 from dspp.settings import Settings
 
@@ -50,7 +51,7 @@ def test_the_score_of_a_pilot_does_not_depend_on_its_spread() -> None:
 
     def score(var: float) -> float:
         normal = NormalMixture(torch.zeros(1, dtype=torch.float64), zeros, zeros + var, torch.tensor(0.0).double())
-        return calibrated_nll(HeldOutRows(np.arange(200), y, {"plain": [normal]}, 0), guard, "gaussian")
+        return calibrated_nll(HeldOutRows(np.arange(200), y, {"plain": [normal]}, 0), guard, Real(("y",), "gaussian"))
 
     assert score(0.25) == pytest.approx(score(1.0), abs=2e-3)
     assert score(1.0) < 1.5

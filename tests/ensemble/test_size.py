@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dspp.folds import HELD_OUT_SHARE, MOST_HELD_OUT, NEVER, assign_folds
+from dspp.outcomes import Real, find_outcome
 from dspp.settings import MEMBER_KINDS, Settings
 from dspp.size import (
     CORES,
@@ -69,7 +70,12 @@ def test_only_rows_and_budget_matter() -> None:
     assert choose_size(1_000, one_part=True).folds == 1
     assert Settings(members=3).size(200).slots == (("plain", 0), ("plain", 1), ("plain", 2))
     assert {kind for kind, _ in Settings().size(200).slots} == set(MEMBER_KINDS)
-    assert {kind for kind, _ in Settings().size(200, num_outputs=2).slots} == {"plain"}
+    assert {kind for kind, _ in Settings().size(200, Real(("a", "b"), "gaussian").member_kinds).slots} == {"plain"}
+
+
+def kinds_of(settings: Settings) -> set[str]:
+    kind, likelihood = find_outcome("auto", settings.spec().model.likelihood, is_named=True)
+    return {kind for kind, _ in settings.size(200, kind(("y",), likelihood).member_kinds).slots}
 
 
 @pytest.mark.parametrize(
@@ -82,8 +88,8 @@ def test_only_rows_and_budget_matter() -> None:
     ],
 )
 def test_models_that_have_no_closed_form_have_no_gp(settings: dict[str, Any]) -> None:
-    assert {kind for kind, _ in Settings(**settings).size(200).slots} == {"plain", "trees"}
-    assert "gp" in {kind for kind, _ in Settings(likelihood="log-normal").size(200).slots}
+    assert kinds_of(Settings(**settings)) == {"plain", "trees"}
+    assert "gp" in kinds_of(Settings(likelihood="log-normal"))
     assert {kind for kind, _ in Settings().size(200, trees=False).slots} == {"plain"}
 
 

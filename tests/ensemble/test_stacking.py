@@ -26,10 +26,12 @@ from dspp.ensemble.stacking import (
     stack,
 )
 from dspp.guard import Guard
+from dspp.outcomes import Real
 from dspp.predictive import NormalMixture, pull_together
 from dspp.presets import preset
 
 F64 = torch.float64
+REAL = Real(("y",), "gaussian")
 
 
 def normal(mean: np.ndarray, var: float) -> NormalMixture:
@@ -82,7 +84,7 @@ def test_the_spread_found_is_the_one_that_is_missing(factor: float) -> None:
     mean = rng.normal(size=4_000)
     y = mean + 0.3 * rng.normal(size=4_000)
     group = HeldOutRows(np.arange(4_000), y[:, None], {"plain": [normal(mean, 0.09 / factor)]})
-    mixing = stack([group], Guard.fit(y[:, None], 0.01), "gaussian")
+    mixing = stack([group], Guard.fit(y[:, None], 0.01), REAL)
     nearest = SPREADS[np.abs(np.log(SPREADS / factor)).argmin()]
     assert abs(math.log(mixing.spread / nearest)) < 0.1
     assert mixing.weights == {"plain": 1.0}
@@ -97,7 +99,7 @@ def test_few_rows_change_little_and_rows_without_weight_nothing() -> None:
         stack(
             [HeldOutRows(np.arange(n), y[:n, None], {"plain": [normal(mean[:n], 1.0)]})],
             Guard.fit(y[:20, None], 0.01),
-            "gaussian",
+            REAL,
             importance[:n],
         )
         for n in (20, 30)
@@ -112,7 +114,7 @@ def test_a_kind_that_never_helps_is_dropped() -> None:
     y = mean + 0.1 * rng.normal(size=2_000)
     good, bad = normal(mean, 0.01), normal(-mean, 0.01)
     group = HeldOutRows(np.arange(2_000), y[:, None], {"plain": [good, good], "trees": [bad]})
-    mixing = stack([group], Guard.fit(y[:, None], 0.01), "gaussian")
+    mixing = stack([group], Guard.fit(y[:, None], 0.01), REAL)
     assert mixing.weights == {"plain": 1.0}
     assert mixing.guard_weight == GUARD[0]
 
@@ -135,7 +137,7 @@ def test_no_spread_takes_the_noise_below_its_floor() -> None:
 
     def learn(latent: float, noise: float, floor: float) -> float:
         member = NormalMixture(torch.zeros(1, dtype=F64), zeros, zeros + latent, torch.tensor(noise, dtype=F64))
-        return stack([HeldOutRows(np.arange(300), y, {"plain": [member]}, floor=floor)], guard, "gaussian").spread
+        return stack([HeldOutRows(np.arange(300), y, {"plain": [member]}, floor=floor)], guard, REAL).spread
 
     assert learn(0.0, 0.0016, 0.0) == pytest.approx(0.25, rel=0.2)
     assert learn(0.0, 0.0016, 0.0016) == pytest.approx(1.0), "nothing can be gained"
@@ -166,7 +168,7 @@ def two_members(error: float, rows: int = 4_000) -> tuple[HeldOutRows, Guard]:
 def test_members_that_err_independently_are_pulled_together() -> None:
     """Their mean has half of the squared error of each, so the best Normal around it is narrower than their mixture."""
     group, guard = two_members(0.2)
-    found = stack([group], guard, "gaussian")
+    found = stack([group], guard, REAL)
     assert found.pull >= 0.4
     variance = found.spread * 0.05 + (1 - found.pull) ** 2 * 0.02  # within members and between them
     assert variance == pytest.approx(0.03, rel=0.1)  # 0.1² + 0.2² / 2: the squared error of their mean
@@ -175,12 +177,12 @@ def test_members_that_err_independently_are_pulled_together() -> None:
 def test_members_of_several_folds_are_not_pulled() -> None:
     """A row is judged by few of them, whose common mean is not that of all."""
     group, guard = two_members(0.2)
-    assert stack([group, replace(group, fold=1)], guard, "gaussian").pull == 0.0
+    assert stack([group, replace(group, fold=1)], guard, REAL).pull == 0.0
 
 
 def test_members_that_agree_are_left_where_they_are() -> None:
     group, guard = two_members(0.0)
-    assert stack([group], guard, "gaussian").pull == 0.0
+    assert stack([group], guard, REAL).pull == 0.0
 
 
 def test_a_pull_keeps_the_common_mean_and_closes_the_distance() -> None:

@@ -272,7 +272,7 @@ def test_means_of_categories_and_the_choice_of_likelihood_keep_groups_together(
         folds.append(fold)
         return 0.0
 
-    monkeypatch.setattr("dspp.prepare.likelihood._score", recording_score)
+    monkeypatch.setattr("dspp.outcomes.choice._score", recording_score)
     many = prepare(table, Settings(**TINY))
     assert len(folds) == 2
     assert len(set(zip(GROUPS.tolist(), folds[0].tolist(), strict=True))) == len(set(GROUPS))

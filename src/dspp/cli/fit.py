@@ -133,11 +133,11 @@ def _describe_start(
 
 
 def _describe_model(prepared: "Prepared", settings: "Settings") -> str:
-    outputs = len(prepared.target_names)
+    outputs, settings = prepared.outcome.num_outputs, prepared.settings_of_models(settings)
     if not settings.is_ensemble(prepared.num_rows):
         single = settings.of_single_model(prepared.num_rows)
         return show.settings_line(single.spec(outputs), single.train_config(prepared.num_rows).epochs)
-    size, settings = prepared.size(settings), prepared.settings_of_members(settings)
+    size = prepared.size(settings)
     epochs = settings.member_config(size, prepared.num_rows).epochs
     gps = sum(kind == "gp" for kind, _ in size.slots)
     others = f"; and {gps} single GP{'s' if gps > 1 else ''}" if gps else ""

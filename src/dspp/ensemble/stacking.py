@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float
 
 from dspp.guard import Guard
+from dspp.outcomes import Outcome
 from dspp.predictive import Predictive, pull_together
 
 SPREADS = np.exp(np.linspace(math.log(0.25), math.log(16.0), 49))  # factors of the variances tried; 1 is among them
@@ -78,7 +79,7 @@ class Mixing:
 def stack(
     groups: Sequence[HeldOutRows],
     guard: Guard,
-    likelihood: str,
+    outcome: Outcome,
     row_weights: Float[np.ndarray, " N"] | None = None,
     may_pull: bool = True,
 ) -> Mixing:
@@ -87,13 +88,13 @@ def stack(
     Args:
         groups: The rows of each fold, with the same kinds in all of them.
         guard: The marginal distribution of the targets.
-        likelihood: Of the members.
+        outcome: What the target is.
         row_weights: One weight per row of the table; None: equal.
         may_pull: Whether all members hold out the same rows.
     """
     importance = np.concatenate([np.ones(len(g.rows)) if row_weights is None else row_weights[g.rows] for g in groups])
     importance = importance * len(importance) / importance.sum()
-    marginal = [_marginal(guard, likelihood, group) for group in groups]
+    marginal = [_marginal(guard, outcome, group) for group in groups]
     first = next(iter(groups[0].predictions.values()))[0]
     _, mixing = _best(groups, marginal, importance, SPREADS if hasattr(first, "widen") else [1.0])
     if not may_pull or len(groups) > 1 or not hasattr(first, "shift"):
@@ -133,9 +134,9 @@ def _best(
     return best
 
 
-def calibrated_nll(group: HeldOutRows, guard: Guard, likelihood: str) -> float:
+def calibrated_nll(group: HeldOutRows, guard: Guard, outcome: Outcome) -> float:
     """Return the NLL of the rows of one fold with the spread that suits them best, and the guard at its own weight."""
-    marginal = _marginal(guard, likelihood, group)
+    marginal = _marginal(guard, outcome, group)
     logs = np.log(
         np.append(np.full(len(group.predictions), (1.0 - guard.weight) / len(group.predictions)), guard.weight)
     )
@@ -161,9 +162,9 @@ def shrink_spread(spread: float, judged: int, members: int) -> float:
     return 1.0 + (spread - 1.0) * judged / members if spread > 1.0 else spread
 
 
-def _marginal(guard: Guard, likelihood: str, group: HeldOutRows) -> Float[np.ndarray, " n"]:
+def _marginal(guard: Guard, outcome: Outcome, group: HeldOutRows) -> Float[np.ndarray, " n"]:
     """Return the log density of the guard."""
-    marginal = guard.predictive(likelihood, len(group.rows))
+    marginal = guard.predictive(outcome, len(group.rows))
     if marginal is None:
         return np.full(len(group.rows), -np.inf)
     return marginal.log_prob(torch.from_numpy(group.y)).numpy()

@@ -27,11 +27,12 @@ from dspp.fitted import Fitted, Member
 from dspp.guard import Guard
 from dspp.history import Epoch
 from dspp.notes import Note
+from dspp.outcomes import Outcome
 from dspp.predictive import Predictive
 from dspp.presets import Spec
 from dspp.progress import ProgressBar
 from dspp.registry import extension_modules
-from dspp.settings import CLOSED_FORM, KIND_NAMES, READ_TREES, Settings
+from dspp.settings import KIND_NAMES, READ_TREES, Settings
 from dspp.size import MOST_ROWS_WITH_PILOTS, Size, step_seconds
 from dspp.training.checkpoint import identify
 from dspp.training.rows import Rows, Source
@@ -54,6 +55,7 @@ class EnsembleRows:
 
     rows: Rows | Source
     fold: Int[np.ndarray, " N"] | None
+    outcome: Outcome
     held_out: Rows | None = None
     inner: Int[np.ndarray, " N"] | None = None
     means: CrossFittedMeans | None = None
@@ -183,7 +185,7 @@ def train_ensemble(
         cut_short = any(one.result is not None and one.result.time_note for one in members)
         bar.step("learning how to mix the members")
         trees = _await(cross_fitted, should_stop) if cross_fitted and (read_trees or cut_short) else None
-        if trees is not None and cut_short and spec.model.likelihood in CLOSED_FORM:
+        if trees is not None and cut_short and "boosted" in data.outcome.member_kinds:
             alone = (Task(count + k, k, "boosted", trees.for_member(k)) for k in range(data.num_folds))
             with one_thread():
                 members += [train_member(task, job) for task in alone]
@@ -243,7 +245,7 @@ def _choose_epochs(pilots: Sequence[Trained], data: EnsembleRows, spec: Spec) ->
     with one_thread():
         for one in pilots:
             for held_out in _held_out_rows(data, [one], spec.model.noise_floor):
-                scores[one.config.epochs] = calibrated_nll(held_out, guard, spec.model.likelihood)
+                scores[one.config.epochs] = calibrated_nll(held_out, guard, data.outcome)
     if not scores:  # all diverged
         return None
     enough = min(scores.values()) + PILOT_TOLERANCE[data.num_folds > 1]
@@ -254,7 +256,8 @@ def _choose_epochs(pilots: Sequence[Trained], data: EnsembleRows, spec: Spec) ->
 def _cross_fit(data: EnsembleRows, seed: int, deadline: float | None, should_stop: Callable[[], bool]) -> CrossFitted:
     assert isinstance(data.rows, Rows)
     assert data.fold is not None
-    X, y, together = data.rows.x.numpy(), data.rows.y.numpy()[:, 0], data.inner is not None
+    X, together = data.rows.x.numpy(), data.inner is not None
+    y = data.outcome.tree_target(data.rows.y.numpy())[:, 0]
     weights = np.ones(len(X)) if data.weights is None else data.weights.copy()
     weights[len(weights) - data.validation :] = 0.0
     X_without = None if data.means is None else partial(data.means.insert, X)
@@ -279,9 +282,8 @@ def _assemble(
     start = data.rows.start[: len(data.rows.start) - data.validation]
     guard = Guard.fit(_to_numpy(start.y), GUARD_WEIGHT, None if start.weights is None else _to_numpy(start.weights))
     groups = _held_out_rows(data, good, spec.model.noise_floor)
-    likelihood = spec.model.likelihood
     if groups:
-        mixing = stack(groups, guard, likelihood, data.weights, data.num_folds == 1)
+        mixing = stack(groups, guard, data.outcome, data.weights, data.num_folds == 1)
         if data.num_folds > 1 and not data.forward:
             mixing = discount(mixing, "gp", GP_SHARE)
     else:

@@ -1,6 +1,5 @@
 """A prepared table: rows in the form that training reads, and everything learned from them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,10 +8,9 @@ from jaxtyping import Float, Int
 
 from dspp.encoding.encoder import TableEncoder, encode
 from dspp.encoding.means import CrossFittedMeans
-from dspp.encoding.scaling import LARGEST_SCALE, Standardizer, standardise
-from dspp.errors import InputError
-from dspp.likelihoods import Codec
+from dspp.encoding.scaling import Standardizer, standardise
 from dspp.notes import Note
+from dspp.outcomes import Outcome
 from dspp.seen import Hashes
 from dspp.settings import Settings
 from dspp.size import Size
@@ -39,11 +37,10 @@ class Prepared:
         scale_X: Of the encoded columns, (D,).
         input_range: The smallest and the largest value of each encoded column.
         seen_rows: Hashes of the training rows; None: too many of them are equal.
-        codec: From targets to numbers, (N, T), and from predictions to the user's units.
+        outcome: What the target is: encodes the user's values and decodes predictions.
         target_names: T of them.
         table_rows: How many rows the table has, those without a target and those that are not sampled included.
         fold: For an ensemble, the fold of each row of `train` and then of `validation`; see `assign_folds`.
-        likelihood: The likelihood that was chosen for these targets; None: that of the settings.
         means: For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them
             reads; those in `train` leave out the row's own inner fold only.
         inner: With groups, the inner fold of each of these rows; see `cross_fit`.
@@ -58,12 +55,11 @@ class Prepared:
     table: MemoryTable
     encoder: TableEncoder | None
     scale_X: Standardizer  # noqa: N815 - X is a matrix
-    codec: Codec
+    outcome: Outcome
     target_names: tuple[str, ...]
     table_rows: int
     notes: tuple[Note, ...]
     fold: Int[np.ndarray, " N"] | None = None
-    likelihood: str | None = None
     input_range: Float[np.ndarray, "2 D"] | None = None
     seen_rows: Hashes | None = None
     means: CrossFittedMeans | None = None
@@ -84,16 +80,16 @@ class Prepared:
         """Whether the folds of an ensemble are spans of time."""
         return self.table.times is not None and not self.is_held_out_once
 
-    def settings_of_members(self, settings: Settings) -> Settings:
-        """Return the settings with the likelihood chosen here."""
-        return settings if self.likelihood is None else replace(settings, likelihood=self.likelihood)
+    def settings_of_models(self, settings: Settings) -> Settings:
+        """Return the settings with the likelihood of the outcome."""
+        return replace(settings, likelihood=self.outcome.likelihood)
 
     def size(self, settings: Settings) -> Size:
         """Return the size of the ensemble for these rows."""
         folds = 0 if self.fold is None else int(self.fold.max()) + 1
         trees = folds > 0 and all(self._can_cross_fit(k) for k in range(folds))
-        outputs = len(self.target_names)
-        return settings.size(self.num_rows, outputs, self.is_held_out_once, trees, most_folds=folds or None)
+        kinds = self.outcome.member_kinds
+        return settings.size(self.num_rows, kinds, self.is_held_out_once, trees, most_folds=folds or None)
 
     def _can_cross_fit(self, k: int) -> bool:
         """Return whether the rows outside of fold k have at least two inner folds, as trees need."""
@@ -101,7 +97,7 @@ class Prepared:
 
 
 def standardise_rows(
-    table: MemoryTable, encoder: TableEncoder | None, scale_X: Standardizer, codec: Codec, dtype: str
+    table: MemoryTable, encoder: TableEncoder | None, scale_X: Standardizer, outcome: Outcome, dtype: str
 ) -> Rows:
     """Return held-out rows, encoded and standardised.
 
@@ -109,14 +105,12 @@ def standardise_rows(
         InputError: A number is too large for the model's dtype.
     """
     if not len(table):
-        return to_rows(np.empty((0, len(scale_X.mean))), np.empty((0, len(codec.scale.mean))), table.weights)
+        return to_rows(np.empty((0, len(scale_X.mean))), np.empty((0, len(outcome.scale.mean))), table.weights)
     names = None if encoder is None else encoder.feature_names
     X = encode(table, encoder)
     check_width(X, len(scale_X.mean))
     X = standardise(X, scale_X, dtype, names, table.place)
-    y = codec.real(table.targets, table.target_names, target_place(table))
-    y = standardise(y, codec.scale, dtype, table.target_names, target_place(table))
-    return to_rows(X, y, table.weights)
+    return to_rows(X, outcome.encode(table.targets, target_place(table), dtype), table.weights)
 
 
 def target_place(table: MemoryTable) -> Place:
@@ -130,14 +124,3 @@ def to_rows(
     """Return float64 rows in memory."""
     x, targets = torch.from_numpy(np.ascontiguousarray(X)), torch.from_numpy(np.ascontiguousarray(y))
     return Rows(x, targets, None if weights is None else torch.from_numpy(weights))
-
-
-def check_scale(codec: Codec, names: Sequence[str], where: str) -> None:
-    """Raise `InputError` for a target whose mean or variance overflows float64."""
-    for name, mean, scale in zip(names, codec.scale.mean, codec.scale.scale, strict=True):
-        if not (abs(mean) <= LARGEST_SCALE and 1 / LARGEST_SCALE <= scale <= LARGEST_SCALE):
-            raise InputError(
-                f"{OWN_NAMES.get(where, where)}: column {name!r}: expected a mean below {LARGEST_SCALE:g} and a "
-                f"standard deviation from {1 / LARGEST_SCALE:g} to {LARGEST_SCALE:g}, got {mean:.3g} and {scale:.3g}; "
-                "remove outliers, or use other units"
-            )
