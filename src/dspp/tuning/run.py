@@ -4,14 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dspp.engines import cores
 from dspp.errors import InputError
 from dspp.extras import require
 from dspp.notes import warn_of_notes
 from dspp.outcomes import find_outcome
 from dspp.prepare import Prepared, prepare
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
-from dspp.table.memory import to_table
+from dspp.table.joined import dataset_columns, from_dataset, is_dataset
+from dspp.table.memory import attach_targets, to_table
 from dspp.table.roles import attach_roles
+from dspp.table.table import Table
 from dspp.tuning.result import TuneResult
 
 if TYPE_CHECKING:
@@ -50,7 +53,8 @@ def tune(
     width, layers and, for 3 layers, topology), starting with the first model's own settings.
 
     Args:
-        X: A data frame, or a 2-D array of numbers.
+        X: A data frame, a 2-D array of numbers, or a `pyarrow.dataset.Dataset`; for the latter y, weights, groups and
+            times are names of its columns.
         y: One target per row, or (N, T) for T outputs.
         models: Presets to choose from, such as "dspp", "ppgpr", "svgp".
         space: For each parameter [choice, choice, ...], (low, high) or (low, high, "log"); a range between integers
@@ -96,16 +100,22 @@ def tune(
 
     choices = Space(models, space, base or {})
     any_model = choices.estimator({"model": choices.models[0]}, random_state=seed)
-    settings = any_model.settings()
-    kind, likelihood = find_outcome(*settings.named_outcome)
-    outcome, table = kind.start(to_table(X), y, likelihood)
-    table = attach_roles(table, sample_weight, groups, time)
+    settings, attach = any_model.settings(), attach_targets
+    how: dict[str, Any] = {}
+    table: Table
+    if is_dataset(X):
+        table, how = from_dataset(X), dataset_columns(X.schema.names, y, sample_weight, groups, time)
+    else:
+        kind, likelihood = find_outcome(*settings.named_outcome)
+        outcome, table = kind.start(to_table(X), y, likelihood)
+        table, how, attach = attach_roles(table, sample_weight, groups, time), {"outcome": outcome}, outcome.attach
     given = X_val is not None or y_val is not None
     if given and (X_val is None or y_val is None):
         raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
-    validation = outcome.attach(to_table(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
+    validation = attach(to_table(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
+    how |= {"validation": validation, "processes": 0 if jobs == 1 else jobs or cores()}
     result = search(
-        prepare(table, settings, outcome=outcome, validation=validation),
+        prepare(table, settings, **how),
         models=models,
         space=space,
         trials=trials,
