@@ -90,7 +90,8 @@ class WeightedComponents(ABC):
     @property
     def finite(self) -> Bool[Tensor, " N"]:
         """Whether mean and standard deviation of each row are finite."""
-        return self.std.isfinite().reshape(self.num_rows, -1).all(1)
+        finite = self.std.isfinite()
+        return finite.all(1) if finite.ndim > 1 else finite
 
     def to_html(self) -> str:
         """Return what a notebook shows: the first rows with their densities."""
