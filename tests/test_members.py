@@ -42,8 +42,8 @@ SHARES = (0.3, 0.7)
 def fit(y: np.ndarray = Y, second: dict | None = None, **common) -> list[Fitted]:
     """Two models of the same prepared rows, from different seeds; `second` are further settings of the second."""
     settings = [Settings(**TINY | common), Settings(**TINY | common | {"random_state": 1} | (second or {}))]
-    with prepare(attach_targets(to_table(X), y), settings[0]) as prepared:
-        return [train(prepared, one)[0] for one in settings]
+    prepared = prepare(attach_targets(to_table(X), y), settings[0])
+    return [train(prepared, one)[0] for one in settings]
 
 
 def bits(predictive) -> dict[str, bytes]:

@@ -262,8 +262,7 @@ class Fitted:
         mixed = self.outcome.decode(self.mix(parts, self.weights, unknown))
         if not bool((finite := mixed.std.isfinite()).all()):  # it contains the mean
             row = int((~finite).reshape(len(mixed), -1).any(1).int().argmax())
-            label = place.first_row + row if place.labels is None else place.labels[place.first_row + row]
-            raise NumericalError(f"the prediction of row {label} is not finite")
+            raise NumericalError(f"the prediction of row {place.label(row)} is not finite")
         return mixed
 
     @contextmanager

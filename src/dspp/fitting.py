@@ -3,7 +3,7 @@
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from dspp.notes import Note
 from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
 from dspp.settings import Settings, check_number
-from dspp.training.rows import Rows, to_arguments
+from dspp.training.rows import to_arguments
 from dspp.training.run import SMOOTHING
 
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
@@ -46,7 +46,6 @@ def train(
     on_epoch: Callable[[Epoch], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     resume: bool = True,
-    reading: Mapping[str, int] | None = None,
     spent: float = 0.0,
     bar: ProgressBar | None = None,
     **more: Any,
@@ -59,7 +58,6 @@ def train(
         on_epoch: Called with the record of each epoch; an exception it raises ends training.
         should_stop: Called after every step; returning True interrupts training, keeping the checkpoint.
         resume: Whether to resume from an existing checkpoint.
-        reading: How to read rows on disk; see `DiskRows`.
         spent: Seconds of the time budget that were or will be spent on other things, such as reading the table.
         bar: A progress bar that is shown, and has further steps; None: one as `settings.progress` says.
         **more: Further options of `training.fit`, such as `snapshot_steps`.
@@ -74,7 +72,7 @@ def train(
     own = ProgressBar(None, settings.progress, smoothing=SMOOTHING, later=LATER)
     with own if bar is None else nullcontext(bar) as bar:
         train_kind = _train_ensemble if settings.is_ensemble(prepared.num_rows) else _train_single
-        return train_kind(prepared, settings, bar, time_left, on_epoch, should_stop, resume, reading or {}, more)
+        return train_kind(prepared, settings, bar, time_left, on_epoch, should_stop, resume, more)
 
 
 def _train_single(
@@ -85,7 +83,6 @@ def _train_single(
     on_epoch: Callable[[Epoch], None] | None,
     should_stop: Callable[[], bool] | None,
     resume: bool,
-    reading: Mapping[str, int],
     more: dict[str, Any],
 ) -> tuple[Fitted, Evaluation | None]:
     """Train a single model, and evaluate it on the validation rows."""
@@ -94,20 +91,19 @@ def _train_single(
     if len(prepared.validation):
         held_out = prepared.validation
         more |= {"X_val": held_out.x, "y_val": held_out.y, "weights_val": held_out.weights}
-    with prepared.source(spec, config, reading) as rows:
-        result = training.fit(
-            spec,
-            **to_arguments(rows),
-            config=config,
-            features=settings.module,
-            progress=bar,
-            checkpoint=settings.checkpoint,
-            resume=resume and settings.checkpoint is not None,
-            time_budget=time_left,
-            on_epoch=on_epoch,
-            should_stop=should_stop,
-            **more,
-        )
+    result = training.fit(
+        spec,
+        **to_arguments(prepared.train),
+        config=config,
+        features=settings.module,
+        progress=bar,
+        checkpoint=settings.checkpoint,
+        resume=resume and settings.checkpoint is not None,
+        time_budget=time_left,
+        on_epoch=on_epoch,
+        should_stop=should_stop,
+        **more,
+    )
     bar.step("scoring the held-out rows", SCORING)
     fitted = _make_fitted(
         prepared,
@@ -177,63 +173,45 @@ def _train_ensemble(
     on_epoch: Callable[[Epoch], None] | None,
     should_stop: Callable[[], bool] | None,
     resume: bool,
-    reading: Mapping[str, int],
     more: dict[str, Any],
 ) -> tuple[Fitted, Evaluation | None]:
     """Train an ensemble, and evaluate it on the rows that its members held out."""
     begin, outputs = time.monotonic(), prepared.outcome.num_outputs
-    on_disk = prepared.fold is None
     size = prepared.size(settings)
     members = prepared.settings_of_models(settings)
     spec, config = members.member_spec(size, outputs), members.member_config(size, prepared.num_rows)
     deadline = None if time_left is None else begin + (1.0 - FINISH_SHARE) * time_left
-    with prepared.source(spec, config, reading) as rows:
-        if on_disk:
-            data = EnsembleRows(rows, None, prepared.outcome, prepared.validation)
-        else:
-            assert isinstance(rows, Rows)
-            more_data: dict[str, Any] = {
-                "inner": prepared.inner,
-                "means": prepared.means,
-                "forward": prepared.is_forward,
-            }
-            joined = rows.join(prepared.validation)
-            data = EnsembleRows(
-                joined, prepared.fold, prepared.outcome, validation=len(prepared.validation), **more_data
-            )
-        ensemble = train_ensemble(
-            data,
-            spec,
-            config,
-            size,
-            partial(_make_fitted, prepared, settings),
-            settings,
-            bar,
-            deadline=deadline,
-            on_epoch=on_epoch,
-            should_stop=should_stop,
-            resume=resume,
-            options=more,
-        )
+    more_data: dict[str, Any] = {"inner": prepared.inner, "means": prepared.means, "forward": prepared.is_forward}
+    joined = prepared.train.join(prepared.validation)
+    data = EnsembleRows(joined, prepared.fold, prepared.outcome, validation=len(prepared.validation), **more_data)
+    ensemble = train_ensemble(
+        data,
+        spec,
+        config,
+        size,
+        partial(_make_fitted, prepared, settings),
+        settings,
+        bar,
+        deadline=deadline,
+        on_epoch=on_epoch,
+        should_stop=should_stop,
+        resume=resume,
+        options=more,
+    )
     bar.step("scoring the held-out rows", SCORING)
     fitted = ensemble.fitted
-    if len(prepared.calibration):
-        fitted = _recalibrate(fitted, prepared)
     if ensemble.held_out is None:
-        if settings.conformal and fitted.conformal is None:
+        if settings.conformal:
             note = Note("intervals are not recalibrated", "no fold was held out by members of every kind")
             fitted = replace(fitted, notes=(*fitted.notes, note))
         return fitted, None
-    given = on_disk or len(prepared.validation) > 0
+    given = len(prepared.validation) > 0
     whole = prepared.validation_table if given else prepared.table
-    assert whole is not None
     table = whole if given or len(ensemble.rows) == len(whole) else whole.take(ensemble.rows)
     in_folds = data.num_folds > 1
     held_out, caveat = fitted.outcome.decode(ensemble.held_out), OUT_OF_FOLD if in_folds else SET_WEIGHTS
     evaluation = Evaluation(fitted, table, held_out, ensemble.parts, caveat)
-    if fitted.conformal is not None:
-        evaluation = replace(evaluation, folds={})
-    elif settings.conformal:  # these rows give the calibration scores, so their coverage would say nothing
+    if settings.conformal:  # these rows give the calibration scores, so their coverage would say nothing
         fitted = _with_conformal(fitted, _score_held_out(evaluation, in_folds))
     scored = "that no member was trained on"
     if prepared.is_forward:

@@ -1,30 +1,22 @@
 """A prepared table: rows in the form that training reads, and everything learned from them."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder, encode
 from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import Standardizer, standardise
 from dspp.notes import Note
 from dspp.outcomes import Outcome
-from dspp.presets import Spec
 from dspp.seen import Hashes
 from dspp.settings import Settings
 from dspp.size import Size
 from dspp.table.checks import check_width
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
-from dspp.training.cache import RowCache
-from dspp.training.disk import DiskRows
 from dspp.training.rows import Rows
 
 OWN_NAMES = {"X": "y", "X_val": "y_val"}  # the names of targets passed separately, for errors
@@ -34,37 +26,33 @@ OWN_NAMES = {"X": "y", "X_val": "y_val"}  # the names of targets passed separate
 class Prepared:
     """A table prepared for training, which several models can share.
 
-    Use it as a context manager: at the end, rows on disk are removed.
-
     Attributes:
-        train: Training rows, encoded and standardised: in memory in float64, or in a cache.
+        train: Training rows, encoded and standardised, in float64.
         validation: Rows that choose the best epoch and are scored, likewise; possibly none.
         calibration: Rows that recalibrate intervals, likewise; possibly none.
         validation_table: The validation rows as they were given, with their labels and targets.
         calibration_table: The calibration rows, likewise.
-        table: All rows that have a target as they were given; None: they are on disk.
+        table: All rows that have a target as they were given.
         encoder: From columns to numbers; None: the rows were numbers.
         scale_X: Of the encoded columns, (D,).
-        input_range: The smallest and the largest value of each encoded column; None: not known of rows on disk.
-        seen_rows: Hashes of the training rows, likewise; None also if too many of them are equal.
+        input_range: The smallest and the largest value of each encoded column.
+        seen_rows: Hashes of the training rows; None: too many of them are equal.
         outcome: What the target is: encodes the user's values and decodes predictions.
         target_names: T of them.
-        table_rows: How many rows the table has, those without a target included.
-        fold: For an ensemble in memory, the fold of each row of `train` and then of `validation`; see `assign_folds`.
+        table_rows: How many rows the table has, those without a target and those that are not sampled included.
+        fold: For an ensemble, the fold of each row of `train` and then of `validation`; see `assign_folds`.
         means: For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them
             reads; those in `train` leave out the row's own inner fold only.
         inner: With groups, the inner fold of each of these rows; see `cross_fit`.
         notes: What the user should know.
-        reused: Whether a cache was found and not written.
-        close: Called at the end with whether all went well.
     """
 
-    train: Rows | RowCache
+    train: Rows
     validation: Rows
     calibration: Rows
     validation_table: MemoryTable
     calibration_table: MemoryTable
-    table: MemoryTable | None
+    table: MemoryTable
     encoder: TableEncoder | None
     scale_X: Standardizer  # noqa: N815 - X is a matrix
     outcome: Outcome
@@ -76,22 +64,11 @@ class Prepared:
     seen_rows: Hashes | None = None
     means: CrossFittedMeans | None = None
     inner: Int[np.ndarray, " N"] | None = None
-    reused: bool = False
-    close: Callable[[bool], None] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self.close is not None:
-            self.close(kind is None)
 
     @property
     def num_rows(self) -> int:
         """The number of training rows."""
-        return len(self.train) if isinstance(self.train, Rows) else self.train.num_rows
+        return len(self.train)
 
     @property
     def is_held_out_once(self) -> bool:
@@ -101,7 +78,7 @@ class Prepared:
     @property
     def is_forward(self) -> bool:
         """Whether the folds of an ensemble are spans of time."""
-        return self.table is not None and self.table.times is not None and not self.is_held_out_once
+        return self.table.times is not None and not self.is_held_out_once
 
     def settings_of_models(self, settings: Settings) -> Settings:
         """Return the settings with the likelihood of the outcome."""
@@ -117,14 +94,6 @@ class Prepared:
     def _can_cross_fit(self, k: int) -> bool:
         """Return whether the rows outside of fold k have at least two inner folds, as trees need."""
         return self.inner is None or np.ptp(self.inner[self.fold != k]) > 0
-
-    def source(
-        self, spec: Spec, config: TrainConfig, reading: Mapping[str, int]
-    ) -> AbstractContextManager[Rows | DiskRows]:
-        """Open the training rows for the duration of a block; see `DiskRows` for `reading`."""
-        if isinstance(self.train, Rows):
-            return nullcontext(self.train)
-        return DiskRows(self.train, spec, config, **reading)
 
 
 def standardise_rows(
