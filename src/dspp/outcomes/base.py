@@ -193,8 +193,8 @@ class Outcome(ABC):
             return self.scale.transform(numbers)
         return standardise(numbers, self.scale, dtype, self.encoded_names, place)
 
-    def notes(self, values: Values, table: MemoryTable) -> list[Note]:
-        """Return what to know about the targets before training."""
+    def notes(self, table: MemoryTable) -> list[Note]:
+        """Return what to know about the targets of a table before training."""
         return []
 
     # ---------------------------------------------------------------- models and members

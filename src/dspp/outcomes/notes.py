@@ -14,8 +14,12 @@ from dspp.predictive import RealPredictive
 from dspp.table.discrete import is_discrete
 from dspp.table.table import MemoryTable
 
-EVENT = re.compile(r"(.*[_. ])?(event|status|death|dead|died|cens|censor|censored|censoring)([_. ].*)?", re.IGNORECASE)
+EVENT = re.compile(
+    r"(.*[_. ])?(event|status|death|dead|died|cens|censor|censored|censoring)([_. ].*)?|fu_?stat|fstat|delta",
+    re.IGNORECASE,
+)
 DURATION = re.compile(r".*(time|duration|surviv|tenure|days|weeks|months|years|hours).*", re.IGNORECASE)
+SHORT_DURATION = re.compile(r"t|week|month|los", re.IGNORECASE)  # names that have other meanings too
 
 # Coverage of the intervals, and the share of those that begin below 0 which is worth a note.
 PROMISED, MANY_NEGATIVE = 0.9, 0.05
@@ -37,21 +41,26 @@ def target_notes(y: Float[np.ndarray, "N T"], names: Sequence[str]) -> list[Note
     return notes
 
 
-def censoring_notes(table: MemoryTable, y: Float[np.ndarray, "N T"], names: Sequence[str]) -> list[Note]:
-    """Return a note if a target looks like a duration, and a column like the mark of those that had not yet ended."""
+def censoring_notes(table: MemoryTable) -> list[Note]:
+    """Return a note if a target looks like a duration, and a column like the mark of those that had not yet ended.
+
+    Both are known by their names and values. A duration is never negative, and a mark has the values 0 and 1, 1 and 2,
+    or true and false. A target called "t", "week", "month" or "los" (length of stay) may be anything, and a status that
+    of anything, so these two together are not enough: such a target needs a mark called event, death, delta, ...
+    """
     if table.arrow is None:
         return []
-    times = [
-        name for name, column in zip(names, y.T, strict=True) if DURATION.fullmatch(name) and not (column < 0.0).any()
-    ]
     marks = [name for name in table.names if EVENT.fullmatch(name) and _is_mark(table.arrow.column(name))]
-    if not times or not marks:
-        return []
-    text = (
-        "dspp does not model censored times yet: it takes every time as the time of the event, so predictions are too "
-        f"short; and {marks[0]!r} is not known in advance, so leave it out of the inputs"
-    )
-    return [Note(f"column {marks[0]!r} may say which values of {times[0]!r} are censored", text)]
+    certain = [name for name in marks if "status" not in name.lower()]
+    for time, column in zip(table.target_names, table.targets.T, strict=True):
+        found = marks if DURATION.fullmatch(time) else certain if SHORT_DURATION.fullmatch(time) else []
+        if found and not (column < 0.0).any():
+            text = (
+                "dspp does not model censored times yet: it takes every time as the time of the event, so predictions "
+                f"are too short; and {found[0]!r} is not known in advance, so leave it out of the inputs"
+            )
+            return [Note(f"column {found[0]!r} may say which values of {time!r} are censored", text)]
+    return []
 
 
 def negative_note(name: str, y: Float[np.ndarray, " N"], one: RealPredictive) -> Note | None:
@@ -62,15 +71,16 @@ def negative_note(name: str, y: Float[np.ndarray, " N"], one: RealPredictive) ->
     if share < MANY_NEGATIVE:
         return None
     text = (
-        f"but {100 * share:.0f} % of the lower ends of {100 * PROMISED:.0f} % intervals are; dspp has no "
-        "distribution for such targets yet, so read a negative end as 0"
+        f"{100 * share:.0f} % of the lower ends of its {100 * PROMISED:.0f} % intervals are, as dspp has no "
+        "distribution for such targets yet; read a negative end as 0"
     )
-    return Note(f"{name!r} is never negative", text)
+    return Note(f"target {name!r} is never negative", text)
 
 
 def _is_mark(column: pa.ChunkedArray) -> bool:
-    """Return whether a column has two values at most: 0 and 1, or true and false."""
+    """Return whether a column has two values at most: 0 and 1, or true and false; or exactly 1 and 2."""
     kind = column.type
     if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
         return False
-    return {float(value) for value in pc.unique(column).drop_null().to_pylist()} <= {0.0, 1.0}
+    values = {float(value) for value in pc.unique(column).drop_null().to_pylist()}
+    return values <= {0.0, 1.0} or values == {1.0, 2.0}

@@ -72,9 +72,9 @@ class Real(Outcome):
         """Return the values as they are."""
         return values
 
-    def notes(self, values: Values, table: MemoryTable) -> list[Note]:
+    def notes(self, table: MemoryTable) -> list[Note]:
         """Return notes on constant targets, few distinct values, and times that may be censored."""
-        return [*target_notes(values, self.names), *censoring_notes(table, values, self.names)]
+        return [*target_notes(table.targets, self.names), *censoring_notes(table)]
 
     # ---------------------------------------------------------------- models and members
 

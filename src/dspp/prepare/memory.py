@@ -87,7 +87,7 @@ def prepare_in_memory(
         table_rows=table_rows,
         notes=(
             *table.notes,
-            *outcome.notes(table.targets, table),
+            *outcome.notes(table),
             *_time_notes(table, settings),
             *_notes(encoder, train, table),
             *chosen,
