@@ -120,7 +120,6 @@ class Fitted:
     outcome: Outcome  # what the target is: encodes the user's values and decodes predictions
     encoder: TableEncoder | None  # encodes the columns of a table; None if the rows were numbers
     feature_names: tuple[str, ...] | None  # of the encoded columns, if they have names
-    target_names: tuple[str, ...]  # of the outputs
     metrics: dict[str, float]  # scores on the rows that `scored` describes
     notes: tuple[Note, ...]  # for the user
     versions: dict[str, str]  # of dspp, Python and the libraries that trained it
@@ -215,6 +214,11 @@ class Fitted:
     def num_inputs(self) -> int:
         """D, the number of encoded columns."""
         return len(self.scale_X.mean)
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The names of the user's target columns."""
+        return self.outcome.names
 
     @property
     def num_outputs(self) -> int:

@@ -228,7 +228,6 @@ def _make_fitted(prepared: Prepared, settings: Settings, *, notes: tuple[Note, .
         outcome=prepared.outcome,
         encoder=encoder,
         feature_names=None if encoder is None else encoder.feature_names,
-        target_names=prepared.target_names,
         metrics={},
         notes=(*prepared.notes, *notes),
         versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS},

@@ -683,13 +683,3 @@ def evaluate(mixture: Predictive, y: Array) -> dict[str, float]:
         {'nll': 1.2, 'rmse': 0.75, 'crps': 0.442, 'coverage90': 1.0}
     """
     return Comparison(mixture, y).scores(PAPER)
-
-
-def all_scores(mixture: Predictive, y: Array) -> dict[str, float]:
-    """Return every score of `METRICS` by name.
-
-    Raises:
-        InputError: The shape of y does not match the mixture.
-        NumericalError: A distribution is not finite where y was observed.
-    """
-    return Comparison(mixture, y).scores()

@@ -196,7 +196,6 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         outcome=outcome,
         encoder=read_encoder(get(header, "encoder", dict[str, Any] | None), D),
         feature_names=read_names(header, "feature_names", D),
-        target_names=names,
         metrics={name: or_nan(value) for name, value in get(header, "metrics", dict[str, float | None]).items()},
         notes=notes_from_json(get(header, "notes", list[Any])),
         versions=get(header, "versions", dict[str, str]),

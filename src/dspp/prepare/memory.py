@@ -83,7 +83,6 @@ def prepare_in_memory(
         input_range=learned.input_range,
         seen_rows=learned.seen_rows,
         outcome=outcome,
-        target_names=table.target_names,
         table_rows=table_rows,
         notes=(
             *table.notes,

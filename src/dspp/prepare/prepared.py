@@ -39,7 +39,6 @@ class Prepared:
         input_range: The smallest and the largest value of each encoded column.
         seen_rows: Hashes of the training rows; None: too many of them are equal.
         outcome: What the target is: encodes the user's values and decodes predictions.
-        target_names: T of them.
         table_rows: How many rows the table has, those without a target and those that are not sampled included.
         fold: For an ensemble, the fold of each row of `train` and then of `validation`; see `assign_folds`.
         means: For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them
@@ -57,7 +56,6 @@ class Prepared:
     encoder: TableEncoder | None
     scale_X: Standardizer  # noqa: N815 - X is a matrix
     outcome: Outcome
-    target_names: tuple[str, ...]
     table_rows: int
     notes: tuple[Note, ...]
     fold: Int[np.ndarray, " N"] | None = None
