@@ -22,10 +22,11 @@ import pyarrow as pa
 from jaxtyping import Int, UInt64
 
 from dspp.encoding.columns import MAX_LEVELS
-from dspp.encoding.encoder import learn_column
+from dspp.encoding.learning import learn_column
 from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table import arrays
+from dspp.table.memory import check_no_inf
 from dspp.table.messages import Place
 from dspp.table.table import FileTable, MemoryTable, Table
 
@@ -100,12 +101,13 @@ def read_table(
                 f"{format_size(room.args[0])}; raise it, or drop columns"
             )
         rows = sample.first(rows, most)
+    check_no_inf(rows)
     if len(rows) == total:
         return rows
     whole = "drawn at random" if group is None else f"all rows of groups (column {group!r}) drawn at random"
     size = format_size(room.args[0])
     note = Note(f"{len(rows):,} of {total:,} rows are used", f"{whole}, as many as memory={size} has room for")
-    return replace(rows, notes=(note, *rows.notes), sample_of=total)
+    return replace(rows, notes=(note, *rows.notes), table_rows=total)
 
 
 def rows_within(limit: float, width: int, processes: int) -> int:
@@ -123,8 +125,7 @@ def row_bytes(width: int, processes: int) -> int:
 def _count_features(rows: MemoryTable, inputs: Sequence[str]) -> int:
     """Return how many encoded columns these inputs have."""
     assert rows.arrow is not None
-    learners = [learn_column(rows.arrow.column(name), rows.place.of(name)) for name in inputs]
-    columns = [learner.column() for learner in learners]
+    columns = [learn_column(rows.arrow.column(name), rows.place.of(name)).column for name in inputs]
     return sum(1 if column.lumping else len(column.features) for column in columns)
 
 
