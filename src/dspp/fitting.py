@@ -158,10 +158,10 @@ def _negative_notes(evaluation: Evaluation) -> list[Note]:
         share = float((one.interval(PROMISED)[0] < 0.0).double().mean())
         if share >= MANY_NEGATIVE:
             text = (
-                f"but {100 * share:.0f} % of the lower ends of {100 * PROMISED:.0f} % intervals are; dspp has no "
-                "distribution for such targets yet, so read a negative end as 0"
+                f"{100 * share:.0f} % of the lower ends of its {100 * PROMISED:.0f} % intervals are, as dspp has no "
+                "distribution for such targets yet; read a negative end as 0"
             )
-            notes.append(Note(f"{name!r} is never negative", text))
+            notes.append(Note(f"target {name!r} is never negative", text))
     return notes
 
 

@@ -27,6 +27,7 @@ from dspp.fitted import Fitted, Member
 from dspp.guard import Guard
 from dspp.history import Epoch
 from dspp.notes import Note
+from dspp.numbers import count_epochs
 from dspp.outcomes import Outcome
 from dspp.predictive import Predictive
 from dspp.presets import Spec
@@ -353,7 +354,7 @@ def _training_notes(trained: list[Trained]) -> list[Note]:
         (least, epochs), (most, _) = min(short), max(short)
         made = f"{least:.2g}" if f"{least:.2g}" == f"{most:.2g}" else f"{least:.2g} to {most:.2g}"
         which = "each member" if len(short) == len(results) else f"{len(short)} of {len(results)} members"
-        notes.append(Note("the time budget ended training", f"{which} had {made} of {epochs} epochs"))
+        notes.append(Note("the time budget ended training", f"{which} had {made} of {count_epochs(epochs)}"))
     return notes
 
 
