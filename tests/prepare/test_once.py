@@ -28,7 +28,7 @@ FRAME = pd.DataFrame(
         "day": pd.date_range("2024-01-01", periods=ROWS, freq="h"),
     }
 )
-Y = FRAME["size"].to_numpy() + (FRAME["town"] == "Rome") + 0.1 * RNG.normal(size=ROWS)
+Y = FRAME["size"].to_numpy() + (FRAME["town"] == "Rome").to_numpy() + 0.1 * RNG.normal(size=ROWS)
 TINY = {"inducing": 4, "epochs": 1, "layers": 1, "jobs": 1, "members": 2, "progress": False}
 
 
@@ -85,7 +85,7 @@ def test_a_fit_parses_and_encodes_each_value_once(counts: Counts, members: int, 
         assert model.fitted_.outcome.likelihood == ("log-normal" if positive else "gaussian")
     assert counts.parsed == Counter(dict.fromkeys(frame.columns, ROWS))
     assert counts.encoded == counts.parsed
-    assert counts.cleaned < len(frame.select_dtypes("object").columns) * ROWS + 6 * LEVELS
+    assert counts.cleaned < len({"town", "shop"} & set(frame)) * ROWS + 6 * LEVELS
 
 
 def test_a_prediction_parses_and_encodes_each_value_once(counts: Counts) -> None:

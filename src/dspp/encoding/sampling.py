@@ -51,7 +51,6 @@ SLACK: Final = 0.25
 MEMINFO: Final = Path("/proc/meminfo")
 CGROUP: Final = Path("/sys/fs/cgroup/memory.max")  # of a container
 _WIDEST: Final = MAX_LEVELS + 2  # encoded columns of a category: its levels, other ones and missing values
-_UNITS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) *([kmgt]?)b?", re.IGNORECASE)
 _SAMPLE: Final = 23  # derives the seed
 
@@ -250,7 +249,7 @@ def parse_size(value: object, name: str = "memory") -> float | None:
     if value is None:
         return None
     match = _SIZE.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
-    size = float(match[1]) * _UNITS[match[2].lower()] if match else 0.0
+    size = float(match[1]) * 1000.0 ** " kmgt".index(match[2].lower() or " ") if match else 0.0
     if not size:
         raise InputError(f"{name}: expected a size such as 4GB or 500MB, got {value!r:.100}")
     return size

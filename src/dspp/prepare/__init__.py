@@ -1,6 +1,7 @@
 """Preparation of a table for training: checks, split, encoding, standardisation and notes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dspp.encoding.sampling import parse_size, read_table
 from dspp.prepare.memory import prepare_in_memory, split_rows
@@ -53,4 +54,5 @@ def prepare(
     )
     labelled = label_rows(rows, targets, drop, weight, group, time) if targets else rows
     validation = None if validation is None else drop_weightless(validation, every_output=False)
-    return prepare_in_memory(drop_weightless(labelled), settings, validation, labelled.num_table_rows)
+    labelled = replace(labelled, table_rows=labelled.num_table_rows)
+    return prepare_in_memory(drop_weightless(labelled), settings, validation)

@@ -34,9 +34,7 @@ _INNER, _PARTS = 18, 19  # derive seeds
 Index = Int[np.ndarray, " _"]
 
 
-def prepare_in_memory(
-    table: MemoryTable, settings: Settings, validation: MemoryTable | None, table_rows: int
-) -> Prepared:
+def prepare_in_memory(table: MemoryTable, settings: Settings, validation: MemoryTable | None) -> Prepared:
     """Split the rows, learn encoding and scales, and encode; see `prepare`."""
     model = settings.spec().model
     kind, likelihood = find_outcome("auto", model.likelihood, settings.names_likelihood)
@@ -83,8 +81,6 @@ def prepare_in_memory(
         input_range=learned.input_range,
         seen_rows=learned.seen_rows,
         outcome=outcome,
-        target_names=table.target_names,
-        table_rows=table_rows,
         notes=(
             *table.notes,
             *target_notes(table.targets, table.target_names),
