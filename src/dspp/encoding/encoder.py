@@ -14,9 +14,9 @@ plus a column "<name> is missing" if the training rows have missing values.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,7 @@ from dspp.encoding.learning import Learned, learn_column
 from dspp.encoding.means import CrossFittedMeans, MeanCategory, levels_with_means, smoothed_means
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
-from dspp.notes import Note, notes_from_json, notes_to_json
+from dspp.notes import Note
 from dspp.table.arrays import has_zone, kind_of
 from dspp.table.checks import check_width
 from dspp.table.memory import BLOCK, number_columns
@@ -73,8 +73,8 @@ class TableEncoder:
         names = [column.name for column in self.columns]
         if len(names) > MAX_COLUMNS:
             raise InputError(f"expected at most {MAX_COLUMNS:,} columns, got {len(names):,}; select some of them")
-        if len(set(names)) < len(names):
-            raise InputError("expected unique column names; the encoding is damaged")
+        if len(set(names)) < len(names) or not any(column.features for column in self.columns):
+            raise InputError("expected unique column names, and a column that is not left out; the encoding is damaged")
         if len(self.notes) > 2 * MAX_COLUMNS or not all(
             is_short_text(str(note), 2 * LONGEST_TEXT) for note in self.notes
         ):
@@ -109,12 +109,12 @@ class TableEncoder:
         columns = [one.column for one in learned]
         if y is not None:
             columns = _add_means(learned, table, y, place)
-        notes = [_make_note(one, column) for one, column in zip(learned, columns, strict=True)]
-        encoder = cls(tuple(columns), tuple(note for note in notes if note is not None))
-        if not encoder.feature_names:
-            reasons = "; ".join(map(str, encoder.notes))
+        made = [_make_note(one, column) for one, column in zip(learned, columns, strict=True)]
+        notes = tuple(note for note in made if note is not None)
+        if not any(column.features for column in columns):
+            reasons = "; ".join(map(str, notes))
             raise InputError(f"{place.where}: expected at least one informative column, got none: {reasons:.1000}")
-        return encoder
+        return cls(tuple(columns), notes)
 
     def allow_missing_in(self, parsed: ParsedTable) -> Self:
         """Return an encoder that also accepts missing values in the columns in which these rows have some.
@@ -251,31 +251,6 @@ class TableEncoder:
             raise InputError(f"{where}: expected a column {absent!r}, got none; {hint}")
         return table.select(list(self.column_names))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the encoder as plain JSON values."""
-        columns = [{"kind": column.kind, **asdict(column)} for column in self.columns]
-        plain = [{key: list(v) if isinstance(v, tuple) else v for key, v in column.items()} for column in columns]
-        return {"columns": plain, "notes": notes_to_json(self.notes)}
-
-    @classmethod
-    def from_json(cls, values: Any) -> Self:
-        """Return the encoder that `to_json` wrote.
-
-        Raises:
-            InputError: The values are malformed; nothing in them is trusted.
-        """
-        if not isinstance(values, dict) or set(values) != {"columns", "notes"}:
-            raise InputError("expected an encoding with columns and notes; it is damaged")
-        columns, notes = values["columns"], values["notes"]
-        if not isinstance(columns, list) or not isinstance(notes, list) or len(columns) > MAX_COLUMNS:
-            raise InputError(
-                f"expected an encoding with lists of notes and of at most {MAX_COLUMNS:,} columns; it is damaged"
-            )
-        encoder = cls(tuple(_column_from_json(column) for column in columns), notes_from_json(notes))
-        if not encoder.feature_names:
-            raise InputError("expected an encoding with at least one column; it is damaged")
-        return encoder
-
 
 def reading_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     """Return the Arrow types with which to read further rows of a table of this schema from a text file.
@@ -358,18 +333,5 @@ def name_columns(table: MemoryTable, encoder: TableEncoder) -> pa.Table:
     return pa.table(dict(zip(names, table.array.T, strict=True)))
 
 
-# ---------------------------------------------------------------- JSON
-
-KINDS: Final = (Dropped, Number, Boolean, Category, MeanCategory, Duration, Datetime)
-
-
-def _column_from_json(values: Any) -> Column:
-    kinds: dict[str, Any] = {kind.kind: kind for kind in KINDS}
-    if not isinstance(values, dict) or not isinstance(values.get("kind"), str) or values["kind"] not in kinds:
-        raise InputError(f"expected the encoding of a column of kind {', '.join(kinds)}; it is damaged")
-    made = kinds[values["kind"]]
-    given = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items() if key != "kind"}
-    if set(given) != {field.name for field in fields(made)}:
-        raise InputError(f"expected other fields in the encoding of a {made.kind} column; it is damaged")
-    column: Column = made(**given)
-    return column
+# Whatever a file may contain.
+Column.KINDS = {kind.kind: kind for kind in (Dropped, Number, Boolean, Category, MeanCategory, Duration, Datetime)}
