@@ -24,7 +24,7 @@ ORDER = [
     "notes",
     "pipelines",
     "storage",
-    "packing",
+    "codec",
     "history",
     "progress",
     "numbers",

@@ -1,7 +1,7 @@
 """Evaluation: predictions of rows with targets, their scores, and whether they can be trusted."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 
@@ -133,6 +133,7 @@ def evaluate_batches(
     recogniser, sample, outcome = Recogniser(fitted.seen_rows), Sample(), fitted.outcome
     if second is None:
         mixture, folds = _predict_targets(fitted, first, impute, recogniser)
+        first = replace(first, parsed=None)  # figures change values of columns
         return Evaluation(fitted, first, mixture, caveat=recogniser.caveat(), folds=folds)
     levels = _find_levels(fitted, first, batches)
     weights: list[Float[np.ndarray, " n"]] = []

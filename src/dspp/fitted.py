@@ -6,9 +6,9 @@ It has one or several members: models trained on the same encoded rows, whose pr
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -16,8 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dspp.calibration import Conformal, CrossConformal
+from dspp.codec import AnyFloat, Range, pack
 from dspp.config import TrainConfig
-from dspp.encoding.encoder import IN_X, TableEncoder, encode, name_columns
+from dspp.encoding.encoder import IN_X, TableEncoder, encode, parse
 from dspp.encoding.scaling import Standardizer, share_unknown, standardise
 from dspp.errors import InputError, NumericalError
 from dspp.gp.threads import run
@@ -53,6 +54,8 @@ class Member:
         >>> member.spec.name, member.kind, len(member.history)
         ('ppgpr', 'plain', 2)
     """
+
+    NEEDS_ALL: ClassVar[bool] = True
 
     spec: Spec  # the model and its objective
     train: TrainConfig  # training settings
@@ -114,28 +117,30 @@ class Fitted:
         '6 validation rows, which also chose the epoch'
     """
 
+    NEEDS_ALL: ClassVar[bool] = True
+
     members: tuple[Member, ...]
     weights: tuple[float, ...]  # of the members
     scale_X: Standardizer  # noqa: N815 - X is a matrix; of the encoded columns, (D,)
     outcome: Outcome  # what the target is: encodes the user's values and decodes predictions
     encoder: TableEncoder | None  # encodes the columns of a table; None if the rows were numbers
     feature_names: tuple[str, ...] | None  # of the encoded columns, if they have names
-    metrics: dict[str, float]  # scores on the rows that `scored` describes
+    metrics: dict[str, AnyFloat]  # scores on the rows that `scored` describes
     notes: tuple[Note, ...]  # for the user
     versions: dict[str, str]  # of dspp, Python and the libraries that trained it
     conformal: Float[Tensor, "n T"] | None  # calibration scores in float64: see calibration.Conformal
     num_rows: int  # training rows
     params: dict[str, Any] | None = None  # parameters of the estimator; None in files that do not store them
-    spread: float = 1.0  # factor of the variances, learned on rows that members held out
+    spread: Annotated[float, Range(1e-3, 1e3)] = 1.0  # factor of the variances, learned on rows that members held out
     guard: Guard | None = None  # the marginal distribution of the targets
     trees: Trees | None = None  # the boosted trees that members of this kind read
     scored: str = ""  # the rows that `metrics` are of
     conformal_folds: Int[Tensor, " n"] | None = None  # of calibration scores by folds: see calibration.CrossConformal
-    held_out_spread: float = 1.0  # `spread` of a mixture of only the members that held out the same fold
-    pull: float = 0.0  # how far members are moved towards their common mean; learned like `spread`
+    held_out_spread: Annotated[float, Range(1e-3, 1e3)] = 1.0  # `spread` of members that held out the same fold
+    pull: Annotated[float, Range(0.0, 1.0)] = 0.0  # how far members are moved towards their mean; learned likewise
     input_range: Float[np.ndarray, "2 D"] | None = None  # smallest and largest value of each encoded column in training
     seen_rows: Hashes | None = None  # hashes of training rows; None if not known
-    source: str = "the model"  # its file if it was loaded, for errors
+    source: str = field(default="the model", metadata={"stored": False})  # its file if it was loaded, for errors
 
     def __post_init__(self) -> None:
         weights = self.weights
@@ -244,7 +249,7 @@ class Fitted:
             InputError: X is not a table of finite numbers with D columns, or a number is too large for the model.
             NumericalError: A prediction is not finite.
         """
-        return self.predict_standardised(self._standardise(X, place), place)
+        return self.predict_standardised(self._standardise(check_X(X, may_be_empty=True), place), place)
 
     def predict_standardised(
         self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"], place: Place = IN_X
@@ -276,12 +281,12 @@ class Fitted:
                 "copy of its file), or a number in these rows is absurd"
             ) from None
 
-    def _standardise(self, X: Array, place: Place) -> Float[np.ndarray, "N D"]:
-        rows = check_X(X, may_be_empty=True)
-        check_width(rows, self.num_inputs)
+    def _standardise(self, X: Float[np.ndarray, "N D"], place: Place) -> Float[np.ndarray, "N D"]:
+        """Return encoded rows in standardised units, which are finite in the dtype of every member."""
+        check_width(X, self.num_inputs)
         dtypes = {member.spec.model.dtype for member in self.members}
         shortest = "float32" if "float32" in dtypes else "float64"  # numbers must stay finite in it
-        return standardise(rows, self.scale_X, shortest, self.feature_names, place)
+        return standardise(X, self.scale_X, shortest, self.feature_names, place)
 
     def _predict_members(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> list[Predictive]:
         """Return the prediction of each member, in standardised units."""
@@ -367,20 +372,23 @@ class Fitted:
         Raises:
             InputError: A column is missing, or a value is not of the type seen in training.
         """
-        return self.distribution(self.encode(table, impute), table.place)
+        X = self._standardise(self.encode(table, impute), table.place)
+        return self.predict_standardised(X, table.place)
 
-    def encode(self, table: MemoryTable, impute: bool = False) -> Array:
+    def encode(self, table: MemoryTable, impute: bool = False) -> Float[np.ndarray, "N D"]:
         """Return the encoded rows, not yet scaled."""
         return encode(self.inputs(table), self.encoder, impute)
 
     def inputs(self, table: MemoryTable) -> MemoryTable:
-        """Return the table with the columns that the model reads; with names, if it has learned names.
+        """Return the table with the columns that the model reads, parsed; with names, if it has learned names.
+
+        Predictions, scores and what is new of a table take each of its values from what is parsed here.
 
         Raises:
             InputError: The table has another number of columns than the array that the model was trained on.
         """
         if self.encoder is not None:
-            return table if table.arrow is not None else replace(table, arrow=name_columns(table, self.encoder))
+            return parse(table, self.encoder)
         if table.arrow is not None:
             table = table.select(name for name in table.names if name not in self.target_names)
             if len(table.names) != self.num_inputs:
@@ -391,13 +399,13 @@ class Fitted:
         return table
 
     def predict_folds(
-        self, table: MemoryTable, impute: bool = False, encoded: Array | None = None
+        self, table: MemoryTable, impute: bool = False, encoded: Float[np.ndarray, "N D"] | None = None
     ) -> tuple[Predictive, dict[int, Predictive]]:
         """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
         encoded = self.encode(table, impute) if encoded is None else encoded
-        if self.conformal_folds is None:
-            return self.distribution(encoded, table.place), {}
         X = self._standardise(encoded, table.place)
+        if self.conformal_folds is None:
+            return self.predict_standardised(X, table.place), {}
         with self.named_in_errors(table.place):
             parts, unknown = self._predict_members(X), self.shares_unknown(X)
             return self._mix_all(parts, unknown, table.place), self._mix_by_fold(parts, unknown)
@@ -468,14 +476,18 @@ def _shared(fitted: Fitted) -> dict[str, object]:
     """Return what members must share, as comparable values."""
     scale_X, scale_y = fitted.scale_X, fitted.outcome.scale
     return {
-        "encoder": None if fitted.encoder is None else fitted.encoder.to_json(),
+        "encoder": fitted.encoder,
         "set of feature names": fitted.feature_names,
         "set of target names": fitted.target_names,
         "outcome": fitted.outcome.kind,
-        "scale of the inputs": scale_X.to_json(),
-        "scale of the targets": scale_y.to_json(),
+        "scale of the inputs": _numbers(scale_X),
+        "scale of the targets": _numbers(scale_y),
         "correction (spread, pull, guard or trees)": (fitted.spread, fitted.pull, id(fitted.guard), id(fitted.trees)),
     }
+
+
+def _numbers(scale: Standardizer) -> dict[str, Any]:
+    return {name: numbers.tolist() for name, numbers in pack(scale)[0].items()}
 
 
 def interval_levels(interval: float | Sequence[float] | None) -> dict[str, float]:

@@ -22,7 +22,7 @@ from dspp.notes import Note
 from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
 from dspp.settings import Settings, check_number
-from dspp.training.rows import to_arguments
+from dspp.training.checkpoint import Checkpoint
 from dspp.training.run import SMOOTHING
 
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
@@ -46,7 +46,6 @@ def train(
     resume: bool = True,
     spent: float = 0.0,
     bar: ProgressBar | None = None,
-    **more: Any,
 ) -> tuple[Fitted, Evaluation | None]:
     """Train a model with these settings, and evaluate it on the validation rows.
 
@@ -58,7 +57,6 @@ def train(
         resume: Whether to resume from an existing checkpoint.
         spent: Seconds of the time budget that were or will be spent on other things, such as reading the table.
         bar: A progress bar that is shown, and has further steps; None: one as `settings.progress` says.
-        **more: Further options of `training.fit`, such as `snapshot_steps`.
 
     Returns:
         The fitted model, and its evaluation on the validation rows, or None without validation rows.
@@ -70,7 +68,7 @@ def train(
     own = ProgressBar(None, settings.progress, smoothing=SMOOTHING, later=LATER)
     with own if bar is None else nullcontext(bar) as bar:
         train_kind = _train_ensemble if settings.is_ensemble(prepared.num_rows) else _train_single
-        return train_kind(prepared, settings, bar, time_left, on_epoch, should_stop, resume, more)
+        return train_kind(prepared, settings, bar, time_left, on_epoch, should_stop, resume)
 
 
 def _train_single(
@@ -81,26 +79,21 @@ def _train_single(
     on_epoch: Callable[[Epoch], None] | None,
     should_stop: Callable[[], bool] | None,
     resume: bool,
-    more: dict[str, Any],
 ) -> tuple[Fitted, Evaluation | None]:
     """Train a single model, and evaluate it on the validation rows."""
     single = prepared.settings_of_models(settings).of_single_model(prepared.num_rows)
     spec, config = prepared.complete(single.spec(prepared.outcome.num_outputs)), single.train_config(prepared.num_rows)
-    if len(prepared.validation):
-        held_out = prepared.validation
-        more |= {"X_val": held_out.x, "y_val": held_out.y, "weights_val": held_out.weights}
     result = training.fit(
         spec,
-        **to_arguments(prepared.train),
+        prepared.train,
+        prepared.validation if len(prepared.validation) else None,
         config=config,
         features=settings.module,
+        budget=time_left,
+        checkpoint=None if settings.checkpoint is None else Checkpoint(settings.checkpoint, resume),
         progress=bar,
-        checkpoint=settings.checkpoint,
-        resume=resume and settings.checkpoint is not None,
-        time_budget=time_left,
         on_epoch=on_epoch,
         should_stop=should_stop,
-        **more,
     )
     bar.step("scoring the held-out rows", SCORING)
     fitted = _make_fitted(
@@ -160,7 +153,6 @@ def _train_ensemble(
     on_epoch: Callable[[Epoch], None] | None,
     should_stop: Callable[[], bool] | None,
     resume: bool,
-    more: dict[str, Any],
 ) -> tuple[Fitted, Evaluation | None]:
     """Train an ensemble, and evaluate it on the rows that its members held out."""
     begin, outputs = time.monotonic(), prepared.outcome.num_outputs
@@ -184,7 +176,6 @@ def _train_ensemble(
         on_epoch=on_epoch,
         should_stop=should_stop,
         resume=resume,
-        options=more,
     )
     bar.step("scoring the held-out rows", SCORING)
     fitted = ensemble.fitted

@@ -27,10 +27,10 @@ from dspp.history import Epoch
 from dspp.predictive import Predictive
 from dspp.presets import Spec
 from dspp.progress import ProgressBar, open_bar
-from dspp.training.checkpoint import refuse_another_run
+from dspp.training.checkpoint import Identity, check_identity, write_identity
 from dspp.training.closed_form import fit_around_last_input, fit_gp
 from dspp.training.result import FitResult
-from dspp.training.rows import Rows, Source, to_arguments
+from dspp.training.rows import Rows
 
 STOP = "stop"  # a file that tells workers to stop
 IDENTITY = "identity"  # a file that identifies the run
@@ -67,21 +67,20 @@ class Job:
     Attributes:
         spec: The model and its objective.
         config: Training settings; the seed of a member is derived from this one.
-        rows: All rows, in memory; or, on disk, the rows that all members train on.
-        fold: The fold of each row in memory; a member trains on the rows of other folds.
+        rows: All rows, or the rows that all members train on.
+        fold: The fold of each row; a member trains on the rows of other folds.
         num_folds: J, the number of folds.
-        held_out: With rows on disk, the rows that all members hold out.
+        held_out: Without folds, the rows that all members hold out.
         means: The mean targets of levels, which depend on the rows held out; None: they do not, or there are none.
         desk: A folder for signs between processes and, if `keep`, for checkpoints.
         keep: Whether there are checkpoints.
         features: A custom module in front of the first layer.
-        options: Further options of `training.fit`.
         modules: Modules that register custom parts.
     """
 
     spec: Spec
     config: TrainConfig
-    rows: Rows | Source
+    rows: Rows
     fold: Int[np.ndarray, " N"] | None
     num_folds: int
     held_out: Rows | None
@@ -89,7 +88,6 @@ class Job:
     desk: Path
     keep: bool
     features: nn.Module | None
-    options: dict[str, Any]
     modules: tuple[str, ...]
 
 
@@ -145,24 +143,20 @@ def train_member(
     try:
         spec = spec_of(job.spec, task.kind, job.num_folds)
         if task.kind == "gp":
-            assert isinstance(source, Rows)
             result = fit_gp(spec.model, source, config.seed, stopped)
         elif task.kind == "boosted":
-            assert isinstance(source, Rows)
             result = fit_around_last_input(spec.model, source)
         else:
             result = training.fit(
                 spec,
-                **to_arguments(source),
+                source,
                 config=config,
                 features=job.features,
-                progress=False,
+                budget=_time_left(task),
                 checkpoint=checkpoint,
-                resume=checkpoint is not None,
-                time_budget=_time_left(task),
+                progress=False,
                 on_epoch=on_epoch,
                 should_stop=stopped,
-                **job.options,
             )
         predicted = result.model.predictor()(held_out.x) if len(held_out) else None
     except (NumericalError, TrainingDiverged) as problem:
@@ -207,7 +201,7 @@ def train_members(
         TrainingInterrupted: `should_stop` returned True.
     """
     processes = min(jobs or cores(), count)
-    alone = processes == 1 or estimate < WORTH_PROCESSES or job.features is not None or not isinstance(job.rows, Rows)
+    alone = processes == 1 or estimate < WORTH_PROCESSES or job.features is not None
     trained: dict[int, Trained] = {}
     with open_bar(progress, count) as bar:
 
@@ -237,19 +231,19 @@ def train_members(
 
 
 @contextmanager
-def open_desk(checkpoint: str | Path | None, resume: bool, identity: dict[str, Any]) -> Iterator[Path]:
+def open_desk(checkpoint: str | Path | None, resume: bool, identity: Identity | None) -> Iterator[Path]:
     """Open and lock the folder of an ensemble's checkpoints, or open a temporary one.
 
     Args:
         checkpoint: The folder; None: a temporary one.
         resume: Whether it may have checkpoints.
-        identity: What identifies the run.
+        identity: What identifies the run; None without a checkpoint.
 
     Raises:
         CheckpointError: Another process uses the folder; it exists and `resume` is False; it belongs to another run or
             has other files; or it is a file.
     """
-    if checkpoint is None:
+    if checkpoint is None or identity is None:
         with tempfile.TemporaryDirectory(prefix="dspp-") as folder:
             yield Path(folder)
         return
@@ -269,9 +263,9 @@ def open_desk(checkpoint: str | Path | None, resume: bool, identity: dict[str, A
             raise CheckpointError(f"{path} already exists; resume from it, or delete it to start afresh")
         check_desk(path)
         if (path / IDENTITY).exists():
-            refuse_another_run(path, storage.read_header(path / IDENTITY, CheckpointError), identity)
+            check_identity(path / IDENTITY, identity)
         else:
-            storage.write(path / IDENTITY, {}, identity, CheckpointError)
+            write_identity(path / IDENTITY, identity)
         (path / STOP).unlink(missing_ok=True)
         yield path
         for share in path.glob("*.share"):
@@ -290,9 +284,9 @@ def check_desk(path: Path) -> None:
 # ---------------------------------------------------------------- helpers
 
 
-def _rows_of(task: Task, job: Job) -> tuple[Rows | Source, Rows]:
+def _rows_of(task: Task, job: Job) -> tuple[Rows, Rows]:
     """Return the training rows of a member and the rows it holds out."""
-    if job.fold is None or not isinstance(job.rows, Rows):
+    if job.fold is None:
         assert job.held_out is not None
         return job.rows, job.held_out
     mine = job.fold == task.fold

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -34,8 +34,8 @@ from dspp.progress import ProgressBar
 from dspp.registry import extension_modules
 from dspp.settings import KIND_NAMES, READ_TREES, Settings
 from dspp.size import MOST_ROWS_WITH_PILOTS, Size, step_seconds
-from dspp.training.checkpoint import identify
-from dspp.training.rows import Rows, Source
+from dspp.training.checkpoint import Identity, identify
+from dspp.training.rows import Rows
 from dspp.trees import CrossFitted, cross_fit
 
 PILOT_SHARES = {True: (0.5, 0.25, 0.12, 0.06, 0.03), False: (0.3, 0.1, 0.03)}  # of the epochs, with folds or without
@@ -53,7 +53,7 @@ class EnsembleRows:
     last `validation` rows were given by the user to judge the ensemble: only the mixing is learned from them.
     """
 
-    rows: Rows | Source
+    rows: Rows
     fold: Int[np.ndarray, " N"] | None
     outcome: Outcome
     held_out: Rows | None = None
@@ -108,7 +108,6 @@ def train_ensemble(
     on_epoch: Callable[[Epoch], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     resume: bool = True,
-    options: Mapping[str, Any],
 ) -> Ensemble:
     """Train the members and learn how to mix them.
 
@@ -124,13 +123,12 @@ def train_ensemble(
         on_epoch: Called with the epochs of each member once it is trained.
         should_stop: Called regularly; True interrupts training, keeping the checkpoints.
         resume: Whether to resume from existing checkpoints.
-        options: Further options of `training.fit`.
     """
     read_trees = any(kind == "trees" for kind, _ in size.slots)
     growing: AbstractContextManager[Future[CrossFitted] | None] = nullcontext()
     if read_trees or size.too_short:
         growing = _grow_trees(data, settings.random_state, deadline)
-    may_overfit = isinstance(data.rows, Rows) and len(data.rows) <= MOST_ROWS_WITH_PILOTS
+    may_overfit = len(data.rows) <= MOST_ROWS_WITH_PILOTS
     pilots = _pilots(config, data) if settings.epochs is None and may_overfit else []
     tried: list[Trained] = []
 
@@ -153,7 +151,7 @@ def train_ensemble(
     count = len(size.slots)
     by_steps = sum(kind != "gp" for kind, _ in size.slots)
     steps = config.epochs * math.ceil(len(data.rows) / config.batch_size)
-    identity = {} if settings.checkpoint is None else _identify(data, spec, config, size, settings)
+    identity = None if settings.checkpoint is None else _identify(data, spec, config, size, settings)
     with open_desk(settings.checkpoint, resume, identity) as desk, growing as cross_fitted:
         job = Job(
             spec=spec,
@@ -166,7 +164,6 @@ def train_ensemble(
             desk=desk,
             keep=settings.checkpoint is not None,
             features=settings.module,
-            options=dict(options),
             modules=extension_modules(),
         )
         members = train_members(
@@ -193,13 +190,13 @@ def train_ensemble(
         return _assemble(data, spec, members, trees, template)
 
 
-def _identify(data: EnsembleRows, spec: Spec, config: TrainConfig, size: Size, settings: Settings) -> dict[str, Any]:
+def _identify(data: EnsembleRows, spec: Spec, config: TrainConfig, size: Size, settings: Settings) -> Identity:
     """Return what identifies the run of an ensemble: as of a single model, with its folds and members."""
     identity = identify(spec, config, settings.module, data.rows, data.held_out)
     folds = {} if data.fold is None else {"fold": torch.from_numpy(data.fold)}
     kinds = [kind for kind, _ in size.slots]
     members = {name: kinds.count(kind) for kind, name in KIND_NAMES.items()}
-    return {**identity, "data": storage.digest(folds, identity["data"]), "members": members}
+    return replace(identity, data=storage.digest(folds, identity.data), members=members)
 
 
 @contextmanager
@@ -240,7 +237,7 @@ def _choose_epochs(pilots: Sequence[Trained], data: EnsembleRows, spec: Spec) ->
     Long training suits targets with little noise, and ruins the density of noisy ones. Pilots are compared with the
     spread that suits each; if the longest of them is not worse, members are trained to the end.
     """
-    guard = data.outcome.fit_guard(_to_numpy(data.rows.start.y), GUARD_WEIGHT)
+    guard = data.outcome.fit_guard(_to_numpy(data.rows.y), GUARD_WEIGHT)
     scores: dict[int, float] = {}
     with one_thread():
         for one in pilots:
@@ -254,7 +251,6 @@ def _choose_epochs(pilots: Sequence[Trained], data: EnsembleRows, spec: Spec) ->
 
 
 def _cross_fit(data: EnsembleRows, seed: int, deadline: float | None, should_stop: Callable[[], bool]) -> CrossFitted:
-    assert isinstance(data.rows, Rows)
     assert data.fold is not None
     X, together = data.rows.x.numpy(), data.inner is not None
     y = data.outcome.tree_target(data.rows.y.numpy())[:, 0]
@@ -279,10 +275,9 @@ def _assemble(
         for one in trained
         if one.result is None
     ]
-    start = data.rows.start[: len(data.rows.start) - data.validation]
-    guard = data.outcome.fit_guard(
-        _to_numpy(start.y), GUARD_WEIGHT, None if start.weights is None else _to_numpy(start.weights)
-    )
+    start = data.rows[: len(data.rows) - data.validation]
+    row_weights = None if start.weights is None else _to_numpy(start.weights)
+    guard = data.outcome.fit_guard(_to_numpy(start.y), GUARD_WEIGHT, row_weights)
     groups = _held_out_rows(data, good, spec.model.noise_floor)
     if groups:
         mixing = stack(groups, guard, data.outcome, data.weights, data.num_folds == 1)
@@ -397,7 +392,7 @@ def _held_out_rows(data: EnsembleRows, trained: list[Trained], floor: float) -> 
         if all(found.values()):
             rows = data.held_out if data.fold is None else None
             numbers = np.arange(len(rows)) if rows is not None else np.flatnonzero(data.fold == fold)
-            y = rows.y.numpy() if rows is not None else data.rows.y.numpy()[numbers]  # type: ignore[union-attr]
+            y = rows.y.numpy() if rows is not None else data.rows.y.numpy()[numbers]
             groups.append(HeldOutRows(numbers, np.asarray(y, dtype=np.float64), found, fold, floor))
     return groups
 

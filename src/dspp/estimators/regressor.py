@@ -176,7 +176,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         Its methods take and return arrays; `.torch` is the same distribution with tensors.
         """
         check_is_fitted(self, "fitted_")
-        table = self._table(X, reset=False, may_be_empty=True)
+        table = self.fitted_.inputs(self._table(X, reset=False, may_be_empty=True))
         predicted = self.fitted_.predict(table, self.settings().impute)
         self._warn_of_new(table)
         return Distribution(predicted)
@@ -265,7 +265,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def _columns(self, X: Any, **what: Any) -> dict[str, Array]:
         check_is_fitted(self, "fitted_")
-        table = self._table(X, reset=False, may_be_empty=True)
+        table = self.fitted_.inputs(self._table(X, reset=False, may_be_empty=True))
         predicted = self.fitted_.predictions(table, impute=self.settings().impute, **what)
         self._warn_of_new(table)
         return predicted
@@ -326,10 +326,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         return self._score("crps", X, y, sample_weight)
 
     def _score(self, name: str, X: Any, y: Any, sample_weight: Any) -> float:
-        scores = self.evaluation(X, y, sample_weight, [name]).scores
-        if name not in scores:
-            raise InputError(f"{name}: expected one of {', '.join(scores)}; the target has no other scores")
-        return scores[name]
+        check_is_fitted(self, "fitted_")
+        if name not in (offered := self.fitted_.outcome.metrics):
+            raise InputError(f"{name}: expected one of {', '.join(offered)}; the target has no other scores")
+        return self.evaluation(X, y, sample_weight, [name]).comparison.scores([name])[name]
 
     def evaluate(self, X: Any, y: Any, sample_weight: Any = None) -> dict[str, float]:
         """Return all scores by name: nll, rmse, crps, r2, coverage and width of intervals, uniformity of the PIT."""

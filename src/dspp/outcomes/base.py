@@ -91,6 +91,7 @@ class Outcome(ABC):
         (10.0, 1)
     """
 
+    KINDS: ClassVar[Registry[type["Outcome"]]] = OUTCOMES
     # The name in `OUTCOMES`, and the likelihood of a user who names none.
     kind: ClassVar[str]
     default_likelihood: ClassVar[str]

@@ -39,7 +39,6 @@ class Prepared:
         input_range: The smallest and the largest value of each encoded column.
         seen_rows: Hashes of the training rows; None: too many of them are equal.
         outcome: What the target is: encodes the user's values and decodes predictions.
-        table_rows: How many rows the table has, those without a target and those that are not sampled included.
         fold: For an ensemble, the fold of each row of `train` and then of `validation`; see `assign_folds`.
         means: For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them
             reads; those in `train` leave out the row's own inner fold only.
@@ -56,7 +55,6 @@ class Prepared:
     encoder: TableEncoder | None
     scale_X: Standardizer  # noqa: N815 - X is a matrix
     outcome: Outcome
-    table_rows: int
     notes: tuple[Note, ...]
     fold: Int[np.ndarray, " N"] | None = None
     input_range: Float[np.ndarray, "2 D"] | None = None
@@ -68,6 +66,16 @@ class Prepared:
     def num_rows(self) -> int:
         """The number of training rows."""
         return len(self.train)
+
+    @property
+    def table_rows(self) -> int:
+        """How many rows the table has, those without a target and those that are not sampled included."""
+        return self.table.num_table_rows
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The names of the targets."""
+        return self.outcome.names
 
     @property
     def is_held_out_once(self) -> bool:
