@@ -17,7 +17,6 @@ class Positive(Real):
 
     Example:
         >>> import numpy as np
-    from jaxtyping import Float
         >>> from dspp.outcomes import Positive
         >>> from dspp.table.messages import Place
         >>> outcome = Positive(("y",), "log-normal").fit(np.array([[1.0], [10.0], [100.0]]), Place("y"))
