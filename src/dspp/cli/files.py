@@ -158,7 +158,7 @@ def discard_run(paths: Collection[Path]) -> None:
         CheckpointError: A process is writing them, or the folder has other files.
     """
     from dspp import storage
-    from dspp.ensemble.members import check_desk
+    from dspp.members.run import check_desk
 
     with ExitStack() as stack:
         for path in paths:

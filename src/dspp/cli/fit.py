@@ -157,16 +157,13 @@ def _describe_start(
 
 
 def _describe_model(prepared: "Prepared", settings: "Settings") -> str:
-    outputs = len(prepared.target_names)
-    if not settings.is_ensemble(prepared.num_rows):
-        single = settings.of_single_model(prepared.num_rows)
-        return show.settings_line(single.spec(outputs), single.train_config(prepared.num_rows).epochs)
-    size, settings = prepared.size(settings), prepared.settings_of_members(settings)
-    epochs = settings.member_config(size, prepared.num_rows).epochs
-    gps = sum(kind == "gp" for kind, _ in size.slots)
-    others = f"; and {gps} single GP{'s' if gps > 1 else ''}" if gps else ""
-    each = show.settings_line(settings.member_spec(size, outputs), epochs)
-    return f"{len(size.slots) - gps} members; each {each}{others}"
+    plan = prepared.plan(settings)
+    each = show.settings_line(plan.spec, plan.config.epochs)
+    if plan.is_single:
+        return each
+    quick = len(plan.slots) - plan.in_steps
+    others = f"; and {quick} single GP{'s' if quick > 1 else ''}" if quick else ""
+    return f"{plan.in_steps} members; each {each}{others}"
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from torch import nn
 from dspp import storage
 from dspp.config import TrainConfig
 from dspp.errors import InputError, ModelFileError, NumericalError
-from dspp.fitted import Fitted, Member
+from dspp.fitted import Fitted
 from dspp.likelihoods import LIKELIHOODS
+from dspp.members import MEMBERS, Member
 from dspp.modelfile.header import (
     FORMAT,
     VERSION,
@@ -46,7 +47,6 @@ from dspp.modelfile.weights import (
 )
 from dspp.notes import notes_from_json
 from dspp.registry import UnknownPartError
-from dspp.settings import KIND_NAMES, READ_TREES
 
 MAX_HEADER_BYTES = 8_000_000  # JSON takes up to 30 times its size in memory,
 MAX_HEADER_VALUES = 400_000  # but no more than this many lists, objects and members of them
@@ -60,7 +60,7 @@ def save(fitted: Fitted, path: str | Path) -> None:
     Raises:
         ModelFileError: It could not be written, or could not be loaded again; the previous file is unchanged.
     """
-    own = [has_own_features(member, fitted.num_inputs + (member.kind in READ_TREES)) for member in fitted.members]
+    own = [has_own_features(member, fitted.num_inputs + member.reads_trees) for member in fitted.members]
     module = fitted.members[own.index(True)].model.features if any(own) else None
     try:
         tensors, header = write_tensors(fitted), write_header(fitted, own)
@@ -206,8 +206,7 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
         trees=read_trees(tensors, get(header, "trees", bool), D),
         scored=get(header, "scored", str),
         conformal_folds=conformal_folds,
-        held_out_spread=read_number(header, "held_out_spread"),
-        pull=read_number(header, "pull"),
+        judged=get(header, "judged", int | None),
         input_range=read_input_range(tensors, scale_X),
         seen_rows=read_seen_rows(tensors),
     )
@@ -221,16 +220,15 @@ def _restore_member(
     values: dict[str, Any], weights: Tensors, size: tuple[int, int], features: nn.Module | None
 ) -> Member:
     spec = read_spec(get(values, "spec", dict[str, Any]))
-    kind = one_of(get(values, "kind", str), tuple(KIND_NAMES))
+    kind = MEMBERS[get(values, "kind", str)]
     D, T = size
     history = tuple(read_epoch(epoch) for epoch in get(values, "history", list[dict[str, Any]]))
-    return Member(
+    return kind(
         spec=spec,
         train=read_config(TrainConfig, get(values, "train", dict[str, Any])),
-        model=read_model(spec.model, weights, values, (D + (kind in READ_TREES), T), features),
+        model=read_model(spec.model, weights, values, (D + kind.reads_trees, T), features),
         history=history,
         best_epoch=one_of(get(values, "best_epoch", int | None), [None, *(epoch.number for epoch in history)]),
         seconds=float(get(values, "seconds", float)),
-        kind=kind,
         fold=one_of(get(values, "fold", int | None), [None, *range(MAX_MEMBERS)]),
     )

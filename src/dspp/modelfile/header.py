@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from dspp.config import ModelConfig, ObjectiveConfig, TrainConfig, fits
 from dspp.encoding.encoder import TableEncoder
 from dspp.errors import InputError
-from dspp.fitted import Fitted, Member
+from dspp.fitted import Fitted
 from dspp.history import Epoch
+from dspp.members import Member
 from dspp.modelfile.ranges import check_range
 from dspp.notes import notes_to_json
 from dspp.presets import Spec
@@ -30,8 +31,7 @@ def write_header(fitted: Fitted, own_features: Sequence[bool]) -> dict[str, Any]
         "members": [_write_member(*pair) for pair in zip(fitted.members, own_features, strict=True)],
         "weights": fitted.weights,
         "spread": fitted.spread,
-        "held_out_spread": fitted.held_out_spread,
-        "pull": fitted.pull,
+        "judged": fitted.judged,
         "guard": None if fitted.guard is None else fitted.guard.weight,
         "trees": fitted.trees is not None,
         "scored": fitted.scored,

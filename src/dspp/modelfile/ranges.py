@@ -29,8 +29,6 @@ RANGES: dict[str, tuple[float, float]] = {  # by the beginning of a name; the fi
     "trees.": UP_TO_FAR,
     # fields of the header
     "spread": (1e-3, 1e3),
-    "held_out_spread": (1e-3, 1e3),
-    "pull": (0.0, 1.0),
     "guard": (1e-9, 0.5),
 }
 

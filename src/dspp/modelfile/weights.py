@@ -15,8 +15,9 @@ from dspp.encoding.scaling import Standardizer, standardise
 from dspp.encoding.warping import Warp
 from dspp.errors import InputError
 from dspp.features import feature_network
-from dspp.fitted import Fitted, Member
+from dspp.fitted import Fitted
 from dspp.guard import Guard
+from dspp.members import Member
 from dspp.model import Model, layer_widths
 from dspp.modelfile.header import get, one_of
 from dspp.modelfile.ranges import check_range

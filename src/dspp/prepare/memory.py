@@ -14,6 +14,7 @@ from dspp.encoding.warping import Warp
 from dspp.errors import InputError
 from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
 from dspp.likelihoods import LIKELIHOODS, Codec
+from dspp.members.plan import make_plan
 from dspp.notes import Note
 from dspp.prepare.likelihood import choose_likelihood
 from dspp.prepare.prepared import Prepared, check_scale, standardise_rows, target_place, to_rows
@@ -161,8 +162,8 @@ def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Setting
         return np.repeat([NEVER, 0], [len(table), len(validation)])
     together = table.groups if table.times is None else table.times
     most = None if together is None else len(np.unique(together))
-    size = settings.size(len(table), len(table.target_names), most_folds=most)
-    return assign_folds(len(table), size.folds, settings.random_state, table.groups, table.times)
+    folds = make_plan(settings, len(table), len(table.target_names), most_folds=most).folds
+    return assign_folds(len(table), folds, settings.random_state, table.groups, table.times)
 
 
 def _assign_inner_folds(train: MemoryTable, fold: Index | None, seed: int) -> Index | None:

@@ -1,7 +1,6 @@
 """A prepared table: rows in the form that training reads, and everything learned from them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -10,22 +9,20 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder, encode
 from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import LARGEST_SCALE, Standardizer, standardise
 from dspp.errors import InputError
+from dspp.folds import NEVER, Split
 from dspp.likelihoods import Codec
+from dspp.members.plan import Plan, make_plan
 from dspp.notes import Note
-from dspp.presets import Spec
 from dspp.seen import Hashes
 from dspp.settings import Settings
-from dspp.size import Size
 from dspp.table.checks import check_width
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 from dspp.training.cache import RowCache
-from dspp.training.disk import DiskRows
 from dspp.training.rows import Rows
 
 OWN_NAMES = {"X": "y", "X_val": "y_val"}  # the names of targets passed separately, for errors
@@ -97,37 +94,32 @@ class Prepared:
         return len(self.train) if isinstance(self.train, Rows) else self.train.num_rows
 
     @property
-    def is_held_out_once(self) -> bool:
-        """Whether all members of an ensemble hold out the same rows."""
-        return self.fold is None or bool(self.fold.max() < 1)
-
-    @property
-    def is_forward(self) -> bool:
-        """Whether the folds of an ensemble are spans of time."""
-        return self.table is not None and self.table.times is not None and not self.is_held_out_once
+    def split(self) -> Split:
+        """Which of the training and then the validation rows members hold out; a single model holds out the latter."""
+        fold, times = self.fold, None if self.table is None else self.table.times
+        if fold is None:
+            fold = np.repeat([NEVER, 0], [self.num_rows, len(self.validation)])
+        return Split(fold, self.inner, self.num_rows, times is not None and bool(fold.max(initial=NEVER) > 0))
 
     def settings_of_members(self, settings: Settings) -> Settings:
         """Return the settings with the likelihood chosen here."""
         return settings if self.likelihood is None else replace(settings, likelihood=self.likelihood)
 
-    def size(self, settings: Settings) -> Size:
-        """Return the size of the ensemble for these rows."""
+    def plan(self, settings: Settings) -> Plan:
+        """Return what to fit to these rows."""
         folds = 0 if self.fold is None else int(self.fold.max()) + 1
-        trees = folds > 0 and all(self._can_cross_fit(k) for k in range(folds))
-        outputs = len(self.target_names)
-        return settings.size(self.num_rows, outputs, self.is_held_out_once, trees, most_folds=folds or None)
+        return make_plan(
+            self.settings_of_members(settings),
+            self.num_rows,
+            len(self.target_names),
+            one_part=folds < 2,
+            trees=folds > 0 and all(self._can_cross_fit(k) for k in range(folds)),
+            most_folds=folds or None,
+        )
 
     def _can_cross_fit(self, k: int) -> bool:
         """Return whether the rows outside of fold k have at least two inner folds, as trees need."""
         return self.inner is None or np.ptp(self.inner[self.fold != k]) > 0
-
-    def source(
-        self, spec: Spec, config: TrainConfig, reading: Mapping[str, int]
-    ) -> AbstractContextManager[Rows | DiskRows]:
-        """Open the training rows for the duration of a block; see `DiskRows` for `reading`."""
-        if isinstance(self.train, Rows):
-            return nullcontext(self.train)
-        return DiskRows(self.train, spec, config, **reading)
 
 
 def standardise_rows(

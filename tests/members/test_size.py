@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from dspp.folds import HELD_OUT_SHARE, MOST_HELD_OUT, NEVER, assign_folds
-from dspp.settings import MEMBER_KINDS, Settings
-from dspp.size import (
+from dspp.members.plan import (
     CORES,
     FEWEST_STEPS,
     FOLDS,
@@ -19,9 +18,12 @@ from dspp.size import (
     OVERHEAD,
     Size,
     choose_size,
+    make_plan,
     step_seconds,
 )
+from dspp.settings import Settings
 
+MEMBER_KINDS = ("plain", "trees", "gp")
 ROWS = (20, 500, 1_000, 2_500, MOST_ROWS_IN_FOLDS, MOST_ROWS_IN_FOLDS + 1, 30_000, 200_000, 5_000_000)
 BUDGETS = (0.5, 3.0, 10.0, 60.0, 600.0, 1e6)
 
@@ -67,9 +69,9 @@ def test_every_fold_is_held_out_by_every_kind(rows: int, members: int | None, ki
 
 def test_only_rows_and_budget_matter() -> None:
     assert choose_size(1_000, one_part=True).folds == 1
-    assert Settings(members=3).size(200).slots == (("plain", 0), ("plain", 1), ("plain", 2))
-    assert {kind for kind, _ in Settings().size(200).slots} == set(MEMBER_KINDS)
-    assert {kind for kind, _ in Settings().size(200, num_outputs=2).slots} == {"plain"}
+    assert make_plan(Settings(members=3), 200).slots == (("plain", 0), ("plain", 1), ("plain", 2))
+    assert {kind for kind, _ in make_plan(Settings(), 200).slots} == set(MEMBER_KINDS)
+    assert {kind for kind, _ in make_plan(Settings(), 200, num_outputs=2).slots} == {"plain"}
 
 
 @pytest.mark.parametrize(
@@ -77,14 +79,14 @@ def test_only_rows_and_budget_matter() -> None:
     [
         {"likelihood": "student-t"},
         {"model_settings": {"likelihood": "student-t"}},
-        {"preset": "nn+dspp"},
+        {"features": (4,)},
         {"model_settings": {"mean_inducing": 9}},
     ],
 )
 def test_models_that_have_no_closed_form_have_no_gp(settings: dict[str, Any]) -> None:
-    assert {kind for kind, _ in Settings(**settings).size(200).slots} == {"plain", "trees"}
-    assert "gp" in {kind for kind, _ in Settings(likelihood="log-normal").size(200).slots}
-    assert {kind for kind, _ in Settings().size(200, trees=False).slots} == {"plain"}
+    assert {kind for kind, _ in make_plan(Settings(**settings), 200).slots} == {"plain", "trees"}
+    assert "gp" in {kind for kind, _ in make_plan(Settings(likelihood="log-normal"), 200).slots}
+    assert {kind for kind, _ in make_plan(Settings(), 200, trees=False).slots} == {"plain"}
 
 
 @pytest.mark.parametrize("rows", [20, 63, 64, 1_000])
@@ -129,8 +131,8 @@ def test_a_gp_joins_every_fold_where_it_costs_little(rows: int, settings: dict[s
 
 def test_a_single_dspp_is_small_and_stops_early_on_small_tables() -> None:
     def seen(rows: int, **given: Any) -> tuple[int, int | None]:
-        settings = Settings(members=1, **given).of_single_model(rows)
-        return settings.spec().model.inducing, settings.train_config(rows).patience
+        plan = make_plan(Settings(members=1, **given), rows)
+        return plan.spec.model.inducing, plan.config.patience
 
     assert seen(1_000) == (64, 60)
     assert seen(3_000) == (96, 60)

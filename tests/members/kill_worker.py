@@ -19,7 +19,7 @@ from dspp.objectives import OBJECTIVES
 from dspp.prepare import prepare
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
-from tests.ensemble.ensembles import TINY, X, Y, bits
+from tests.members.ensembles import TINY, X, Y, bits
 
 MEMBERS, STEPS = 3, 6  # per member: 2 epochs of 3 batches
 KILLS = (1, 4, STEPS, STEPS + 1, 2 * STEPS - 1, 2 * STEPS + 3, MEMBERS * STEPS)
