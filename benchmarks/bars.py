@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import front_door, parallel
+from benchmarks import front_door
 from benchmarks.cases import CASES, Case, our_prediction, our_step, peer_prediction, peer_step
 from benchmarks.timing import alternate
 from dspp import DSPPRegressor
@@ -67,7 +67,6 @@ def bars(data: Path) -> Iterator[Bar]:
     yield Bar("fit", "1,000 rows, members=1, seconds", single_seconds, at_most=4.0)
     yield Bar("start", "first use of an estimator after import dspp, seconds", first_use, at_most=0.8)
     yield Bar("command", "dspp predict, share of the bare model's rows/s", command_share, 0.9)
-    yield Bar("processes", "two for one fit, batch 4,000", processes_ratio, 1.7)
     for name in QUALITY:
         yield Bar(
             "quality", f"time to the paper's NLL + 0.1, {name}", lambda name=name: quality_ratio(name, data), 10.0
@@ -112,11 +111,6 @@ def command_share() -> float:
     """Return rows/s of `dspp predict` relative to the bare model's, both for a million rows."""
     with tempfile.TemporaryDirectory() as folder:
         return front_door.predictions(1_000_000, Path(folder))["predict_ratio"]
-
-
-def processes_ratio() -> float:
-    """Return the time of a step in one process relative to that in two."""
-    return parallel.milliseconds(4_000) / parallel.milliseconds(4_000, 2)
 
 
 def quality_ratio(name: str, data: Path) -> float:

@@ -17,7 +17,7 @@ from dspp.errors import InputError, NumericalError
 from dspp.model import Model, build
 from dspp.objectives import predictive
 from dspp.predictive import NormalMixture
-from dspp.quadrature import MAX_COMPONENTS, QR1, QR2, QR3, RULES, FixedSites, GaussHermite, MonteCarlo, Noise, Rule
+from dspp.quadrature import MAX_COMPONENTS, QR1, QR2, QR3, RULES, FixedSites, GaussHermite, MonteCarlo, Rule
 
 N, D = 6, 3
 GRIDS = [name for name, rule in RULES.items() if rule.grid]
@@ -221,7 +221,7 @@ def test_monte_carlo_draws_fresh_samples_in_training_and_fixed_ones_to_predict()
     assert not torch.equal(first.component_mean, other.component_mean)
     rule = MonteCarlo([3, 3], 4000)
     mean, std = torch.full((1, 5, 3), 2.0).double(), torch.full((1, 5, 3), 0.5).double()
-    noise = Noise(torch.Generator().manual_seed(0))
+    noise = torch.Generator().manual_seed(0)
     draws, deeper = rule.expand(0, mean, std, noise), rule.expand(1, mean, std, noise)
     assert draws.shape == (4000, 5, 3)
     assert_close(draws.mean(0), mean[0], 0.03)
@@ -297,7 +297,7 @@ def test_predictions_keep_light_components_for_the_tails() -> None:
 
 def test_a_rule_that_crosses_a_layer_its_own_way_predicts_that_way() -> None:
     class Wide(QR3):
-        def expand(self, layer: int, mean: Tensor, std: Tensor, noise: Noise | None = None) -> Tensor:
+        def expand(self, layer: int, mean: Tensor, std: Tensor, noise: torch.Generator | None = None) -> Tensor:
             return super().expand(layer, mean, 3 * std, noise)
 
     model = make_model("qr3", 2)

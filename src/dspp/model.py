@@ -27,7 +27,7 @@ from dspp.gp.means import MEANS
 from dspp.gp.threads import num_threads, run
 from dspp.likelihoods import LIKELIHOODS, Likelihood
 from dspp.predictive import LatentMixture, Predictive
-from dspp.quadrature import RULES, Noise, Rule
+from dspp.quadrature import RULES, Rule
 from dspp.registry import Registry
 from dspp.table.checks import Array, check_width, check_X
 
@@ -117,17 +117,14 @@ class Model(nn.Module):
         self.layers, self.rule, self.likelihood = nn.ModuleList(layers), rule, likelihood
         self.features, self.topology, self.notes, self.num_inputs = features, topology, tuple(notes), num_inputs
 
-    def forward(
-        self, x: Float[Tensor, "N D"], noise_seed: int | None = None, place: tuple[int, int | None] = (0, None)
-    ) -> LatentMixture:
+    def forward(self, x: Float[Tensor, "N D"], noise_seed: int | None = None) -> LatentMixture:
         """Return the mixture of the latent functions at each row; `likelihood` makes it a predictive distribution.
 
         Args:
             x: the rows.
             noise_seed: seed of fresh samples for a rule that samples (training); None for its fixed ones (prediction).
-            place: in a batch shared by several processes, the position of the first row and the number of rows.
         """
-        noise = None if noise_seed is None else Noise(torch.Generator(x.device).manual_seed(noise_seed), *place)
+        noise = None if noise_seed is None else torch.Generator(x.device).manual_seed(noise_seed)
         inputs = (x if self.features is None else self.features(x)).unsqueeze(0)  # (1, N, D)
         h = inputs
         for i, layer in enumerate(self.layers):

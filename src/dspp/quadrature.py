@@ -13,7 +13,6 @@ A new rule is one class with `sites` and `log_weights`; see CONTRIBUTING.md.
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -29,30 +28,6 @@ MAX_COMPONENTS = 1024
 MAX_GRID_SITES = 100  # per dimension of a grid
 START_DTYPE = torch.float32  # of initial values, whatever torch's default, so that the same seed gives the same model
 MAX_GRID_WIDTH = 10_000  # hidden GPs of a grid; with 2 or more sites MAX_COMPONENTS is far lower
-
-
-@dataclass(frozen=True)
-class Noise:
-    """A source of samples that depend only on the seed and a row's position in the whole batch.
-
-    Several processes that share a batch thus draw the same samples as one process.
-
-    Attributes:
-        generator: the generator; each call of `draw` advances it by the same amount in every process.
-        first: position of the first row of this process in the whole batch.
-        total: rows of the whole batch; None if this process has all of them.
-    """
-
-    generator: torch.Generator
-    first: int = 0
-    total: int | None = None
-
-    def draw(self, samples: int, like: Float[Tensor, "S N W"]) -> Float[Tensor, "S_next N W"]:
-        """Draw ε ~ N(0, 1), `samples` for each row and GP of `like`."""
-        rows, width = like.shape[1:]
-        shape = (samples, self.total or rows, width)
-        whole = torch.randn(shape, generator=self.generator, dtype=like.dtype, device=like.device)
-        return whole[:, self.first : self.first + rows]
 
 
 class Rule(nn.Module, ABC):
@@ -115,7 +90,7 @@ class Rule(nn.Module, ABC):
         layer: int,
         mean: Float[Tensor, "S N W"],
         std: Float[Tensor, "S N W"],
-        noise: Noise | None = None,
+        noise: torch.Generator | None = None,
     ) -> Float[Tensor, "S_next N W"]:
         """Return μ + ξ σ for every component (eqs. 18, 22 and 23); rules that sample draw ξ from `noise` if given."""
         sites = self.sites(layer)
@@ -376,9 +351,10 @@ class MonteCarlo(Rule):
         layer: int,
         mean: Float[Tensor, "S N W"],
         std: Float[Tensor, "S N W"],
-        noise: Noise | None = None,
+        noise: torch.Generator | None = None,
     ) -> Float[Tensor, "S_next N W"]:
         """Return μ + ε σ, in training with independent ε ~ N(0, 1) for every sample, row and GP."""
         if noise is None:
             return super().expand(layer, mean, std)
-        return mean + noise.draw(self.num_sites, mean) * std
+        shape = (self.num_sites, *mean.shape[1:])
+        return mean + torch.randn(shape, generator=noise, dtype=mean.dtype, device=mean.device) * std

@@ -1,7 +1,6 @@
 """The command line: a table in, distributions out, one clear line for whatever cannot be used."""
 
 import errno
-import itertools
 import json
 import os
 import re
@@ -24,13 +23,11 @@ from typer.testing import CliRunner
 from dspp import DSPPRegressor, load
 from dspp.cli import app
 from dspp.cli.options import duration, probabilities, sizes
-from dspp.errors import DsppWarning, InputError, TrainingInterrupted
-from dspp.objectives import OBJECTIVES
+from dspp.errors import DsppWarning, InputError
 from dspp.prepare import split_rows
 from dspp.report import tables
 from dspp.settings import Settings
 from dspp.table.files import open_table, write_table
-from dspp.training.processes import LOST
 from tests.modelfile.test_modelfile import with_header
 
 TINY = shlex.split("--members 1 --inducing 8 --width 2 --epochs 3 --restarts 1")
@@ -870,25 +867,6 @@ def interrupted(command: list[str], checkpoint: Path, number: signal.Signals) ->
     *progress, line = errors.decode().splitlines(keepends=True)
     assert all("% done" in one for one in progress)  # on a slow machine
     return line
-
-
-@pytest.mark.parametrize("more", [(), ("--on-disk",)])
-def test_a_process_lost_from_a_team_is_no_success(tmp_path: Path, more: Any) -> None:
-    """As the others of a torchrun see it: nobody has sent them a signal."""
-    rng, out = np.random.default_rng(0), tmp_path / "m.dspp"
-    pq.write_table(pa.table({"x": rng.normal(size=60), "y": rng.normal(size=60)}), tmp_path / "t.parquet")
-    objective, steps = OBJECTIVES["predictive"], itertools.count()
-
-    def lost(*given: Any, **options: Any) -> Any:
-        if next(steps) == 2:
-            raise TrainingInterrupted(LOST)
-        return objective(*given, **options)
-
-    with OBJECTIVES.temporarily("predictive", lost):
-        result = dspp("fit", tmp_path / "t.parquet", "--target", "y", "--out", out, *TINY, "--batch-size", 20, *more)
-    assert (result.exit_code, out.exists()) == (1, False)
-    assert result.stderr.startswith("dspp: another process was stopped or lost; the state is in ")
-    assert "--resume" in result.stderr
 
 
 def test_a_fit_that_is_stopped_twice_ends_as_if_it_had_not_been(train: Path, test_file: Path, tmp_path: Path) -> None:

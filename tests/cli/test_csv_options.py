@@ -279,8 +279,6 @@ def test_errors_name_standard_input_and_leave_nothing_behind(
     line = refused(*predict, stdin=bad)
     assert line.startswith("dspp: standard input: column 'size', row 1 (line 3): expected a number, got 'big")
     assert "got - twice" in refused(*fit, "--validation", "-", stdin=b"size,price\n1,2\n")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "standard input: expected a file, since several processes" in refused(*fit, stdin=b"size,price\n1,2\n")
     assert list(tmp_path.iterdir()) == []
 
 

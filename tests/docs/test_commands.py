@@ -87,8 +87,6 @@ def test_the_commands_of_a_page_run(page, workplace):
 
 def _run(line: str) -> Any:
     words = shlex.split(line)
-    if words[0] == "torchrun":  # the same command in one process
-        words = ["dspp", *words[words.index("dspp") + 1 :]]
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
         return None

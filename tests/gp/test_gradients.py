@@ -24,7 +24,7 @@ from dspp.objectives import OBJECTIVES
 from dspp.predictive import LatentMixture
 from dspp.predictive.maths import multivariate_normal_log_prob
 from dspp.presets import PRESETS, preset
-from dspp.quadrature import RULES, Noise
+from dspp.quadrature import RULES
 
 JITTER = 1e-3
 EXACT, ROUNDED = 1e-10, 1e-7  # the hot path against autograd of the oracle, relative
@@ -308,7 +308,7 @@ def test_rule(name: str, sites: int, sampling: bool) -> None:
     mean, std, extra = leaf(1, 1, 3, 2), leaf(2, 1, 3, 2), leaf(3, 1, 3, 1)
 
     def function() -> tuple[Tensor, Tensor]:
-        noise = Noise(torch.Generator().manual_seed(5)) if sampling else None
+        noise = torch.Generator().manual_seed(5) if sampling else None
         h = rule.expand(0, mean, std, noise)
         top = rule.expand(1, (h * extra).sum(-1, keepdim=True), h[..., :1].square(), noise)
         return top, rule.log_weights(sampling)

@@ -2,9 +2,13 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy import stats
@@ -17,6 +21,7 @@ from dspp.guard import WIDE, WIDE_STDS
 from dspp.members.run import member_seed
 from dspp.objectives import OBJECTIVES
 from dspp.prepare import prepare
+from dspp.prepare.disk import draw_held_out_rows
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
 from tests.members.ensembles import TINY, N, X, Y, bits, fit_and_look, log_density, weights_of
@@ -195,6 +200,30 @@ def test_an_output_that_is_seen_seldom_is_learned_by_every_member() -> None:
     both[1:, 1] = np.nan
     with pytest.raises(InputError, match="column 1: expected at least 2 observed values, got 1"):
         DSPPRegressor(members=2, **TINY).fit(X, both)
+
+
+def test_rows_from_the_disk(tmp_path: Path) -> None:
+    table = pa.table({"a": X[:, 0], "b": X[:, 1], "y": Y})
+    (tmp_path / "rows").mkdir()
+    pq.write_table(table, tmp_path / "rows" / "0.parquet")
+    dataset = ds.dataset(tmp_path / "rows")
+    models = [DSPPRegressor(members=3, **TINY).fit(dataset, "y", cache=tmp_path) for _ in range(2)]
+    fitted = models[0].fitted_
+    held_out, _ = draw_held_out_rows(N, (0.1, 0.0), 0)
+    assert [member.kind for member in fitted.members] == ["plain"] * 3
+    assert (fitted.num_rows, len(held_out)) == (58, 6)
+    rows = table.take(pa.array(held_out))
+    scores = models[0].evaluate(rows.drop_columns(["y"]), rows["y"].to_numpy())
+    assert fitted.metrics == pytest.approx(scores, rel=1e-9)
+    assert weights_of(models[0]) == weights_of(models[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+
+
+def test_without_held_out_rows_the_mixture_is_even(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": X[:, 0], "y": Y}), tmp_path / "rows.parquet")
+    how = {**TINY, "members": 2, "validation_fraction": 0.0}
+    fitted = DSPPRegressor(**how).fit(ds.dataset(tmp_path / "rows.parquet"), "y", cache=tmp_path).fitted_
+    assert (fitted.weights, fitted.spread, fitted.metrics) == ((0.5, 0.5), 1.0, {})
 
 
 # ---------------------------------------------------------------- members that fail

@@ -115,24 +115,6 @@ def test_a_fit_that_waits_for_trees_can_be_stopped(jobs: int, monkeypatch: pytes
     assert ended.wait(PATIENCE), "the thread that grows them ends too"
 
 
-def test_two_processes_of_torchrun_train_every_member_together(table: Path, tmp_path: Path) -> None:
-    options = shlex.split(FIT.replace("--members 3", "--members 2") + " --epochs 2 --jobs 1")
-    said = []
-    for processes in (1, 2):
-        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if processes == 2 else []
-        out = tmp_path / f"{processes}.dspp"
-        command = [sys.executable, *launcher, "-m", "dspp", "fit", str(table), *options, "--out", str(out)]
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        said.append([line for line in done.stdout.splitlines() if "NLL" in line])
-        assert done.stdout.count("Model:  ") == 1
-    assert said[0] == said[1] != []
-    one, two = (modelfile.load(tmp_path / f"{processes}.dspp") for processes in (1, 2))
-    assert len(two.members) == 2
-    np.testing.assert_allclose(two.distribution(X).mean, one.distribution(X).mean, rtol=1e-3, atol=1e-3)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.dspp", "2.dspp"]
-
-
 # ---------------------------------------------------------------- killed and stopped
 
 

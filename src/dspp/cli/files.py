@@ -1,6 +1,5 @@
 """Tables on standard input, and checks of column names and output files."""
 
-import os
 import shlex
 import shutil
 import sys
@@ -51,8 +50,6 @@ def stdin_as_file(*paths: Path | None) -> Iterator[list[Path | None]]:
 
 def _copy_stdin(folder: Path) -> Path:
     """Copy standard input to a file whose suffix says what it contains."""
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise InputError("standard input: expected a file, since several processes read the table; pass its path")
     if sys.stdin.isatty():
         raise InputError(
             "standard input: expected a table, got a terminal; pipe one into this command, as in cat new.csv | dspp ..."

@@ -23,7 +23,7 @@ from dspp.cli.files import (
 from dspp.cli.fit_options import FitOptions
 from dspp.cli.options import csv_format, duration
 from dspp.cli.session import Session, Stopped
-from dspp.errors import CheckpointError, InputError, TrainingInterrupted
+from dspp.errors import CheckpointError, TrainingInterrupted
 from dspp.extras import require
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ Trained = tuple["Fitted", "Evaluation | None"]
 
 
 def run(options: FitOptions, session: Session) -> None:
-    """Train, save and score a model; under torchrun, as one of its processes.
+    """Train, save and score a model.
 
     Whatever can be checked without torch, which takes seconds to import, is checked before.
     """
@@ -61,20 +61,10 @@ def run(options: FitOptions, session: Session) -> None:
         opened = sources.open_sources(options, train, validation)
         with session.working(f"reading {opened.name}"):
             opened = opened.read(options.target)
-        _run(options, session, settings, opened)
+        _fit(options, session, settings, opened)
 
 
-def _run(options: FitOptions, session: Session, settings: "Settings", opened: sources.Sources) -> None:
-    from dspp.training.processes import join_processes
-
-    with join_processes(options.device) as group:
-        session.quiet |= group.rank > 0
-        if group.size > 1 and options.tune:
-            raise InputError("--tune cannot run under torchrun; use --jobs for several processes")
-        _fit(options, session, settings, opened, first=group.rank == 0)
-
-
-def _fit(options: FitOptions, session: Session, settings: "Settings", opened: sources.Sources, first: bool) -> None:
+def _fit(options: FitOptions, session: Session, settings: "Settings", opened: sources.Sources) -> None:
     if not opened.on_disk:
         with session.working(f"preparing {opened.name}"):
             prepared = sources.prepare_rows(options, settings, opened)
@@ -85,7 +75,7 @@ def _fit(options: FitOptions, session: Session, settings: "Settings", opened: so
                 prepared = sources.prepare_rows(options, settings, opened, stop)
             with prepared:
                 session.say(*_describe_start(options, opened, prepared, settings))
-                if first and options.overwrite and not options.resume and options.has_unfinished_run:
+                if options.overwrite and not options.resume and options.has_unfinished_run:
                     discard_run(options.resume_files.values())
                     session.say(f"note: discarded the unfinished run in {options.resume_file}")
                 if options.tune:
@@ -93,8 +83,6 @@ def _fit(options: FitOptions, session: Session, settings: "Settings", opened: so
                 bar = closing.enter_context(_open_bar(options, session))
                 if not options.tune:
                     fitted, evaluation = _train(options, session, prepared, settings, stop, bar)
-        if not first:  # the first process of a group writes for all
-            return
         from dspp import modelfile
 
         bar.step(f"writing {options.out}", SAVING)
@@ -175,7 +163,7 @@ def _stop_on_signal() -> Iterator[Callable[[], bool]]:
         try:
             yield stop
         except TrainingInterrupted:
-            if stop.signal is None:  # another process of the group was stopped or lost
+            if stop.signal is None:
                 raise
     if stop.signal is not None:
         raise Stopped(128 + stop.signal)
@@ -250,11 +238,6 @@ def _say_how_to_resume(options: FitOptions, session: Session) -> Iterator[None]:
         code = stopped.code if isinstance(stopped, Stopped) else 130
         how = f"stopped; the state is in {options.resume_file}. To resume: {session.command('--resume')}"
         raise Stopped(code, how) from None
-    except TrainingInterrupted as problem:  # in a process group: another process got the signal
-        if not options.resume_file.exists():
-            raise Stopped(1, str(problem)) from None
-        how = f"the state is in {options.resume_file}. To resume: {session.command('--resume')}"
-        raise Stopped(1, f"another process was stopped or lost; {how}") from None
 
 
 def _remove_resume_files(options: FitOptions) -> None:

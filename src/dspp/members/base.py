@@ -119,7 +119,7 @@ class Member(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, rows: "Rows", order: Order, report: Report) -> "FitResult":
+    def fit(cls, rows: Any, order: Order, report: Report) -> "FitResult":
         """Train the model.
 
         Raises:

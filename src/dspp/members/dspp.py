@@ -7,7 +7,7 @@ from dspp.members.base import MEMBERS, Member, Order, Report
 
 if TYPE_CHECKING:  # predicting does not need it
     from dspp.training.result import FitResult
-    from dspp.training.rows import Rows
+    from dspp.training.rows import Rows, Source
 
 
 @MEMBERS.register("plain")
@@ -23,7 +23,7 @@ class Dspp(Member):
         return True
 
     @classmethod
-    def fit(cls, rows: "Rows", order: Order, report: Report) -> "FitResult":
+    def fit(cls, rows: "Rows | Source", order: Order, report: Report) -> "FitResult":
         """Train the model by steps."""
         from dspp import training
         from dspp.training.rows import to_arguments

@@ -31,7 +31,7 @@ from dspp.progress import ProgressBar, open_bar
 from dspp.registry import extension_modules
 from dspp.settings import Settings
 from dspp.training.checkpoint import identify, refuse_another_run
-from dspp.training.rows import Rows
+from dspp.training.rows import Rows, Source
 from dspp.trees import CrossFitted
 
 STOP = "stop"  # a file that tells workers to stop
@@ -53,6 +53,7 @@ class Job:
         features: A custom module in front of the first layer.
         options: Further options of `training.fit`.
         modules: Modules that register custom parts.
+        source: All training rows, if they are on disk.
     """
 
     plan: Plan
@@ -62,6 +63,7 @@ class Job:
     features: nn.Module | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Run:
         should_stop: Called regularly; True interrupts training, keeping the checkpoints.
         resume: Whether to resume from existing checkpoints.
         options: Further options of `training.fit`.
+        source: All training rows, if they are on disk.
     """
 
     bar: ProgressBar
@@ -83,6 +86,7 @@ class Run:
     should_stop: Callable[[], bool] | None = None
     resume: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+    source: Source | None = None
     begin: float = field(default_factory=lambda: time.monotonic())
 
     def seconds_left(self) -> float | None:
@@ -109,6 +113,9 @@ def fit_members(
         CheckpointError: See `open_desk`.
     """
     more: dict[str, Any] = {"features": settings.module, "options": run.options, "modules": extension_modules()}
+    more["source"] = run.source
+    if run.source is not None:
+        plan = replace(plan, pilots=())
     if plan.is_single:
         checkpoint = None if settings.checkpoint is None else Path(settings.checkpoint)
         job = Job(plan, checkpoint, checkpoint is not None, run.resume, **more)
@@ -118,7 +125,7 @@ def fit_members(
     growing: Any = nullcontext()
     if read_trees or plan.too_short:
         growing = GrowingTrees(rows, split, means, settings.random_state, run.seconds_left)
-    identity = {} if settings.checkpoint is None else _identify(rows, split, plan, settings)
+    identity = {} if settings.checkpoint is None else _identify(rows, split, plan, settings, run)
     tried: list[Trained] = []
     with open_desk(settings.checkpoint, run.resume, identity) as desk, growing as growing_trees:
         job = Job(plan, desk, settings.checkpoint is not None, **more)
@@ -188,7 +195,7 @@ def train_member(
         checkpoint = job.desk / f"member-{task.number + 1:02d}.checkpoint" if job.keep and not task.pilot else None
         order = replace(order, config=config, fold=task.fold, checkpoint=checkpoint)
     try:
-        result = kind.fit(training, order, report)
+        result = kind.fit(training if job.source is None else job.source, order, report)
         member = kind.make(order, result)
         predicted = member.predictor(held_out.x) if len(held_out) else None
     except (NumericalError, TrainingDiverged) as problem:
@@ -226,7 +233,9 @@ def _train_all(
     plan, num_rows = job.plan, len(shared[0])
     count = len(plan.slots)
     processes = min(settings.jobs or cores(), count)
-    alone = processes == 1 or plan.seconds(num_rows) < WORTH_PROCESSES or job.features is not None
+    alone = (
+        processes == 1 or plan.seconds(num_rows) < WORTH_PROCESSES or job.features is not None or job.source is not None
+    )
     trained: dict[int, Trained] = {}
     with open_bar(run.bar, count) as bar:
 
@@ -309,9 +318,11 @@ def check_desk(path: Path) -> None:
 # ---------------------------------------------------------------- helpers
 
 
-def _identify(rows: Rows, split: Split, plan: Plan, settings: Settings) -> dict[str, Any]:
+def _identify(rows: Rows, split: Split, plan: Plan, settings: Settings, run: Run) -> dict[str, Any]:
     """Return what identifies the run of an ensemble: as of a single model, with its folds and members."""
-    identity = identify(plan.spec, plan.config, settings.module, rows, None)
+    identity = identify(
+        plan.spec, plan.config, settings.module, run.source or rows, None if run.source is None else rows
+    )
     kinds = [kind for kind, _ in plan.slots]
     members = {kind.title: kinds.count(name) for name, kind in MEMBERS.items()}
     data = storage.digest({"fold": torch.from_numpy(split.fold)}, identity["data"])

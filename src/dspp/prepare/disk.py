@@ -9,7 +9,6 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from dspp.table.memory import check_no_inf, target_column
 from dspp.table.messages import join_names
 from dspp.table.table import BATCH_ROWS, MemoryTable, join
 from dspp.training.cache import RowCache, find_cache, write_cache
-from dspp.training.processes import ProcessGroup
 
 MOST_HELD_OUT = 20_000  # validation rows, and as many calibration rows, which are kept in memory
 PIECE_CELLS = 1 << 19  # cells encoded at once
@@ -113,11 +111,10 @@ class _Passes:
             encoder, validation, calibration, num_train, left_out = self._learn()
             about = self._about(stamps, encoder)
             path = folder / f"dspp-{about['key'][:16]}.rows"
-            with _first_process_first():
-                found = find_cache(path, about | ({"keep": True} if keep else {}))
-                if found is not None:
-                    bar.expect(num_rows)
-                cache = found or self._write(path, encoder, num_train, about | {"keep": keep})
+            found = find_cache(path, about | ({"keep": True} if keep else {}))
+            if found is not None:
+                bar.expect(num_rows)
+            cache = found or self._write(path, encoder, num_train, about | {"keep": keep})
 
         def close(finished: bool) -> None:
             can_resume = not finished and checkpoint is not None and checkpoint.exists()
@@ -260,17 +257,6 @@ def _select_role(rows: MemoryTable, role: Int[np.ndarray, " n"], part: int) -> M
     """Return the rows with this role."""
     mine = role == part
     return rows if mine.all() else rows.take(np.flatnonzero(mine))
-
-
-@contextmanager
-def _first_process_first() -> Iterator[None]:
-    """In a process group, let the first process write what the others then find."""
-    group = ProcessGroup.current()
-    if group.rank > 0:
-        group.wait()
-    yield
-    if group.rank == 0:
-        group.wait()
 
 
 def _check_names(table: JoinedTable, targets: list[str], drop: Sequence[str]) -> None:

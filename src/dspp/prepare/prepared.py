@@ -1,6 +1,7 @@
 """A prepared table: rows in the form that training reads, and everything learned from them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder, encode
 from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import LARGEST_SCALE, Standardizer, standardise
@@ -17,12 +19,14 @@ from dspp.folds import NEVER, Split
 from dspp.likelihoods import Codec
 from dspp.members.plan import Plan, make_plan
 from dspp.notes import Note
+from dspp.presets import Spec
 from dspp.seen import Hashes
 from dspp.settings import Settings
 from dspp.table.checks import check_width
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 from dspp.training.cache import RowCache
+from dspp.training.disk import DiskRows
 from dspp.training.rows import Rows
 
 OWN_NAMES = {"X": "y", "X_val": "y_val"}  # the names of targets passed separately, for errors
@@ -96,10 +100,14 @@ class Prepared:
     @property
     def split(self) -> Split:
         """Which of the training and then the validation rows members hold out; a single model holds out the latter."""
+        return self.split_of(self.num_rows)
+
+    def split_of(self, num_rows: int) -> Split:
+        """Return the split if there are so many training rows."""
         fold, times = self.fold, None if self.table is None else self.table.times
         if fold is None:
-            fold = np.repeat([NEVER, 0], [self.num_rows, len(self.validation)])
-        return Split(fold, self.inner, self.num_rows, times is not None and bool(fold.max(initial=NEVER) > 0))
+            fold = np.repeat([NEVER, 0], [num_rows, len(self.validation)])
+        return Split(fold, self.inner, num_rows, times is not None and bool(fold.max(initial=NEVER) > 0))
 
     def settings_of_members(self, settings: Settings) -> Settings:
         """Return the settings with the likelihood chosen here."""
@@ -116,6 +124,14 @@ class Prepared:
             trees=folds > 0 and all(self._can_cross_fit(k) for k in range(folds)),
             most_folds=folds or None,
         )
+
+    def source(
+        self, spec: Spec, config: TrainConfig, reading: Mapping[str, int]
+    ) -> AbstractContextManager[Rows | DiskRows]:
+        """Open the training rows for the duration of a block; see `DiskRows` for `reading`."""
+        if isinstance(self.train, Rows):
+            return nullcontext(self.train)
+        return DiskRows(self.train, spec, config, **reading)
 
     def _can_cross_fit(self, k: int) -> bool:
         """Return whether the rows outside of fold k have at least two inner folds, as trees need."""

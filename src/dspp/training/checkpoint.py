@@ -22,7 +22,6 @@ from dspp.config import TrainConfig
 from dspp.errors import CheckpointError, InputError
 from dspp.packing import pack, unpack
 from dspp.presets import Spec
-from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows, Source
 from dspp.training.state import RunState
 
@@ -93,37 +92,6 @@ def open_checkpoint(
             raise CheckpointError(
                 f"{path} already exists; pass resume=True to resume from it, or delete it to start afresh"
             )
-
-
-class _Reader(CheckpointWriter):
-    """A writer that never writes: the first process of a group writes for all."""
-
-    def write(self, state: RunState) -> None:
-        """Do nothing."""
-
-
-@contextmanager
-def open_for_group(
-    path: str | Path, resume: bool, every: float, identity: dict[str, Any], group: ProcessGroup
-) -> Iterator[CheckpointWriter]:
-    """Call `open_checkpoint` in the first process of a group; the others only read the same file.
-
-    Raises:
-        CheckpointError: as in `open_checkpoint`, or the file is not visible to all processes.
-    """
-    path = Path(path)
-    if group.rank == 0:
-        with open_checkpoint(path, resume, every, identity) as writer:
-            group.add(float(writer.saved is not None))
-            group.wait()  # until all processes have read the file
-            yield writer
-        return
-    saved = group.add(0.0)[0] > 0
-    if saved and not path.exists():
-        raise CheckpointError(f"process {group.rank} cannot see {path}; put it on a file system shared by all machines")
-    writer = _Reader(path, every, identity, *(_load(path, identity) if saved else (None,)))
-    group.wait()
-    yield writer
 
 
 def identify(

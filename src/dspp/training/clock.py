@@ -17,7 +17,7 @@ class Clock:
 
     Args:
         budget: seconds for the whole run; None for no limit.
-        now: returns the time in seconds; processes that train together share one, so that they decide alike.
+        now: returns the time in seconds.
 
     Raises:
         InputError: the budget is not a positive number.

@@ -14,7 +14,6 @@ from dspp.model import build
 from dspp.presets import Spec
 from dspp.training.loop import Stage
 from dspp.training.plan import Plan
-from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows
 from dspp.training.state import RunState, Start, StartState, make_optimizer
 from dspp.training.step import own_randomness
@@ -36,7 +35,7 @@ def trial_rows(start: Rows, count: int, seed: int) -> Rows:
 
 
 def new_start(
-    spec: Spec, config: TrainConfig, rows: Rows, features: nn.Module | None, group: ProcessGroup, trial: int
+    spec: Spec, config: TrainConfig, rows: Rows, features: nn.Module | None, clock: Callable[[], float], trial: int
 ) -> Start:
     """Build the model of start number `trial` on `rows`, and its optimiser."""
     seed = start_seed(config.seed, trial)
@@ -45,7 +44,7 @@ def new_start(
         model = build(spec.model, rows.x, rows.y.shape[1], seed, features)
     model.train()
     optimizer = make_optimizer(model, config)
-    return Start(model, group.wrap(model), optimizer, seed, group.clock, StartState(trial))
+    return Start(model, optimizer, seed, clock, StartState(trial))
 
 
 class Restarts:

@@ -22,17 +22,16 @@ from dspp.objectives import OBJECTIVES
 from dspp.presets import Spec
 from dspp.progress import ProgressBar, open_bar
 from dspp.table.checks import Array
-from dspp.training.checkpoint import CheckpointWriter, identify, open_for_group
+from dspp.training.checkpoint import CheckpointWriter, identify, open_checkpoint
 from dspp.training.clock import Clock
 from dspp.training.loop import Loop, Stage
 from dspp.training.plan import Plan
-from dspp.training.processes import LOST, ProcessGroup
 from dspp.training.recovery import GoodState
 from dspp.training.restarts import Restarts, new_start, trial_rows
 from dspp.training.result import FitResult, make_result
 from dspp.training.rows import Rows, Source, training_rows, validation_rows
 from dspp.training.state import RunState, Start, StartState
-from dspp.training.step import Score, TrainingStep, nll, score_together
+from dspp.training.step import Score, TrainingStep, finite_score, nll
 
 SMOOTHING = 0.9  # of the training NLL on the progress bar
 
@@ -62,9 +61,6 @@ def fit(
 ) -> FitResult:
     """Build the model of `spec` on standardised rows and train it.
 
-    If torch.distributed has a process group, its processes train one model together: all make the same call, each takes
-    a part of every batch, and only the first writes the checkpoint and shows progress.
-
     Args:
         spec: the model and its objective, from `presets.preset`.
         X: training rows (N, D), standardised; or, without y, a `Source` of rows with their targets, such as `DiskRows`.
@@ -92,7 +88,7 @@ def fit(
             `snapshot_steps` steps.
         restart_rows: maximum number of training rows on which starts are compared.
         score: scores a model on validation rows, and on training rows to compare starts: the mean over the rows given,
-            lower is better; None: NLL per row. If several processes train together, each scores a part of the rows.
+            lower is better; None: NLL per row.
 
     Raises:
         InputError: the data or settings cannot be used.
@@ -115,9 +111,7 @@ def fit(
         if count < 1:
             raise InputError(f"{name}: expected at least 1, got {count}")
     now = clock or time.perf_counter
-    group = ProcessGroup.current(now)
-    group.wait()  # starts the clock that all processes share
-    shared_clock = Clock(time_budget, group.now if group.size > 1 else now)  # the budget includes the checks below
+    budget = Clock(time_budget, now)  # which includes the checks below
     with _threads(config.threads):
         train = training_rows(X, y, weights, spec, config)
         val = validation_rows(X_val, y_val, weights_val, train, spec, config)
@@ -125,7 +119,7 @@ def fit(
         opened: AbstractContextManager[CheckpointWriter | None] = nullcontext()
         if checkpoint is not None:
             identity = identify(spec, config, features, train, val)
-            opened = open_for_group(checkpoint, resume, checkpoint_seconds, identity, group)
+            opened = open_checkpoint(checkpoint, resume, checkpoint_seconds, identity)
         with opened as writer:
             run = Run(
                 spec=spec,
@@ -133,16 +127,16 @@ def fit(
                 train=train,
                 val=val,
                 features=features,
-                clock=shared_clock,
+                clock=budget,
+                now=now,
                 writer=writer,
                 on_epoch=on_epoch,
                 should_stop=should_stop,
-                group=group,
                 snapshot_steps=snapshot_steps,
                 restart_rows=restart_rows,
                 score=score or nll,
             )
-            return run.finish(progress if group.rank == 0 else False)
+            return run.finish(progress)
 
 
 @dataclass
@@ -155,10 +149,10 @@ class Run:
     val: Rows | None
     features: nn.Module | None
     clock: Clock
+    now: Callable[[], float]
     writer: CheckpointWriter | None
     on_epoch: Callable[[Epoch], None] | None
     should_stop: Callable[[], bool] | None
-    group: ProcessGroup
     snapshot_steps: int
     restart_rows: int
     score: Score
@@ -169,8 +163,8 @@ class Run:
         self.clock.validation = 0 if self.val is None else len(self.val) / config.batch_size
         self.plan = Plan(config, math.ceil(rows / config.batch_size), self.clock)
         self.good = GoodState(self.writer)
-        self.score_rows = partial(score_together, group=self.group, score=self.score)
-        step = TrainingStep(self.spec.objective, config, rows, self.features is not None, self.group)
+        self.score_rows = partial(finite_score, score=self.score)
+        step = TrainingStep(self.spec.objective, config, rows, self.features is not None)
         self.loop = Loop(config, self.train, self.val, step, self.plan, self.score_rows, self._after_step)
 
     def finish(self, progress: bool | ProgressBar | None) -> FitResult:
@@ -243,7 +237,7 @@ class Run:
         step = start.state.step
         epoch = (step - 1) // self.plan.steps_per_epoch + 1
         self.bar.update(stage.steps_before + step, f"{stage.label}, epoch {epoch}", rows=rows, score=train_nll)
-        if self.should_stop is not None and self.group.any(self.should_stop()):
+        if self.should_stop is not None and self.should_stop():
             self._stop(f"training was stopped at step {step}")
 
     def _state_with(self, start: Start, stage: Stage) -> RunState:
@@ -266,10 +260,6 @@ class Run:
             yield
         except KeyboardInterrupt:
             self.good.write(self.clock.spent)
-            raise
-        except TrainingInterrupted as problem:
-            if str(problem) == LOST:
-                self._stop(LOST)
             raise
         self.good.write(self.clock.spent)
 
@@ -295,7 +285,7 @@ class Run:
 
     def _start_at(self, trial: int, state: StartState | None) -> Start:
         """Return start number `trial`, new or resumed from a state."""
-        start = new_start(self.spec, self.config, self.train.start, self.features, self.group, trial)
+        start = new_start(self.spec, self.config, self.train.start, self.features, self.now, trial)
         if state is not None:
             start.resume(state)
         return start

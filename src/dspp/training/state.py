@@ -59,7 +59,6 @@ class Start:
 
     Args:
         model: the model.
-        network: the module a step calls: the model, or a wrapper that averages its gradients over several processes.
         optimizer: the optimiser of its parameters.
         seed: seed of batches and samples.
         clock: returns the time in seconds.
@@ -69,13 +68,12 @@ class Start:
     def __init__(
         self,
         model: Model,
-        network: nn.Module,
         optimizer: Adam,
         seed: int,
         clock: Callable[[], float],
         state: StartState,
     ) -> None:
-        self.model, self.network, self.optimizer = model, network, optimizer
+        self.model, self.optimizer = model, optimizer
         self.seed, self.state = seed, state
         self._clock, self._epoch_begin = clock, clock()
 

@@ -13,8 +13,6 @@ from dspp.config import ObjectiveConfig, TrainConfig
 from dspp.errors import InputError, NumericalError
 from dspp.model import Model
 from dspp.objectives import OBJECTIVES, average
-from dspp.predictive import LatentMixture
-from dspp.training.processes import ProcessGroup
 from dspp.training.rows import Rows
 from dspp.training.schedules import SCHEDULES
 from dspp.training.state import Start
@@ -31,15 +29,12 @@ class TrainingStep:
         config: training settings.
         num_rows: number of training rows.
         randomise: whether a part of the model (such as dropout) draws from torch's global generator.
-        group: the processes that share each batch.
     """
 
-    def __init__(
-        self, objective: ObjectiveConfig, config: TrainConfig, num_rows: int, randomise: bool, group: ProcessGroup
-    ) -> None:
+    def __init__(self, objective: ObjectiveConfig, config: TrainConfig, num_rows: int, randomise: bool) -> None:
         self._objective, self._options = OBJECTIVES[objective.name], objective
         self._schedule, self._config = SCHEDULES[config.schedule], config
-        self._num_rows, self._randomise, self._group = num_rows, randomise, group
+        self._num_rows, self._randomise = num_rows, randomise
         self._steps_per_epoch = math.ceil(num_rows / config.batch_size)
 
     def make(self, start: Start, batch: Rows, done: float) -> float | None:
@@ -59,61 +54,39 @@ class TrainingStep:
         if start.model.features is not None:
             _freeze_statistics(start.model.features, done >= self._config.freeze_statistics)
         with_nll = start.state.step % self._steps_per_epoch % NLL_STEPS == 0
-        with self._group.together():
-            value, total, nll = self._forward(start, batch, with_nll)
-            start.optimizer.zero_grad()
-            (-value).backward()
+        value, nll = self._forward(start, batch, with_nll)
+        start.optimizer.zero_grad()
+        (-value).backward()
+        total = value.item()
         gradients = [p.grad for p in start.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if not math.isfinite(total) or not math.isfinite(norm.item()):
             raise NumericalError(f"objective {total}, gradient norm {norm.item()}")
         start.optimizer.step()
         start.state.values[start.state.step] = total
-        if with_nll:
+        if nll is not None:
             start.state.nlls[start.state.step] = nll
         start.state.step += 1
-        return nll if with_nll else None
+        return nll
 
-    def _forward(self, start: Start, batch: Rows, with_nll: bool) -> tuple[Tensor, float, float]:
-        """Return the objective of this process's part of the batch, to differentiate; that of the batch; and its NLL.
-
-        Raises:
-            NumericalError: a part could not be computed, in this process or another.
-        """
-        part = self._group.part(len(batch))
-        mine, share = batch[part], (part.stop - part.start) / len(batch)
-        problem: NumericalError | None = None
-        if len(mine) == 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in start.model.modules()):
+    def _forward(self, start: Start, batch: Rows, with_nll: bool) -> tuple[Tensor, float | None]:
+        """Return the objective of the batch, to differentiate, and its NLL."""
+        model = start.model
+        if len(batch) == 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
             raise InputError(
-                f"a network with batch normalisation expected at least 2 rows, got 1 of a batch of {len(batch)}; "
-                "pass more rows, or another batch_size"
+                "a network with batch normalisation expected at least 2 rows, got 1 of a batch of 1; pass more rows, "
+                "or another batch_size"
             )
-        value, nll = batch.y.new_zeros(()), 0.0
-        try:
-            with own_randomness(derive_seed(start.seed, start.state.step, 2), mine.x.device, self._randomise):
-                seed = derive_seed(start.seed, start.state.step, 1)
-                latent = start.network(mine.x, noise_seed=seed, place=(part.start, len(batch)))
-            value = self._score(latent, mine, start.model, share * self._group.size)
-            if self._group.size > 1:  # where DistributedDataParallel waits for the gradient of every parameter
-                value = value + 0.0 * sum(p.flatten()[:1].sum() for p in start.model.parameters())
-            if with_nll:
-                with torch.no_grad():
-                    nll = -average(start.model.likelihood.log_prob(latent, mine.y), mine.weights).item()
-        except NumericalError as error:
-            problem = error
-        failed, total, nll = self._group.add(float(problem is not None), value.item(), share * nll)
-        if failed:  # raised in all processes, so that none waits for the gradients of another
-            raise problem or NumericalError("another process could not compute its part of the batch")
-        return value, total / self._group.size, nll
-
-    def _score(self, latent: LatentMixture, rows: Rows, model: Model, weight: float) -> Tensor:
-        """Return the objective, weighted so that its mean over processes is that of the whole batch."""
+        with own_randomness(derive_seed(start.seed, start.state.step, 2), batch.x.device, self._randomise):
+            latent = model(batch.x, noise_seed=derive_seed(start.seed, start.state.step, 1))
         how: dict[str, Any] = {"beta": self._options.beta, "gamma": self._options.gamma}
-        if rows.weights is not None:
-            how["weights"] = rows.weights
-        kl = model.kl() if weight == 1.0 else model.kl() / weight
-        value = self._objective(model.likelihood, latent, rows.y, kl, self._num_rows, **how)
-        return value if weight == 1.0 else weight * value
+        if batch.weights is not None:
+            how["weights"] = batch.weights
+        value = self._objective(model.likelihood, latent, batch.y, model.kl(), self._num_rows, **how)
+        if not with_nll:
+            return value, None
+        with torch.no_grad():
+            return value, -average(model.likelihood.log_prob(latent, batch.y), batch.weights).item()
 
 
 def _freeze_statistics(network: nn.Module, frozen: bool) -> None:
@@ -133,21 +106,13 @@ def nll(model: Model, rows: Rows) -> float:
     return -float(average(log_density, None if rows.weights is None else rows.weights.double()))
 
 
-def score_together(model: Model, rows: Rows, group: ProcessGroup, score: Score = nll) -> float:
-    """Return the mean score of the rows, computed by the processes of a group together.
+def finite_score(model: Model, rows: Rows, score: Score = nll) -> float:
+    """Return the mean score of the rows.
 
     Raises:
         NumericalError: the score is not finite.
     """
-    if 1 < group.size <= len(rows):
-        mine = rows[group.part(len(rows))]
-        try:
-            value = score(model, mine)
-        except NumericalError:
-            value = math.nan  # the other processes wait for a number
-        value = group.add(value * len(mine) / len(rows))[0]
-    else:
-        value = score(model, rows)
+    value = score(model, rows)
     if not math.isfinite(value):
         raise NumericalError(f"the NLL of {len(rows)} rows is {value}")
     return value
