@@ -256,7 +256,8 @@ class Fitted:
     def mix(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None = None) -> Predictive:
         """Mix the predictions of all members in standardised units; see `members.blend.mix`."""
         spread = spread_of(self.spread, self.judged, len(parts))
-        return mix(parts, self.weights, spread, self.guard, self.members[0].spec.model, unknown)
+        model = self.members[0].spec.model
+        return mix(parts, self.weights, spread, self.guard, model.likelihood, model.noise_floor, unknown)
 
     def without_others(self, fold: int) -> Self:
         """Return the model of the members that held out a fold, in which kinds weigh as in the whole mixture."""

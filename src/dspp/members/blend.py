@@ -60,11 +60,15 @@ class HeldOutRows:
 
 @dataclass(frozen=True)
 class Mixing:
-    """How to mix: the weights by label, which sum to one, the factor of the variances, and the weight of the guard."""
+    """How to mix: the weights by label, which sum to one, the factor of the variances, and the weight of the guard.
+
+    `evidence` is the logarithm of its posterior density, without a constant.
+    """
 
     weights: dict[str, float]
     spread: float
     guard_weight: float
+    evidence: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,14 +112,14 @@ def blend(trained: Sequence[Trained], rows: "Rows", split: Split, model: ModelCo
         if split.num_folds > 1 and not split.forward:
             mixing = replace(mixing, weights=discount(mixing.weights))
     else:
-        labels = list(dict.fromkeys(_label(one, split) for one in trained))
+        labels = list(dict.fromkeys(label_of(one, split) for one in trained))
         mixing = Mixing({label: 1.0 / len(labels) for label in labels}, 1.0, GUARD_WEIGHT)
-    kept = [one for one in trained if _label(one, split) in mixing.weights]
-    sizes = Counter(_label(one, split) for one in kept)
+    kept = [one for one in trained if label_of(one, split) in mixing.weights]
+    sizes = Counter(label_of(one, split) for one in kept)
     judged = min((sum(len(g.predictions[label]) for label in mixing.weights) for g in groups), default=len(kept))
     return Blend(
         kept=tuple(kept),
-        weights=tuple(mixing.weights[_label(one, split)] / sizes[_label(one, split)] for one in kept),
+        weights=tuple(mixing.weights[label_of(one, split)] / sizes[label_of(one, split)] for one in kept),
         spread=mixing.spread,
         judged=len(kept) if split.forward else judged,
         guard=replace(guard, weight=mixing.guard_weight),
@@ -128,7 +132,8 @@ def mix(
     weights: Sequence[float],
     spread: float,
     guard: Guard | None,
-    model: ModelConfig,
+    likelihood: str,
+    floor: float,
     unknown: Float[Tensor, " N"] | None,
 ) -> Predictive:
     """Return (1 − g) Σ_k w_k p_k(y) + g p_guard(y) in standardised units, where all variances are multiplied.
@@ -138,7 +143,8 @@ def mix(
         weights: Their weights.
         spread: The factor of the variances.
         guard: The guard; None: none.
-        model: Settings of the model: its likelihood, and a variance of the noise below which no spread may take it.
+        likelihood: Of the members.
+        floor: A variance of the noise below which no spread may take it.
         unknown: How far each row's prediction goes towards the marginal distribution; None: not at all.
     """
     if len(parts) == 1 and spread == 1.0 and guard is None and unknown is None:
@@ -146,10 +152,10 @@ def mix(
     exact = [part.to(torch.float64) for part in parts]  # members may differ in dtype
     mixed = type(exact[0]).mix(exact, weights)
     if spread != 1.0:
-        mixed = mixed.widen(spread, model.noise_floor)
+        mixed = mixed.widen(spread, floor)
     if unknown is not None:
         mixed = mixed.approach_standard(unknown)
-    marginal = None if guard is None else guard.predictive(model.likelihood, len(mixed))
+    marginal = None if guard is None else guard.predictive(likelihood, len(mixed))
     if guard is None or marginal is None:
         return mixed
     return type(mixed).mix([mixed, cast(Any, marginal)], [1.0 - guard.weight, guard.weight])
@@ -185,26 +191,26 @@ def stack(
     importance = importance * len(importance) / importance.sum()
     marginal = [_marginal(guard, likelihood, group) for group in groups]
     labels = list(groups[0].predictions)
-    best: tuple[float, Mixing] | None = None
+    best: Mixing | None = None
     for spread in _spreads(groups[0]):
         each = [_densities(group, guarded, spread) for group, guarded in zip(groups, marginal, strict=True)]
         weights, value = expectation_maximisation(np.concatenate(each, axis=1), importance)
         value -= SPREAD_PRIOR * math.log(spread) ** 2
-        if best is None or value > best[0] + 1e-9:
-            best = value, _to_mixing(labels, weights, spread)
+        if best is None or value > best.evidence + 1e-9:
+            best = _to_mixing(labels, weights, spread, value)
     assert best is not None
-    return best[1]
+    return best
 
 
 def hold_out(trained: Sequence[Trained], rows: "Rows", split: Split, floor: float) -> list[HeldOutRows]:
     """Return the held-out rows of each fold with the predictions of its members, without folds that lack a label."""
-    labels = list(dict.fromkeys(_label(one, split) for one in trained))
+    labels = list(dict.fromkeys(label_of(one, split) for one in trained))
     groups = []
     for fold in split.judging:
         found: dict[str, list[Predictive]] = {label: [] for label in labels}
         for one in trained:
             if one.task.fold == fold and one.held_out is not None:
-                found[_label(one, split)].append(one.held_out)
+                found[label_of(one, split)].append(one.held_out)
         if all(found.values()):
             numbers = np.flatnonzero(split.held_out(fold))
             groups.append(HeldOutRows(numbers, rows.y[torch.from_numpy(numbers)].double().numpy(), found, fold, floor))
@@ -241,7 +247,7 @@ def calibrated_nll(group: HeldOutRows, guard: Guard, likelihood: str) -> float:
     return min(-float(np.logaddexp.reduce(densities, axis=0).mean()) for densities in each)
 
 
-def _label(one: Trained, split: Split) -> str:
+def label_of(one: Trained, split: Split) -> str:
     """Return what has a weight of its own in the mixture: a kind or, if all hold out the same rows, a member."""
     return one.task.kind if split.num_folds > 1 else f"{one.task.kind} {one.task.number}"
 
@@ -300,8 +306,8 @@ def expectation_maximisation(
     return weights, value
 
 
-def _to_mixing(kinds: Sequence[str], weights: Float[np.ndarray, " C+1"], spread: float) -> Mixing:
+def _to_mixing(kinds: Sequence[str], weights: Float[np.ndarray, " C+1"], spread: float, evidence: float) -> Mixing:
     shares = weights[:-1] / weights[:-1].sum()
     kept = {kind: float(share) for kind, share in zip(kinds, shares, strict=True) if share >= LIGHT}
     total = sum(kept.values())
-    return Mixing({kind: share / total for kind, share in kept.items()}, spread, float(weights[-1]))
+    return Mixing({kind: share / total for kind, share in kept.items()}, spread, float(weights[-1]), evidence)
