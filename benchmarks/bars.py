@@ -66,6 +66,7 @@ def bars(data: Path) -> Iterator[Bar]:
     yield Bar("fit", "1,000 rows, one member of the ensemble, seconds", member_seconds, at_most=4.0)
     yield Bar("fit", "1,000 rows, members=1, seconds", single_seconds, at_most=4.0)
     yield Bar("start", "first use of an estimator after import dspp, seconds", first_use, at_most=0.8)
+    yield Bar("start", "first prediction of a fitted default, 100 rows, seconds", first_prediction, at_most=0.3)
     yield Bar("command", "dspp predict, share of the bare model's rows/s", command_share, 0.9)
     for name in QUALITY:
         yield Bar(
@@ -105,6 +106,16 @@ def first_use() -> float:
     """Return the time that creating an estimator adds to `import torch, dspp` in a fresh interpreter."""
     before = "import torch, dspp"
     return front_door.start_up(f"{before}\ndspp.DSPPRegressor()", 3) - front_door.start_up(before, 3)
+
+
+def first_prediction() -> float:
+    """Return the time of the first prediction that the default, fitted to 1,000 rows, makes in a fresh interpreter."""
+    X, y = _thousand_rows()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.dspp"
+        DSPPRegressor(progress=False).fit(X, y).save(path)
+        before = f"import numpy as np, dspp\nmodel, X = dspp.load({str(path)!r}), np.zeros((100, 8))"
+        return front_door.start_up(f"{before}\nmodel.predict(X)", 3) - front_door.start_up(before, 3)
 
 
 def command_share() -> float:

@@ -199,10 +199,7 @@ class Calibration:
 
     def _is_earned(self) -> bool:
         """Return whether intervals that contain 80 %, or always everything, would have been told from right ones."""
-        return (
-            self.coverage[HEADLINE] >= least_coverage(self._independent, _BAD)
-            and chance_bounds(self._independent, HEADLINE)[1] < 1.0
-        )
+        return is_told_apart(self.coverage[HEADLINE], self._independent, HEADLINE)
 
     def _finding(self) -> str:
         what = "value" if self.per_output else "row"
@@ -235,6 +232,12 @@ def chance_bounds(num_rows: int, level: float, chance: float = _CHANCE) -> tuple
 
     low, high = stats.binom.ppf([0.5 * chance, 1.0 - 0.5 * chance], num_rows, level) / num_rows
     return float(low), float(high)
+
+
+def is_told_apart(coverage: float, num_rows: int, level: float) -> bool:
+    """Return whether intervals that contain 10 % of the rows less, or always everything, would have been noticed."""
+    least = least_coverage(num_rows, level - (HEADLINE - _BAD))
+    return coverage >= least and chance_bounds(num_rows, level)[1] < 1.0
 
 
 def check_calibration(

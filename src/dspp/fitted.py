@@ -20,6 +20,7 @@ from dspp.calibration import HEADLINE, Calibration, Conformal, CrossConformal, c
 from dspp.encoding.encoder import IN_X, TableEncoder, encode, name_columns
 from dspp.encoding.scaling import Standardizer, share_unknown, standardise
 from dspp.errors import InputError, NumericalError
+from dspp.gp.threads import run
 from dspp.guard import Guard
 from dspp.likelihoods import Codec
 from dspp.members import Member
@@ -233,6 +234,7 @@ class Fitted:
 
     def _predict_members(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> list[Predictive]:
         """Return the prediction of each member, in standardised units."""
+        run([partial(getattr, member, "predictor") for member in self.members if "predictor" not in vars(member)])
         column = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))
         return [member.predict(X, column) for member in self.members]
 

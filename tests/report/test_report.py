@@ -20,8 +20,9 @@ import torch
 from outline import Outline
 
 from dspp import plots
-from dspp.calibration import chance_bounds
+from dspp.calibration import Calibration, chance_bounds
 from dspp.errors import InputError, ModelFileError
+from dspp.metrics import LEVELS
 from dspp.numbers import SPACE, are_years, cell, number, number_with_spread, percent, tidy
 from dspp.predictive import NormalMixture
 from dspp.report import ReportData, TargetData, page, render, tables, write_report
@@ -237,6 +238,17 @@ def test_coverage_verdicts_follow_chance() -> None:
     assert verdicts(even) == ["calibrated"] * 4
     assert verdicts(0.5 + (even - 0.5) * 0.8) == ["too wide"] * 4
     assert verdicts(np.clip(0.5 + (even - 0.5) * 1.3, 0, 1)) == ["too narrow"] * 4
+
+
+@pytest.mark.parametrize("rows", [10, 30, 35, 36, 50, 82, 300])
+def test_the_table_calls_a_level_calibrated_only_where_the_verdict_does(rows: int) -> None:
+    one = target(num=rows)
+    for inside in range(rows + 1):
+        share = inside / rows
+        found = Calibration(rows, rows, dict.fromkeys(LEVELS, share), dict.fromkeys(LEVELS, 1.0), 0.01, 0.5)
+        judged = dataclasses.replace(one, calibration=found)
+        (row,) = [row for row in tables.coverage_table(judged).rows if row[0] == f"90{SPACE}%"]
+        assert row[-1] in found.verdict().replace("Too", "too"), found.verdict()
 
 
 def test_a_coverage_outside_of_chance_is_not_rounded_into_it() -> None:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from dspp.calibration import chance_bounds
+from dspp.calibration import chance_bounds, is_told_apart
 from dspp.metrics import LEVELS, METRICS, Metric
 from dspp.numbers import are_years, cell, number, number_with_spread, percent
 from dspp.plots import central_coverage
@@ -91,8 +91,10 @@ def coverage_table(target: TargetData) -> TextTable:
     for level in LEVELS:
         observed, num = target.coverage(level)
         low, high = chance_bounds(num, level)
-        verdict = "calibrated" if low <= observed <= high else "too wide" if observed > high else "too narrow"
-        digits = 1 if verdict == "calibrated" else _digits_apart(observed, low if observed < low else high)
+        verdict = "too wide" if observed > high else "too narrow" if observed < low else ""
+        digits = _digits_apart(observed, low if observed < low else high) if verdict else 1
+        if not verdict:
+            verdict = "calibrated" if is_told_apart(observed, num, level) else "too few rows to tell"
         by_chance = f"{percent(low, digits)} to {percent(high, digits)}"
         rows.append((percent(level, 0), percent(observed, digits), by_chance, verdict))
     return TextTable(("interval", "rows inside", "expected by chance", "intervals are"), rows)
