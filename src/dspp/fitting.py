@@ -15,9 +15,9 @@ from dspp.calibration import Conformal, CrossConformal
 from dspp.fitted import Evaluation, Fitted
 from dspp.history import Epoch
 from dspp.members import MEMBERS, BoostedTrees
-from dspp.members.base import Trained, one_thread
+from dspp.members.base import Run, Trained, one_thread
 from dspp.members.blend import Blend, HeldOutRows, blend
-from dspp.members.run import Run, fit_members
+from dspp.members.run import fit_members
 from dspp.notes import Note
 from dspp.predictive import Predictive
 from dspp.prepare import Prepared

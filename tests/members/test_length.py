@@ -10,7 +10,7 @@ from scipy import stats
 from dspp import DSPPRegressor
 from dspp.guard import Guard
 from dspp.members import run
-from dspp.members.base import Task
+from dspp.members.base import Run, Task
 from dspp.members.blend import HeldOutRows, calibrated_nll
 from dspp.members.plan import make_plan
 from dspp.predictive import NormalMixture
@@ -63,7 +63,7 @@ def test_members_are_trained_even_if_the_workers_start_late(monkeypatch: pytest.
     clock = [0.0]
     monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
     plan = make_plan(Settings(members=10), 120)
-    tasks = run.share_time((Task(k, "plain", 0) for k in range(10)), plan, 2, run.Run(ProgressBar(1, False), 10.0))
+    tasks = run.share_time((Task(k, "plain", 0) for k in range(10)), plan, 2, Run(ProgressBar(1, False), 10.0))
     assert next(tasks).seconds == pytest.approx(2.0)
     clock[0] = 9.0
     assert next(tasks).seconds == pytest.approx(0.6)
@@ -77,7 +77,7 @@ def test_the_start_of_a_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
     clock[0] = 1.0
     plan = make_plan(Settings(members=2), 120)
-    task = next(run.share_time(iter([Task(0, "plain", 0)]), plan, 2, run.Run(ProgressBar(1, False), 10.0)))
+    task = next(run.share_time(iter([Task(0, "plain", 0)]), plan, 2, Run(ProgressBar(1, False), 10.0)))
     assert run.time_left(task) == pytest.approx(10.0)
     clock[0] = 4.0
     assert run.time_left(task) == pytest.approx(7.0)

@@ -1,5 +1,6 @@
 """What a member is: a trained model that predicts alone, and the class of its kind that says how to train one."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,9 +42,6 @@ class Order:
         validation: Rows that choose the best epoch; None: it is trained to the end.
         features: A custom module in front of the first layer.
         checkpoint: A file from which an interrupted training resumes.
-        resume: Whether this file may exist.
-        seconds: Time limit of its training; None: none.
-        options: Further options of `training.fit`.
     """
 
     spec: Spec
@@ -51,19 +49,35 @@ class Order:
     fold: int | None = None
     validation: "Rows | None" = None
     features: nn.Module | None = None
-    checkpoint: str | Path | None = None
-    resume: bool = False
-    seconds: float | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: Path | None = None
 
 
 @dataclass(frozen=True)
-class Report:
-    """Where a member reports while it is trained: its epochs, its progress, and whether it should stop."""
+class Run:
+    """How a fit runs: what it shows, how long it may take, and the callbacks of the user.
 
-    should_stop: Callable[[], bool] | None = None
+    Attributes:
+        bar: The progress bar; None: none.
+        seconds: Time limit; None: none.
+        on_epoch: Called with each epoch; with several members, with those of each once it is trained.
+        should_stop: Called regularly; True interrupts training, keeping the checkpoints.
+        resume: Whether to resume from existing checkpoints.
+        options: Further options of `training.fit`.
+        source: All training rows, if they are on disk.
+    """
+
+    bar: "ProgressBar | None" = None
+    seconds: float | None = None
     on_epoch: Callable[[Epoch], None] | None = None
-    progress: "bool | ProgressBar" = False
+    should_stop: Callable[[], bool] | None = None
+    resume: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    source: Any = None
+    begin: float = field(default_factory=lambda: time.monotonic())
+
+    def seconds_left(self) -> float | None:
+        """Return how much time is left; None: any time."""
+        return None if self.seconds is None else self.seconds - (time.monotonic() - self.begin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,13 +133,13 @@ class Member(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, rows: Any, order: Order, report: Report) -> "FitResult":
+    def fit(cls, rows: Any, order: Order, run: Run) -> "FitResult":
         """Train the model.
 
         Raises:
             NumericalError: A matrix could not be factorised.
             TrainingDiverged: Training did not recover from non-finite numbers.
-            TrainingInterrupted: `report.should_stop` returned True.
+            TrainingInterrupted: `run.should_stop` returned True.
         """
 
     @classmethod

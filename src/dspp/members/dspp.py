@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dspp.config import ModelConfig
-from dspp.members.base import MEMBERS, Member, Order, Report
+from dspp.members.base import MEMBERS, Member, Order, Run
 
 if TYPE_CHECKING:  # predicting does not need it
     from dspp.training.result import FitResult
@@ -23,12 +23,12 @@ class Dspp(Member):
         return True
 
     @classmethod
-    def fit(cls, rows: "Rows | Source", order: Order, report: Report) -> "FitResult":
+    def fit(cls, rows: "Rows | Source", order: Order, run: Run) -> "FitResult":
         """Train the model by steps."""
         from dspp import training
         from dspp.training.rows import to_arguments
 
-        more: dict[str, Any] = dict(order.options)
+        more: dict[str, Any] = dict(run.options)
         if (held_out := order.validation) is not None:
             more |= {"X_val": held_out.x, "y_val": held_out.y, "weights_val": held_out.weights}
         return training.fit(
@@ -36,11 +36,11 @@ class Dspp(Member):
             **to_arguments(rows),
             config=order.config,
             features=order.features,
-            progress=report.progress,
+            progress=run.bar or False,
             checkpoint=order.checkpoint,
-            resume=order.resume and order.checkpoint is not None,
-            time_budget=order.seconds,
-            on_epoch=report.on_epoch,
-            should_stop=report.should_stop,
+            resume=run.resume and order.checkpoint is not None,
+            time_budget=run.seconds,
+            on_epoch=run.on_epoch,
+            should_stop=run.should_stop,
             **more,
         )

@@ -26,7 +26,7 @@ from dspp.errors import NumericalError, TrainingInterrupted
 from dspp.gp.kernels import ARDKernel, inverse_softplus
 from dspp.gp.linalg import factorise, lower_root, negative_log_normal
 from dspp.likelihoods import Gaussian
-from dspp.members.base import MEMBERS, Member, Order, Report
+from dspp.members.base import MEMBERS, Member, Order, Run
 from dspp.model import Model, compose, plain_layer
 from dspp.presets import Spec
 
@@ -68,9 +68,9 @@ class Gp(Member):
         return Spec("svgp", model, ObjectiveConfig("elbo", beta=1.0))
 
     @classmethod
-    def fit(cls, rows: "Rows", order: Order, report: Report) -> "FitResult":
+    def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
         """Solve for the model."""
-        return fit_gp(order.spec.model, rows, order.config.seed, report.should_stop or (lambda: False))
+        return fit_gp(order.spec.model, rows, order.config.seed, run.should_stop or (lambda: False))
 
 
 def fit_gp(

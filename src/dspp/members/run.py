@@ -21,13 +21,13 @@ from dspp.engines import WAIT, cores, is_orphan, run_all
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.folds import Split
 from dspp.history import Epoch
-from dspp.members.base import MEMBERS, Order, Report, Task, Trained, one_thread
+from dspp.members.base import MEMBERS, Order, Run, Task, Trained, one_thread
 from dspp.members.blend import choose_epochs
 from dspp.members.dspp import Dspp
 from dspp.members.gp import GAUSSIAN_NOISE
 from dspp.members.plan import Plan
 from dspp.members.trees import BoostedTrees, GrowingTrees
-from dspp.progress import ProgressBar, open_bar
+from dspp.progress import open_bar
 from dspp.registry import extension_modules
 from dspp.settings import Settings
 from dspp.training.checkpoint import identify, refuse_another_run
@@ -49,7 +49,6 @@ class Job:
         plan: What to fit.
         desk: A folder for signs between processes and, if `keep`, for checkpoints; of a single model its checkpoint.
         keep: Whether there are checkpoints.
-        resume: Whether checkpoints may exist.
         features: A custom module in front of the first layer.
         options: Further options of `training.fit`.
         modules: Modules that register custom parts.
@@ -59,39 +58,10 @@ class Job:
     plan: Plan
     desk: Path | None
     keep: bool
-    resume: bool = True
     features: nn.Module | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
     source: Source | None = None
-
-
-@dataclass(frozen=True)
-class Run:
-    """How a fit runs: its progress bar, its time in seconds, and the callbacks of the user.
-
-    Attributes:
-        bar: The progress bar.
-        seconds: Time limit; None: none.
-        on_epoch: Called with each epoch; with several members, with those of each once it is trained.
-        should_stop: Called regularly; True interrupts training, keeping the checkpoints.
-        resume: Whether to resume from existing checkpoints.
-        options: Further options of `training.fit`.
-        source: All training rows, if they are on disk.
-    """
-
-    bar: ProgressBar
-    seconds: float | None = None
-    on_epoch: Callable[[Epoch], None] | None = None
-    should_stop: Callable[[], bool] | None = None
-    resume: bool = True
-    options: Mapping[str, Any] = field(default_factory=dict)
-    source: Source | None = None
-    begin: float = field(default_factory=lambda: time.monotonic())
-
-    def seconds_left(self) -> float | None:
-        """Return how much time is left; None: any time."""
-        return None if self.seconds is None else self.seconds - (time.monotonic() - self.begin)
 
 
 def fit_members(
@@ -118,9 +88,9 @@ def fit_members(
         plan = replace(plan, pilots=())
     if plan.is_single:
         checkpoint = None if settings.checkpoint is None else Path(settings.checkpoint)
-        job = Job(plan, checkpoint, checkpoint is not None, run.resume, **more)
-        report = Report(run.should_stop, run.on_epoch, run.bar)
-        return [train_member(Task(0, *plan.slots[0], seconds=run.seconds), job, rows, split, means, report)], None
+        job = Job(plan, checkpoint, checkpoint is not None, **more)
+        return [train_member(Task(0, *plan.slots[0]), job, rows, split, means, run)], None
+    assert run.bar is not None
     read_trees = any(MEMBERS[kind].reads_trees for kind, _ in plan.slots)
     growing: Any = nullcontext()
     if read_trees or plan.too_short:
@@ -138,7 +108,7 @@ def fit_members(
             kind, first = BoostedTrees.kind, len(trained)
             alone = (Task(first + k, kind, k, trees.for_member(k)) for k in range(split.num_folds))
             with one_thread():
-                trained += [train_member(task, job, rows, split, means, Report()) for task in alone]
+                trained += [train_member(task, job, rows, split, means, Run()) for task in alone]
     return trained, trees
 
 
@@ -168,9 +138,7 @@ def _draw_tasks(
             yield Task(number, kind, fold, column, epochs)
 
 
-def train_member(
-    task: Task, job: Job, rows: Rows, split: Split, means: CrossFittedMeans | None, report: Report
-) -> Trained:
+def train_member(task: Task, job: Job, rows: Rows, split: Split, means: CrossFittedMeans | None, run: Run) -> Trained:
     """Train one member; one of several that diverges is returned without a model."""
     for module in job.modules:
         with contextlib.suppress(ImportError):  # building the model then names the missing part
@@ -183,9 +151,6 @@ def train_member(
         validation=held_out if plan.is_single and len(held_out) else None,
         features=job.features,
         checkpoint=job.desk if job.keep else None,
-        resume=job.resume,
-        seconds=time_left(task),
-        options=job.options,
     )
     if not plan.is_single:
         assert job.desk is not None
@@ -195,7 +160,7 @@ def train_member(
         checkpoint = job.desk / f"member-{task.number + 1:02d}.checkpoint" if job.keep and not task.pilot else None
         order = replace(order, config=config, fold=task.fold, checkpoint=checkpoint)
     try:
-        result = kind.fit(training if job.source is None else job.source, order, report)
+        result = kind.fit(training if job.source is None else job.source, order, run)
         member = kind.make(order, result)
         predicted = member.predictor(held_out.x) if len(held_out) else None
     except (NumericalError, TrainingDiverged) as problem:
@@ -358,18 +323,18 @@ def _train_here(
 ) -> Iterator[Trained]:
     with nullcontext() if job.plan.config.device != "cpu" else one_thread():
         for task in tasks:
-            yield train_member(task, job, *shared, _report(task, job, run.should_stop, show))
+            yield train_member(task, job, *shared, _run_of(task, job, run.should_stop, show))
 
 
-def _report(task: Task, job: Job, should_stop: Callable[[], bool] | None, show: Callable[[int, float], None]) -> Report:
-    """Return where a member of an ensemble reports: its share of its epochs."""
+def _run_of(task: Task, job: Job, should_stop: Callable[[], bool] | None, show: Callable[[int, float], None]) -> Run:
+    """Return how a member of an ensemble is trained: it reports its share of its epochs."""
     epochs = task.epochs or job.plan.config.epochs
 
     def on_epoch(epoch: Epoch) -> None:
         if not task.pilot:
             show(task.number, epoch.number / epochs)
 
-    return Report(should_stop, on_epoch)
+    return Run(None, time_left(task), on_epoch, should_stop, options=job.options)
 
 
 def _train_in_processes(
@@ -425,7 +390,7 @@ def _train_in_worker(task: Task, job: Job, rows: Rows, split: Split, means: Cros
             _share_file(desk, number).write_text(f"{share:.4f}")
 
     try:
-        return train_member(task, job, rows, split, means, _report(task, job, should_stop, show))
+        return train_member(task, job, rows, split, means, _run_of(task, job, should_stop, show))
     except TrainingInterrupted as problem:
         return str(problem)
 

@@ -19,7 +19,7 @@ from dspp.folds import Split
 from dspp.gp.kernels import inverse_softplus
 from dspp.gp.means import LastInputMean
 from dspp.likelihoods import Gaussian
-from dspp.members.base import MEMBERS, Inputs, Member, Order, Report, add_column
+from dspp.members.base import MEMBERS, Inputs, Member, Order, Run, add_column
 from dspp.members.dspp import Dspp
 from dspp.members.gp import EXACT, closed_form, set_parameter
 from dspp.model import compose, plain_layer
@@ -75,7 +75,7 @@ class BoostedTrees(Member):
         return Spec("svgp", model, ObjectiveConfig("elbo"))
 
     @classmethod
-    def fit(cls, rows: "Rows", order: Order, report: Report) -> "FitResult":
+    def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
         """Fit a straight line to the trees' prediction."""
         return fit_around_last_input(order.spec.model, rows)
 
