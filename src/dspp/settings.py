@@ -24,7 +24,7 @@ FEWEST_STEPS = 1000  # of Adam, if `epochs` is None
 SHARED_WIDTH = 20  # of hidden layers shared by several outputs, if `width` is None
 FEWEST_ROWS_TO_HOLD_OUT = 20  # smaller tables hold out no rows
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
-RUN_ONLY = ("checkpoint", "progress", "jobs")  # concern one run, and are not stored with a model
+RUN_ONLY = ("checkpoint", "progress", "jobs", "engine", "address")  # concern one run, and are not stored with a model
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -79,6 +79,9 @@ class Parameters:
         train_settings: Further fields of `TrainConfig`.
         random_state: The same seed gives identical results.
         jobs: Processes that train the members of an ensemble; None: one per core. The result does not depend on it.
+        engine: Where members of an ensemble are trained: "local", in processes of this machine, or "ray"
+            (`pip install 'dspp[ray]'`), on a Ray cluster, where `jobs` is the number of CPUs to use.
+        address: Address of the Ray cluster, HOST:PORT or "auto"; None: start Ray on this machine.
         device: cpu or cuda.
         progress: Whether to show a progress bar, or lines of text where there is no terminal; None: only on a terminal.
 
@@ -115,6 +118,8 @@ class Parameters:
     train_settings: Mapping[str, Any] | None = None
     random_state: Any = 0
     jobs: int | None = None
+    engine: str = "local"
+    address: str | None = None
     device: str = "cpu"
     progress: bool | None = None
 

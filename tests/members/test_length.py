@@ -14,7 +14,6 @@ from dspp.members.base import Run, Task
 from dspp.members.blend import HeldOutRows, calibrated_nll
 from dspp.members.plan import make_plan
 from dspp.predictive import NormalMixture
-from dspp.progress import ProgressBar
 from dspp.settings import Settings
 
 RNG = np.random.default_rng(5)
@@ -61,9 +60,9 @@ def test_the_score_of_a_pilot_does_not_depend_on_its_spread() -> None:
 def test_members_are_trained_even_if_the_workers_start_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten members in two processes with 10 s have 2 s each, and 0.6 s if all of the time has passed."""
     clock = [0.0]
-    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("dspp.members.base.time.monotonic", lambda: clock[0])
     plan = make_plan(Settings(members=10), 120)
-    tasks = run.share_time((Task(k, "plain", 0) for k in range(10)), plan, 2, Run(ProgressBar(1, False), 10.0))
+    tasks = run.share_time((Task(k, "plain", 0) for k in range(10)), plan, lambda: 2, Run(None, 10.0))
     assert next(tasks).seconds == pytest.approx(2.0)
     clock[0] = 9.0
     assert next(tasks).seconds == pytest.approx(0.6)
@@ -73,17 +72,10 @@ def test_members_are_trained_even_if_the_workers_start_late(monkeypatch: pytest.
 
 def test_the_start_of_a_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member whose process is ready 3 s late has 3 s less, and at least 30 % of its time."""
-    clock = [0.0]
-    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
-    clock[0] = 1.0
-    plan = make_plan(Settings(members=2), 120)
-    task = next(run.share_time(iter([Task(0, "plain", 0)]), plan, 2, Run(ProgressBar(1, False), 10.0)))
-    assert run.time_left(task) == pytest.approx(10.0)
-    clock[0] = 4.0
-    assert run.time_left(task) == pytest.approx(7.0)
-    clock[0] = 10.0
-    assert run.time_left(task) == pytest.approx(3.0)
-    assert run.time_left(Task(0, "plain", 0)) is None
+    for seconds, left in ((0.0, 10.0), (3.0, 7.0), (9.0, 3.0)):
+        monkeypatch.setattr(run, "waited", lambda seconds=seconds: seconds)
+        assert run.time_left(Task(0, "plain", 0, seconds=10.0)) == pytest.approx(left)
+        assert run.time_left(Task(0, "plain", 0)) is None
 
 
 def test_a_budget_too_short_for_members_is_met_by_boosted_trees() -> None:

@@ -80,20 +80,17 @@ def test_the_result_does_not_depend_on_the_number_of_processes(monkeypatch: pyte
     assert len(epochs) == 3 * 2
 
 
-def test_processes_are_told_to_stop_by_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_processes_are_told_to_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "WORTH_PROCESSES", 0.0)
     settings = TINY | {"members": 3, "jobs": 2, "epochs": 20_000, "checkpoint": tmp_path / "run"}
     begun = tmp_path / "run" / "member-01.checkpoint"
     with pytest.raises(TrainingInterrupted, match="resume"):
         DSPPRegressor(**settings).fit(X, Y, should_stop=begun.exists)
-    assert (tmp_path / "run" / "stop").exists()
     assert begun.exists()
     short = settings | {"epochs": 2, "checkpoint": tmp_path / "short"}
-    (tmp_path / "short").mkdir()
-    (tmp_path / "short" / "stop").touch()  # of an earlier run, which must not stop this one
     model = DSPPRegressor(**short).fit(X, Y)
     assert same_bits(model.fitted_, DSPPRegressor(**TINY, members=3).fit(X, Y).fitted_)
-    assert not list((tmp_path / "short").glob("*.share"))
+    assert {path.name.partition("-")[0] for path in (tmp_path / "short").iterdir()} == {"identity", "member"}
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

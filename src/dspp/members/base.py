@@ -198,8 +198,7 @@ class Task:
     column: Float[np.ndarray, " N"] | None = None
     epochs: int | None = None  # None: as planned
     pilot: bool = False
-    seconds: float | None = None  # time limit from
-    drawn: float = 0.0  # this time (`time.monotonic`, which all processes of a machine share)
+    seconds: float | None = None  # time limit, from when the task is drawn
 
     def __str__(self) -> str:
         return f"member {self.number + 1}"

@@ -4,11 +4,10 @@ import contextlib
 import importlib
 import math
 import re
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import nn
 
 from dspp import storage
 from dspp.encoding.means import CrossFittedMeans
-from dspp.engines import WAIT, cores, is_orphan, run_all
+from dspp.engines import WAIT, cores, is_stopped, num_workers, report, run_all, waited
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.folds import Split
 from dspp.history import Epoch
@@ -27,16 +26,14 @@ from dspp.members.dspp import Dspp
 from dspp.members.gp import GAUSSIAN_NOISE
 from dspp.members.plan import Plan
 from dspp.members.trees import BoostedTrees, GrowingTrees
-from dspp.progress import open_bar
 from dspp.registry import extension_modules
 from dspp.settings import Settings
 from dspp.training.checkpoint import identify, refuse_another_run
 from dspp.training.rows import Rows, Source
 from dspp.trees import CrossFitted
 
-STOP = "stop"  # a file that tells workers to stop
 IDENTITY = "identity"  # a file that identifies the run
-ON_DESK = re.compile(rf"\.?member-\d+\.checkpoint.*|\.?{IDENTITY}.*|{STOP}|\d+\.share")  # the files on a desk
+FILES = re.compile(rf"\.?member-\d+\.checkpoint.*|\.?{IDENTITY}.*")  # in the folder
 LEAST_SHARE = 0.3  # of a member's time, however long it took to start
 WORTH_PROCESSES = 10.0  # seconds of training below which other processes are not worth starting
 
@@ -47,8 +44,7 @@ class Job:
 
     Attributes:
         plan: What to fit.
-        desk: A folder for signs between processes and, if `keep`, for checkpoints; of a single model its checkpoint.
-        keep: Whether there are checkpoints.
+        checkpoint: The folder of checkpoints, or the checkpoint of a single model; None: none.
         features: A custom module in front of the first layer.
         options: Further options of `training.fit`.
         modules: Modules that register custom parts.
@@ -56,8 +52,7 @@ class Job:
     """
 
     plan: Plan
-    desk: Path | None
-    keep: bool
+    checkpoint: Path | None
     features: nn.Module | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
@@ -80,15 +75,14 @@ def fit_members(
     Raises:
         TrainingDiverged: No member could be trained.
         TrainingInterrupted: `run.should_stop` returned True.
-        CheckpointError: See `open_desk`.
+        CheckpointError: See `open_folder`.
     """
     more: dict[str, Any] = {"features": settings.module, "options": run.options, "modules": extension_modules()}
     more["source"] = run.source
     if run.source is not None:
         plan = replace(plan, pilots=())
     if plan.is_single:
-        checkpoint = None if settings.checkpoint is None else Path(settings.checkpoint)
-        job = Job(plan, checkpoint, checkpoint is not None, **more)
+        job = Job(plan, None if settings.checkpoint is None else Path(settings.checkpoint), **more)
         return [train_member(Task(0, *plan.slots[0]), job, rows, split, means, run)], None
     assert run.bar is not None
     read_trees = any(MEMBERS[kind].reads_trees for kind, _ in plan.slots)
@@ -97,8 +91,8 @@ def fit_members(
         growing = GrowingTrees(rows, split, means, settings.random_state, run.seconds_left)
     identity = {} if settings.checkpoint is None else _identify(rows, split, plan, settings, run)
     tried: list[Trained] = []
-    with open_desk(settings.checkpoint, run.resume, identity) as desk, growing as growing_trees:
-        job = Job(plan, desk, settings.checkpoint is not None, **more)
+    with open_folder(settings.checkpoint, run.resume, identity) as folder, growing as growing_trees:
+        job = Job(plan, folder, **more)
         tasks = _draw_tasks(plan, rows, split, tried, growing_trees, run.should_stop)
         trained = _train_all(job, tasks, tried, (rows, split, means), settings, run)
         run.bar.step("learning how to mix the members")
@@ -150,15 +144,14 @@ def train_member(task: Task, job: Job, rows: Rows, split: Split, means: CrossFit
         config=plan.config,
         validation=held_out if plan.is_single and len(held_out) else None,
         features=job.features,
-        checkpoint=job.desk if job.keep else None,
+        checkpoint=job.checkpoint,
     )
     if not plan.is_single:
-        assert job.desk is not None
-        config = plan.config.change(
-            seed=member_seed(plan.config.seed, task.number), epochs=task.epochs or plan.config.epochs
-        )
-        checkpoint = job.desk / f"member-{task.number + 1:02d}.checkpoint" if job.keep and not task.pilot else None
-        order = replace(order, config=config, fold=task.fold, checkpoint=checkpoint)
+        epochs, seed = task.epochs or plan.config.epochs, member_seed(plan.config.seed, task.number)
+        own = None
+        if job.checkpoint is not None and job.checkpoint.is_dir() and not task.pilot:  # other nodes may not have it
+            own = job.checkpoint / f"member-{task.number + 1:02d}.checkpoint"
+        order = replace(order, config=plan.config.change(seed=seed, epochs=epochs), fold=task.fold, checkpoint=own)
     try:
         result = kind.fit(training if job.source is None else job.source, order, run)
         member = kind.make(order, result)
@@ -184,57 +177,97 @@ def member_seed(seed: int, number: int) -> int:
     return (seed + 1_000_003 * number) % 2**31
 
 
-Shared = tuple[Rows, Split, CrossFittedMeans | None]
-
-
 def _train_all(
-    job: Job, tasks: Iterator[Task | Any], tried: list[Trained], shared: Shared, settings: Settings, run: Run
+    job: Job,
+    tasks: Iterator[Task | Any],
+    tried: list[Trained],
+    shared: tuple[Rows, Split, CrossFittedMeans | None],
+    settings: Settings,
+    run: Run,
 ) -> list[Trained]:
     """Train all members of an ensemble and return them by number; pilots are added to `tried`.
 
-    Members train in processes of one thread each if there are several cores and enough work. What a member becomes does
-    not depend on where it is trained.
+    Members are tasks of `run_all`, if there is enough work for several processes. What a member becomes does not depend
+    on where it is trained.
     """
-    plan, num_rows = job.plan, len(shared[0])
-    count = len(plan.slots)
-    processes = min(settings.jobs or cores(), count)
-    alone = (
-        processes == 1 or plan.seconds(num_rows) < WORTH_PROCESSES or job.features is not None or job.source is not None
-    )
+    plan, num_rows, count = job.plan, len(shared[0]), len(job.plan.slots)
+    where: dict[str, Any] = {"engine": settings.engine, "jobs": settings.jobs, "address": settings.address}
+    if settings.engine == "local":
+        worth = plan.seconds(num_rows) >= WORTH_PROCESSES
+        where["jobs"] = min(settings.jobs or cores(), count) if worth else 1
+    if job.features is not None or job.source is not None or plan.config.device != "cpu":
+        where = {"jobs": 1}
     trained: dict[int, Trained] = {}
-    with open_bar(run.bar, count) as bar:
+    shares: dict[int, float] = {}
+    stopped: list[str] = []
+    assert (bar := run.bar) is not None
+    bar.expect(count)
 
-        def show(number: int, share: float) -> None:
-            done = len(trained) + share
-            member = f"training member {min(len(trained) + 1, count)} of {count}"
-            bar.update(done, member if done else "preparing the training of members")
+    def show(number: int = 0, share: tuple[int, float] | None = None) -> None:
+        shares.update([] if share is None else [share])
+        done = len(trained) + sum(share for number, share in shares.items() if number not in trained)
+        member = f"training member {min(len(trained) + 1, count)} of {count}"
+        bar.update(done, member if done else "preparing the training of members")
 
-        timed = share_time(tasks, plan, 1 if alone else processes, run)
-        if alone:
-            results = _train_here(job, timed, shared, run, show)
-        else:
-            results = _train_in_processes(job, timed, shared, processes, run, show)
-        for one in results:
-            if one.task.pilot:
-                tried.append(one)
-                continue
-            trained[one.task.number] = one
-            if one.result is not None and run.on_epoch is not None:
-                for epoch in one.result.history:
-                    run.on_epoch(epoch)
-            show(one.task.number, 0.0)
+    def should_stop() -> bool:
+        return bool(stopped) or (run.should_stop is not None and run.should_stop())
+
+    def until_stopped() -> Iterator[Task | Any]:
+        workers = partial(num_workers, where.get("engine", "local"), where["jobs"])
+        try:
+            for task in share_time(tasks, plan, workers, run):
+                if stopped:
+                    return
+                yield task
+        except TrainingInterrupted as problem:  # stopped while this process waited for trees
+            stopped.append(str(problem))
+
+    given = (job, *shared)
+    for _, one in run_all(
+        _train_task, until_stopped(), shared=given, while_waiting=should_stop, on_report=show, **where
+    ):
+        if isinstance(one, str):
+            stopped.append(one)  # the others stop too, each with a checkpoint
+            continue
+        if one.task.pilot:
+            tried.append(one)
+            continue
+        trained[one.task.number] = one
+        if one.result is not None and run.on_epoch is not None:
+            for epoch in one.result.history:
+                run.on_epoch(epoch)
+        show()
+    if stopped or len(trained) < count:
+        how = "training was stopped before the last member; repeat the same call to resume"
+        raise TrainingInterrupted(stopped[0] if stopped else how)
     members = [trained[number] for number in sorted(trained)]
     if all(one.result is None for one in members):
         raise TrainingDiverged(f"all {count} members diverged; the first: {members[0].problem}")
     return members
 
 
+def _train_task(task: Task, job: Job, rows: Rows, split: Split, means: CrossFittedMeans | None) -> Trained | str:
+    """Return the trained member of an ensemble, or why it was interrupted."""
+    epochs = task.epochs or job.plan.config.epochs
+
+    def on_epoch(epoch: Epoch) -> None:
+        if not task.pilot:
+            report((task.number, epoch.number / epochs))
+
+    run = Run(None, time_left(task), on_epoch, is_stopped, options=job.options)
+    try:
+        with one_thread() if job.plan.config.device == "cpu" else nullcontext():
+            return train_member(task, job, rows, split, means, run)
+    except TrainingInterrupted as problem:
+        return str(problem)
+
+
 @contextmanager
-def open_desk(checkpoint: str | Path | None, resume: bool, identity: dict[str, Any]) -> Iterator[Path]:
-    """Open and lock the folder of an ensemble's checkpoints, or open a temporary one.
+def open_folder(checkpoint: str | Path | None, resume: bool, identity: dict[str, Any]) -> Iterator[Path | None]:
+    """Open and lock the folder of an ensemble's checkpoints.
 
     Args:
-        checkpoint: The folder; None: a temporary one.
+        checkpoint: The folder; None: none.
         resume: Whether it may have checkpoints.
         identity: What identifies the run.
 
@@ -243,8 +276,7 @@ def open_desk(checkpoint: str | Path | None, resume: bool, identity: dict[str, A
             has other files; or it is a file.
     """
     if checkpoint is None:
-        with tempfile.TemporaryDirectory(prefix="dspp-") as folder:
-            yield Path(folder)
+        yield None
         return
     path = Path(checkpoint)
     if not path.name:
@@ -260,21 +292,18 @@ def open_desk(checkpoint: str | Path | None, resume: bool, identity: dict[str, A
     with storage.lock(path):
         if any(path.iterdir()) and not resume:
             raise CheckpointError(f"{path} already exists; resume from it, or delete it to start afresh")
-        check_desk(path)
+        check_folder(path)
         if (path / IDENTITY).exists():
             refuse_another_run(path, storage.read_header(path / IDENTITY, CheckpointError), identity)
         else:
             storage.write(path / IDENTITY, {}, identity, CheckpointError)
-        (path / STOP).unlink(missing_ok=True)
         yield path
-        for share in path.glob("*.share"):
-            share.unlink(missing_ok=True)
 
 
-def check_desk(path: Path) -> None:
+def check_folder(path: Path) -> None:
     """Raise `CheckpointError` if a folder has other files than checkpoints."""
     for file in path.iterdir():
-        if not ON_DESK.fullmatch(file.name):
+        if not FILES.fullmatch(file.name):
             raise CheckpointError(
                 f"{path}: expected a folder of checkpoints, got one with {file.name!r}; choose another"
             )
@@ -294,7 +323,7 @@ def _identify(rows: Rows, split: Split, plan: Plan, settings: Settings, run: Run
     return {**identity, "data": data, "members": members}
 
 
-def share_time(tasks: Iterator[Task | Any], plan: Plan, processes: int, run: Run) -> Iterator[Task | Any]:
+def share_time(tasks: Iterator[Task | Any], plan: Plan, workers: Callable[[], int], run: Run) -> Iterator[Task | Any]:
     """Give each member that is trained by steps its share of the time that is left when its training begins.
 
     On an overloaded machine all of the time may have passed before the first worker is ready. A member then has the
@@ -306,102 +335,11 @@ def share_time(tasks: Iterator[Task | Any], plan: Plan, processes: int, run: Run
         if left is None or whole is None or task is WAIT or task.pilot or not MEMBERS[task.kind].in_steps:
             yield task
             continue
-        least = LEAST_SHARE * whole / math.ceil(count / processes)
-        share = left / math.ceil((count - task.number) / processes)
-        yield replace(task, seconds=max(share, least, 1e-3), drawn=time.monotonic())
+        least = LEAST_SHARE * whole / math.ceil(count / workers())
+        share = left / math.ceil((count - task.number) / workers())
+        yield replace(task, seconds=max(share, least, 1e-3))
 
 
 def time_left(task: Task) -> float | None:
-    """Return the time budget of a member without the seconds that its process took to start."""
-    if task.seconds is None or not task.drawn:
-        return task.seconds
-    return max(task.seconds - (time.monotonic() - task.drawn), LEAST_SHARE * task.seconds)
-
-
-def _train_here(
-    job: Job, tasks: Iterator[Task], shared: Shared, run: Run, show: Callable[[int, float], None]
-) -> Iterator[Trained]:
-    with nullcontext() if job.plan.config.device != "cpu" else one_thread():
-        for task in tasks:
-            yield train_member(task, job, *shared, _run_of(task, job, run.should_stop, show))
-
-
-def _run_of(task: Task, job: Job, should_stop: Callable[[], bool] | None, show: Callable[[int, float], None]) -> Run:
-    """Return how a member of an ensemble is trained: it reports its share of its epochs."""
-    epochs = task.epochs or job.plan.config.epochs
-
-    def on_epoch(epoch: Epoch) -> None:
-        if not task.pilot:
-            show(task.number, epoch.number / epochs)
-
-    return Run(None, time_left(task), on_epoch, should_stop, options=job.options)
-
-
-def _train_in_processes(
-    job: Job,
-    tasks: Iterator[Task | Any],
-    shared: Shared,
-    processes: int,
-    run: Run,
-    show: Callable[[int, float], None],
-) -> Iterator[Trained]:
-    stopped: list[str] = []
-    desk = job.desk
-    assert desk is not None
-
-    def look() -> None:
-        if run.should_stop is not None and run.should_stop():
-            (desk / STOP).touch()
-        show(0, sum(_read_shares(desk)))
-
-    def until_stopped() -> Iterator[Task | Any]:
-        try:
-            for task in tasks:
-                if (desk / STOP).exists():
-                    stopped.append("training was stopped before the last member; repeat the same call to resume")
-                    return
-                yield task
-        except TrainingInterrupted as problem:  # stopped while this process waited for trees
-            (desk / STOP).touch()
-            stopped.append(str(problem))
-
-    given = (job, *shared)
-    for _, one in run_all(_train_in_worker, until_stopped(), shared=given, jobs=processes, while_waiting=look):
-        if isinstance(one, str):
-            stopped.append(one)  # the others stop too, each with a checkpoint
-        else:
-            _share_file(desk, one.task.number).unlink(missing_ok=True)
-            yield one
-    if stopped:
-        raise TrainingInterrupted(stopped[0])
-
-
-def _train_in_worker(task: Task, job: Job, rows: Rows, split: Split, means: CrossFittedMeans | None) -> Trained | str:
-    """Return the trained member, or why it was interrupted."""
-    torch.set_num_threads(1)
-    desk = job.desk
-    assert desk is not None
-
-    def should_stop() -> bool:
-        return is_orphan() or (desk / STOP).exists()
-
-    def show(number: int, share: float) -> None:
-        with contextlib.suppress(OSError):
-            _share_file(desk, number).write_text(f"{share:.4f}")
-
-    try:
-        return train_member(task, job, rows, split, means, _run_of(task, job, should_stop, show))
-    except TrainingInterrupted as problem:
-        return str(problem)
-
-
-def _share_file(desk: Path, number: int) -> Path:
-    return desk / f"{number}.share"
-
-
-def _read_shares(desk: Path) -> Sequence[float]:
-    shares = []
-    for path in desk.glob("*.share"):
-        with contextlib.suppress(OSError, ValueError):
-            shares.append(float(path.read_text() or 0.0))
-    return shares
+    """Return the time limit of a member without the seconds that it waited for its process to start."""
+    return None if task.seconds is None else max(task.seconds - waited(), LEAST_SHARE * task.seconds)
