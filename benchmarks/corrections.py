@@ -37,6 +37,7 @@ from dspp.folds import Split
 from dspp.guard import Guard
 from dspp.members import blend
 from dspp.members.base import Task, Trained
+from dspp.outcomes import Outcome
 from dspp.table.memory import to_table
 from dspp.training.rows import Rows
 from experiments.results import provenance
@@ -86,7 +87,6 @@ def fit(name: str, fold: int, data: Path) -> dict[str, Any]:
     table = to_table(rows.X_test[:TEST_ROWS])
     X = fitted.scale_X.transform(np.asarray(encode(fitted.inputs(table), fitted.encoder), dtype=np.float64))
     column = None if trees is None else trees.all_rows.predict(X)
-    y_test = fitted.codec.real(rows.y_test[:TEST_ROWS, None], fitted.target_names, table.place)
     members = [
         {"held_out": one.held_out, "test": one.member.predict(X, column)} | vars(replace(one.task, column=None))
         for one in trained
@@ -97,9 +97,9 @@ def fit(name: str, fold: int, data: Path) -> dict[str, Any]:
         "fold": split.fold,
         "forward": split.forward,
         "floor": fitted.members[0].spec.model.noise_floor,
-        "likelihood": fitted.members[0].spec.model.likelihood,
+        "outcome": fitted.outcome,
         "unknown_test": fitted.shares_unknown(X),
-        "y_test": fitted.codec.scale.transform(y_test),
+        "y_test": fitted.outcome.encode(rows.y_test[:TEST_ROWS, None], table.place),
         "members": members,
     }
 
@@ -111,9 +111,9 @@ def score(found: dict[str, Any], variant: Variant) -> dict[str, float]:
     split = Split(found["fold"], None, len(y), found["forward"])
     rows = Rows(torch.zeros(len(y), 0), torch.from_numpy(y))
     guard, groups = Guard.fit(y, blend.GUARD_WEIGHT), blend.hold_out(trained, rows, split, found["floor"])
-    mixing, pull = blend.stack(groups, guard, found["likelihood"]), 0.0
+    mixing, pull = blend.stack(groups, guard, found["outcome"]), 0.0
     if variant.pull and split.num_folds == 1:
-        mixing, pull = learn_pull(groups[0], mixing, guard, found["likelihood"])
+        mixing, pull = learn_pull(groups[0], mixing, guard, found["outcome"])
     if variant.discount and split.num_folds > 1:
         mixing = replace(mixing, weights=blend.discount(mixing.weights))
     kept = [(one, m["test"]) for one, m in own if blend.label_of(one, split) in mixing.weights]
@@ -124,7 +124,7 @@ def score(found: dict[str, Any], variant: Variant) -> dict[str, float]:
     parts = pull_together([test.to(torch.float64) for _, test in kept], weights, pull)
     with_weight = replace(guard, weight=mixing.guard_weight)
     unknown = found["unknown_test"]
-    mixed: Any = blend.mix(parts, weights, spread, with_weight, found["likelihood"], found["floor"], unknown)
+    mixed: Any = blend.mix(parts, weights, spread, with_weight, found["outcome"], found["floor"], unknown)
     y_test = torch.from_numpy(np.asarray(found["y_test"], dtype=np.float64)[:, 0])
     lower, upper = mixed.interval(0.9)
     return {
@@ -137,7 +137,7 @@ def score(found: dict[str, Any], variant: Variant) -> dict[str, float]:
 
 
 def learn_pull(
-    group: blend.HeldOutRows, mixing: blend.Mixing, guard: Guard, likelihood: str
+    group: blend.HeldOutRows, mixing: blend.Mixing, guard: Guard, outcome: Outcome
 ) -> tuple[blend.Mixing, float]:
     """Return the share of the way to the common mean that suits the held-out rows, with its spread and guard."""
     parts = [(part.to(torch.float64), w) for label, w in mixing.weights.items() for part in group.predictions[label]]
@@ -147,7 +147,7 @@ def learn_pull(
         for pull in PULLS:
             mixed = type(parts[0][0]).mix(pull_together([part for part, _ in parts], weights, pull), weights)
             pulled = replace(group, predictions={"all": [mixed]})
-            found = blend.stack([pulled], guard, likelihood)
+            found = blend.stack([pulled], guard, outcome)
             value = found.evidence - PULL_PRIOR * pull**2
             if value > best + 1e-9:
                 best = value
@@ -206,6 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     options.kept.mkdir(parents=True, exist_ok=True)
+    commit = provenance(("src", "experiments", "benchmarks"))["commit"]
     for name, fold in FITS:
         path = options.kept / f"{name}-{fold}.pickle"
         if not path.exists():
@@ -214,7 +215,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if any((name, fold, variant) not in known for variant in VARIANTS):
             found = pickle.loads(path.read_bytes())  # which this command wrote
             for variant, how in VARIANTS.items():
-                commit = provenance(("src", "experiments", "benchmarks"))["commit"]
                 rows = {"train": len(found["y"]), "test": len(found["y_test"])}
                 what = {"set": name, "fold": fold, "method": variant, "rows": rows, "seconds": {}, "commit": commit}
                 records.add(options.results, what | {"metrics": score(found, how)})

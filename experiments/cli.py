@@ -26,8 +26,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 RESULTS = REPOSITORY / "results"
 GRID_HELP = (
     "NAME=V1,V2: the values to choose from; a single value fixes the setting. NAME is any setting of dspp.config, or "
-    "split_by=groups to hold out whole trajectories if a data set has them, or rows_from=disk to read training rows "
-    "from a file."
+    "split_by=groups to hold out whole trajectories if a data set has them."
 )
 
 Names = Annotated[list[str], typer.Argument(help="Experiments, or 'all'.")]

@@ -3,8 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +12,6 @@ import numpy as np
 
 from dspp.config import TrainConfig
 from dspp.encoding.scaling import Standardizer
-from dspp.errors import InputError
 from dspp.estimators import DSPPRegressor
 from dspp.likelihoods import Gaussian
 from dspp.metrics import evaluate
@@ -21,8 +19,6 @@ from dspp.model import Model
 from dspp.predictive import Predictive, unwrap
 from dspp.presets import Spec
 from dspp.training import FitResult, fit
-from dspp.training.cache import write_cache
-from dspp.training.disk import BLOCK_ROWS, DiskRows
 from experiments import data as datasets
 from experiments.catalogue import ENSEMBLE, METHODS
 from experiments.complexity import measure
@@ -101,38 +97,20 @@ def scores(test: Predictive, parts: Parts) -> dict[str, float | None]:
 
 
 def _fit_model(unit: Unit, parts: Parts, work: Path, stop: Callable[[], bool]) -> Fitted:
-    with _training_rows(unit, parts, work) as rows:
-        result = fit(
-            model_spec(unit),
-            *rows,
-            X_val=parts.X_val,
-            y_val=parts.y_val,
-            config=train_config(unit),
-            progress=False,
-            checkpoint=work / f"{unit.fit_key}.checkpoint",
-            resume=True,
-            should_stop=stop,
-        )
+    result = fit(
+        model_spec(unit),
+        parts.X,
+        parts.y,
+        X_val=parts.X_val,
+        y_val=parts.y_val,
+        config=train_config(unit),
+        progress=False,
+        checkpoint=work / f"{unit.fit_key}.checkpoint",
+        resume=True,
+        should_stop=stop,
+    )
     predict = result.model.predictor()
     return predict(parts.X_test), predict(parts.X_val), result.seconds, _details(result)
-
-
-@contextmanager
-def _training_rows(unit: Unit, parts: Parts, work: Path) -> Iterator[tuple[Any, ...]]:
-    """Yield the training rows as `fit` takes them: two arrays, or one file, which is removed with the checkpoint."""
-    match unit.setting.get("rows_from", "memory"):
-        case "memory":
-            yield parts.X, parts.y
-        case "disk":
-            y = parts.y.reshape(len(parts.y), -1)
-            stretches = (slice(start, start + BLOCK_ROWS) for start in range(0, len(y), BLOCK_ROWS))
-            blocks = (np.column_stack([parts.X[stretch], y[stretch]]) for stretch in stretches)
-            path = work / f"{unit.fit_key}.rows"
-            cache = write_cache(path, blocks, len(y), parts.X.shape[1], y.shape[1], {"unit": unit.fit_key})
-            with DiskRows(cache, model_spec(unit), train_config(unit)) as rows:
-                yield (rows,)
-        case other:
-            raise InputError(f"rows_from: expected 'memory' or 'disk', got {other!r}")
 
 
 def model_spec(unit: Unit) -> Spec:

@@ -34,7 +34,7 @@ FOLDS = 5  # for the residuals from which LightGBM's variance is learned
 VARIANCE_LEAVES = 31  # at most, per tree of LightGBM's variance
 CATBOOST_STRIDE = 10  # rounds between validations of CatBoost
 NGBOOST_ROWS = 50_000  # rows per tree of NGBoost: at most this many, or half of all rows
-FOREIGN = {"noise_floor", "split_by", "rows_from"}  # settings of a run that do not concern the trees
+FOREIGN = {"noise_floor", "split_by"}  # settings of a run that do not concern the trees
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ MODEL = {f.name for f in fields(ModelConfig)}
 OBJECTIVE = {f.name for f in fields(ObjectiveConfig)} - {"name"}
 TRAIN = {f.name for f in fields(TrainConfig)} - {"threads"}  # which the runner sets
 PEER = {"rounds", "rate", "leaves", "depth"}  # of the boosted trees
-# split_by: "rows" (any row anywhere) or "groups" (whole trajectories); rows_from: where training reads its rows
-OTHER = {"split_by", "rows_from"}
+# split_by: "rows" (any row anywhere) or "groups" (whole trajectories)
+OTHER = {"split_by"}
 SETTINGS = MODEL | OBJECTIVE | TRAIN | PEER | OTHER
 MATCHERS = ("experiments", "datasets", "methods")
 LIST = 'a list of patterns, such as ["DSPP-*"]'

@@ -43,8 +43,8 @@ SHARES = (0.3, 0.7)
 def fit(y: np.ndarray = Y, second: dict | None = None, **common) -> list[Fitted]:
     """Two models of the same prepared rows, from different seeds; `second` are further settings of the second."""
     settings = [Settings(**TINY | common), Settings(**TINY | common | {"random_state": 1} | (second or {}))]
-    with prepare(attach_targets(to_table(X), y), settings[0]) as prepared:
-        return [train(prepared, one)[0] for one in settings]
+    prepared = prepare(attach_targets(to_table(X), y), settings[0])
+    return [train(prepared, one)[0] for one in settings]
 
 
 def bits(predictive) -> dict[str, bytes]:
@@ -118,7 +118,7 @@ def test_cdf_quantiles_and_crps_are_those_of_the_mixture(y):
 def test_one_member_is_the_model_alone(parts):
     alone = parts[0]
     assert alone.weights == (1.0,)
-    expected = alone.codec.decode(alone.members[0].model.predictor()(alone.scale_X.transform(X)))
+    expected = alone.outcome.decode(alone.members[0].model.predictor()(alone.scale_X.transform(X)))
     assert bits(alone.distribution(X)) == bits(expected)
     for same in (Fitted.join([alone], [1.0]), Fitted.join(parts, [1.0, 0.0]), Fitted.join([alone, alone], [0.5, 0.5])):
         assert all(member is alone.members[0] for member in same.members)
@@ -158,8 +158,8 @@ def test_only_models_of_the_same_rows_are_joined(parts):
     for part, message in (
         (replace(other, scale_X=scale), "the same scale of the inputs"),
         (replace(other, target_names=("z",)), "the same set of target names"),
-        (replace(other, codec=replace(other.codec, scale=scale)), "the same scale of the targets"),
-        (fit(likelihood="log-normal")[0], "the same codec"),
+        (replace(other, outcome=replace(other.outcome, scale=scale)), "the same scale of the targets"),
+        (fit(likelihood="log-normal")[0], "the same outcome"),
         (fit(likelihood="student-t")[0], "likelihoods gaussian, student-t"),
     ):
         with pytest.raises(InputError, match=message):

@@ -6,19 +6,14 @@ import math
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
-from dspp import TrainConfig, preset, storage
-from dspp.cli import sources
+from dspp import storage
+from dspp.encoding import sampling
 from dspp.engines import cores
 from dspp.errors import ModelFileError
-from dspp.training.cache import write_cache
-from dspp.training.disk import DiskRows
 
 ROOT = Path(__file__).parents[1]
 GUARDED = {"sched_getaffinity", "register_at_fork", "sysconf", "killpg"}  # used only where `hasattr(os, ...)` holds
@@ -69,8 +64,8 @@ assert np.array_equal(loaded.predict(x), model.predict(x))
 
 pq.write_table(table, f"{folder}/rows.parquet")
 rows = ds.dataset(f"{folder}/rows.parquet")
-on_disk = dspp.DSPPRegressor(members=1, **quick).fit(rows, "y", cache=folder)
-assert on_disk.score(x, table["y"].to_numpy()) > 0
+from_files = dspp.DSPPRegressor(members=1, **quick).fit(rows, "y")
+assert np.isfinite(from_files.predict(x)).all()
 
 for command in (
     ["fit", f"{folder}/rows.parquet", "--target", "y", "--out", f"{folder}/c.dspp", "--epochs", "1", "--members", "1"],
@@ -113,11 +108,15 @@ def test_the_number_of_cores_is_known_without_affinity(monkeypatch: pytest.Monke
 
 def test_memory_is_infinite_where_the_system_does_not_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delattr(os, "sysconf", raising=False)
-    monkeypatch.setattr(sources, "CGROUP", tmp_path / "absent")
-    assert sources.memory_bytes() == math.inf
-    (tmp_path / "limit").write_text("1000\n")
-    monkeypatch.setattr(sources, "CGROUP", tmp_path / "limit")
-    assert sources.memory_bytes() == 1000.0
+    monkeypatch.setattr(sampling, "MEMINFO", tmp_path / "absent")
+    monkeypatch.setattr(sampling, "CGROUP", tmp_path / "absent")
+    assert sampling.free_bytes() == sampling.default_limit() == math.inf
+    (tmp_path / "limit").write_text("7900000000\n")
+    monkeypatch.setattr(sampling, "CGROUP", tmp_path / "limit")
+    assert (sampling.free_bytes(), sampling.default_limit()) == (7.9e9, 3e9)
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   4000000 kB\n")
+    monkeypatch.setattr(sampling, "MEMINFO", tmp_path / "meminfo")
+    assert sampling.free_bytes() == 4_096_000_000
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
@@ -136,14 +135,3 @@ def test_a_file_system_that_syncs_no_folders_is_served(
     storage.write_bytes(tmp_path / "file", b"new", ModelFileError)
     assert (tmp_path / "file").read_bytes() == b"new"
     assert len(calls) == 2
-
-
-def test_threads_that_read_the_same_file_do_not_disturb_each_other(tmp_path: Path) -> None:
-    """They share its position, as there is no read at an offset on Windows."""
-    table = np.arange(40_000, dtype=np.float32).reshape(-1, 4)
-    cache = write_cache(tmp_path / "rows", [table], len(table), 3, 1, {})
-    with DiskRows(cache, preset("ppgpr"), TrainConfig(), block_rows=8) as rows, ThreadPoolExecutor(4) as pool:
-        blocks = [np.random.default_rng(k).permutation(len(table) // 8)[:300] for k in range(16)]
-        for chosen, found in zip(blocks, pool.map(rows.read_blocks, blocks), strict=True):
-            expected = table.reshape(-1, 8, 4)[chosen].reshape(-1, 4)
-            assert torch.equal(found, torch.from_numpy(expected))

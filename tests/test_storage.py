@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
 from dspp import storage
 from dspp.errors import CheckpointError, ModelFileError
@@ -131,21 +130,6 @@ def test_a_lock_is_held_by_one_and_leaves_nothing(path: Path) -> None:
     with storage.lock(path):
         pass
     assert os.listdir(path.parent) == ["file"]
-
-
-def test_the_start_of_a_file_of_rows_is_that_of_safetensors(tmp_path: Path) -> None:
-    rows, header = torch.arange(6.0).reshape(3, 2), {"a": [1, "µ"], "b": None}
-    start = storage.encode_start(header, "rows", (3, 2))
-    path = tmp_path / "rows"
-    path.write_bytes(start + rows.numpy().tobytes())
-    tensors, read = storage.read(path, ModelFileError)
-    assert torch.equal(tensors["rows"], rows)
-    assert read == header
-    assert storage.read_start(path, "rows", ModelFileError) == (header, (3, 2), len(start))
-    storage.write(path, {"rows": rows.double()}, header, ModelFileError)
-    for name, reason in (("rows", "rows: expected F32, got F64"), ("others", "others")):
-        with pytest.raises(ModelFileError, match=reason):
-            storage.read_start(path, name, ModelFileError)
 
 
 def test_numbers_that_json_lacks_become_what_the_format_wants() -> None:

@@ -14,7 +14,8 @@ from experiments.report.layout import Layout, Metric, order_names
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")  # names that become file names
 _TAKEN = ("index", "headline", "tables", "studies")  # files of the report itself
-SUITE_FILE = "tables.jsonl"  # of benchmarks.tables, whose lines are not records of experiments
+SUITE_FILE = "tables.jsonl"  # of benchmarks.tables, whose lines are not records of experiments, nor are those of
+OTHER_FILES = ("budgets.jsonl", "forecasts.jsonl", "oracles.jsonl", "sampling.jsonl")  # other benchmarks
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def read_records(folder: Path) -> Loaded:
         raise InputError(f"results: {folder} is not a folder; give the one that `python -m experiments run` writes to")
     records: list[Record] = []
     left_out = {}
-    for path in sorted(set(folder.glob("*.jsonl")) - {folder / SUITE_FILE}):
+    for path in sorted(set(folder.glob("*.jsonl")) - {folder / name for name in (SUITE_FILE, *OTHER_FILES)}):
         found, unreadable = read_file(path)
         records += found
         if unreadable:

@@ -21,9 +21,8 @@ QUESTION = (
 SCORES = {metric.key: metric.name for metric in METRICS if metric.key in ("nll", "crps", "rmse", "coverage90")}
 SYMBOLS = {"inducing": "M", "width": "W", "beta": "β", "batch_size": "batch", "learning_rate": "rate"}
 SYMBOLS |= {"weight_decay": "weight decay", "hidden_mean": "hidden mean", "restart_epochs": "epochs of a start"}
-SYMBOLS |= {"restarts": "starts", "rows_from": "rows from", "freeze_statistics": "statistics frozen at"}
+SYMBOLS |= {"restarts": "starts", "freeze_statistics": "statistics frozen at"}
 DEFAULTS = {f.name: f.default for config in (ModelConfig, ObjectiveConfig, TrainConfig) for f in fields(config)}
-DEFAULTS |= {"rows_from": "memory"}
 
 
 @dataclass(frozen=True)
@@ -121,17 +120,6 @@ STUDIES = (
             "--grid learning_rate=0.01 (0.05 without a network; also 10 epochs with freeze_statistics=0.75)",
         ),
         ("dkl", "quick", ("protein", "kin40k", "keggdirected"), (NETWORK, HEADLINE)),
-    ),
-    Study(
-        "disk",
-        "houseelectric read from disk",
-        (
-            "Rows read from a file, in shuffled blocks, give the same scores as rows in memory, shuffled one by one: "
-            "PPGPR −2.439 and −2.434. The deep models were run in memory only.",
-        ),
-        ("rows_from",),
-        (f"{RUN.format('univariate', 'quick', 'houseelectric', 'PPGPR')} --grid rows_from=disk",),
-        ("univariate", "quick", ("houseelectric",), ("PPGPR",)),
     ),
     Study(
         "robots",

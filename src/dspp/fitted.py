@@ -22,11 +22,11 @@ from dspp.encoding.scaling import Standardizer, share_unknown, standardise
 from dspp.errors import InputError, NumericalError
 from dspp.gp.threads import run
 from dspp.guard import Guard
-from dspp.likelihoods import Codec
 from dspp.members import Member
 from dspp.members.blend import mix, spread_of
 from dspp.metrics import Comparison, Levels
 from dspp.notes import Note, list_notes
+from dspp.outcomes import Outcome
 from dspp.predictive import Predictive, RealPredictive
 from dspp.sample import SCORED_ROWS, Sample
 from dspp.seen import Hashes, Recogniser, hash_rows
@@ -71,7 +71,7 @@ class Fitted:
     members: tuple[Member, ...]
     weights: tuple[float, ...]  # of the members
     scale_X: Standardizer  # noqa: N815 - X is a matrix; of the encoded columns, (D,)
-    codec: Codec  # encodes the user's targets and decodes predictions
+    outcome: Outcome  # what the target is: encodes the user's values and decodes predictions
     encoder: TableEncoder | None  # encodes the columns of a table; None if the rows were numbers
     feature_names: tuple[str, ...] | None  # of the encoded columns, if they have names
     target_names: tuple[str, ...]  # of the outputs
@@ -132,8 +132,8 @@ class Fitted:
             weights: One per part, non-negative with sum one. Parts of weight 0 are left out.
 
         Raises:
-            InputError: The encoders, scales, codecs, names or likelihoods differ, or the weights are negative or do not
-                sum to one.
+            InputError: The encoders, scales, outcomes, names or likelihoods differ, or the weights are negative or do
+                not sum to one.
         """
         if len(parts) != len(weights) or not parts:
             raise InputError(f"expected one weight per model, got {len(parts)} models and {len(weights)} weights")
@@ -171,7 +171,7 @@ class Fitted:
     @property
     def num_outputs(self) -> int:
         """T, the number of outputs."""
-        return len(self.codec.scale.mean)
+        return self.outcome.num_outputs
 
     @property
     def recalibration(self) -> Conformal | CrossConformal | None:
@@ -207,11 +207,10 @@ class Fitted:
 
     def _mix_all(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None, place: Place) -> Predictive:
         """Mix the predictions of all members, in the units of y, and check that the result is finite."""
-        mixed = self.codec.decode(self.mix(parts, unknown))
+        mixed = self.outcome.decode(self.mix(parts, unknown))
         if not bool((finite := mixed.std.isfinite()).all()):  # it contains the mean
             row = int((~finite).reshape(len(mixed), -1).any(1).int().argmax())
-            label = place.first_row + row if place.labels is None else place.labels[place.first_row + row]
-            raise NumericalError(f"the prediction of row {label} is not finite")
+            raise NumericalError(f"the prediction of row {place.label(row)} is not finite")
         return mixed
 
     @contextmanager
@@ -258,8 +257,7 @@ class Fitted:
     def mix(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None = None) -> Predictive:
         """Mix the predictions of all members in standardised units; see `members.blend.mix`."""
         spread = spread_of(self.spread, self.judged, len(parts))
-        model = self.members[0].spec.model
-        return mix(parts, self.weights, spread, self.guard, model.likelihood, model.noise_floor, unknown)
+        return mix(parts, self.weights, spread, self.guard, self.outcome, self.members[0].noise_floor, unknown)
 
     def without_others(self, fold: int) -> Self:
         """Return the model of the members that held out a fold, in which kinds weigh as in the whole mixture."""
@@ -285,7 +283,7 @@ class Fitted:
         mixed = {}
         for fold in self.conformal_folds.unique().tolist():
             own = [parts[k] for k in self._of_fold(fold)[0]]
-            mixed[fold] = self.codec.decode(self.without_others(fold).mix(own, unknown))
+            mixed[fold] = self.outcome.decode(self.without_others(fold).mix(own, unknown))
         return mixed
 
     # ---------------------------------------------------------------- the user's tables
@@ -592,12 +590,12 @@ def _difference(one: Fitted, other: Fitted) -> str | None:
 
 def _shared(fitted: Fitted) -> dict[str, object]:
     """Return what members must share, as comparable values."""
-    scale_X, scale_y = fitted.scale_X, fitted.codec.scale
+    scale_X, scale_y = fitted.scale_X, fitted.outcome.scale
     return {
         "encoder": None if fitted.encoder is None else fitted.encoder.to_json(),
         "set of feature names": fitted.feature_names,
         "set of target names": fitted.target_names,
-        "codec": type(fitted.codec),
+        "outcome": fitted.outcome.kind,
         "scale of the inputs": scale_X.to_json(),
         "scale of the targets": scale_y.to_json(),
         "correction (spread, guard or trees)": (fitted.spread, fitted.judged, id(fitted.guard), id(fitted.trees)),

@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import version
@@ -48,7 +48,6 @@ def train(
     on_epoch: Callable[[Epoch], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     resume: bool = True,
-    reading: Mapping[str, int] | None = None,
     spent: float = 0.0,
     bar: ProgressBar | None = None,
     **more: Any,
@@ -61,7 +60,6 @@ def train(
         on_epoch: Called with the record of each epoch; an exception it raises ends training.
         should_stop: Called after every step; returning True interrupts training, keeping the checkpoint.
         resume: Whether to resume from an existing checkpoint.
-        reading: How to read rows on disk; see `DiskRows`.
         spent: Seconds of the time budget that were or will be spent on other things, such as reading the table.
         bar: A progress bar that is shown, and has further steps; None: one as `settings.progress` says.
         **more: Further options of `training.fit`, such as `snapshot_steps`.
@@ -73,20 +71,24 @@ def train(
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)
         time_left = max(settings.time_budget - spent, LEAST_SHARE * settings.time_budget)
-    settings, plan = prepared.settings_of_members(settings), prepared.plan(settings)
+    settings, plan, split = prepared.settings_of_models(settings), prepared.plan(settings), prepared.split
     if time_left is not None and not plan.is_single:
         time_left *= 1.0 - FINISH_SHARE
     own = ProgressBar(None, settings.progress, smoothing=SMOOTHING, later=LATER)
     with own if bar is None else nullcontext(bar) as bar:
-        with prepared.source(plan.spec, plan.config, reading or {}) as source:
-            rows, split = source.start.join(prepared.validation), prepared.split_of(len(source.start))
-            on_disk = None if isinstance(source, Rows) else source
-            run = Run(bar, time_left, on_epoch, should_stop, resume, more, source=on_disk)
-            trained, trees = fit_members(rows, split, prepared.means, plan, settings, run)
+        rows = prepared.train.join(prepared.validation)
+        run = Run(bar, time_left, on_epoch, should_stop, resume, more)
+        trained, trees = fit_members(rows, split, prepared.means, prepared.outcome, plan, settings, run)
         if plan.is_single:
             return _finish_single(prepared, settings, trained[0], bar)
         with one_thread():  # of many small operations
-            found = blend([one for one in trained if one.member is not None], rows, split, plan.spec.model)
+            found = blend(
+                [one for one in trained if one.member is not None],
+                rows,
+                split,
+                prepared.outcome,
+                plan.spec.model.noise_floor,
+            )
             fitted = _make_fitted(
                 prepared,
                 settings,
@@ -128,10 +130,8 @@ def _finish_ensemble(
     parts: Sequence[tuple[Fitted, Predictive]],
 ) -> tuple[Fitted, Evaluation | None]:
     """Evaluate an ensemble on the rows that its members held out, and recalibrate it by them."""
-    if len(prepared.calibration):
-        fitted = _recalibrate(fitted, prepared)
     if not groups:
-        if settings.conformal and fitted.conformal is None:
+        if settings.conformal:
             note = Note("intervals are not recalibrated", "no fold was held out by members of every kind")
             fitted = replace(fitted, notes=(*fitted.notes, note))
         return fitted, None
@@ -142,14 +142,11 @@ def _finish_ensemble(
     models = tuple((model, index) for (model, _), index in zip(parts, place, strict=True))
     table = prepared.validation_table
     if not len(prepared.validation):
-        assert prepared.table is not None
         table = prepared.table if len(rows) == len(prepared.table) else prepared.table.take(np.sort(rows))
     in_folds, forward = prepared.split.num_folds > 1, prepared.split.forward
     caveat = OUT_OF_FOLD if in_folds else SET_WEIGHTS
-    evaluation = Evaluation(fitted, table, fitted.codec.decode(held_out), models, caveat)
-    if fitted.conformal is not None:
-        evaluation = replace(evaluation, folds={})
-    elif settings.conformal:  # these rows give the calibration scores, so their coverage would say nothing
+    evaluation = Evaluation(fitted, table, fitted.outcome.decode(held_out), models, caveat)
+    if settings.conformal:  # these rows give the calibration scores, so their coverage would say nothing
         fitted = _with_conformal(fitted, _score_held_out(evaluation, in_folds))
     scored = "that no member was trained on"
     if forward:
@@ -275,7 +272,7 @@ def _make_fitted(prepared: Prepared, settings: Settings, *, notes: tuple[Note, .
     encoder = prepared.encoder
     return Fitted(
         scale_X=prepared.scale_X,
-        codec=prepared.codec,
+        outcome=prepared.outcome,
         encoder=encoder,
         feature_names=None if encoder is None else encoder.feature_names,
         target_names=prepared.target_names,

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dspp.errors import InputError
-from dspp.likelihoods import LIKELIHOODS
+from dspp.outcomes import Outcome
 from dspp.predictive import Predictive
 
 BINS = 8  # of equal probability, one component each
@@ -76,10 +76,9 @@ class Guard:
             torch.from_numpy(np.square(np.column_stack([std, width])).T.copy()),
         )
 
-    def predictive(self, likelihood: str, num_rows: int) -> Predictive | None:
-        """Return the distribution for some rows; None if the likelihood offers none."""
-        mean, var = (part.unsqueeze(1).expand(-1, num_rows, -1).contiguous() for part in (self.mean, self.var))
-        return LIKELIHOODS[likelihood].from_moments(self.log_weights, mean, var)
+    def predictive(self, outcome: Outcome, num_rows: int) -> Predictive | None:
+        """Return the distribution for some rows; None if the outcome offers none."""
+        return outcome.marginal(self.log_weights, self.mean, self.var, num_rows)
 
 
 def _weigh_bins(

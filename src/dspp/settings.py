@@ -24,7 +24,8 @@ FEWEST_STEPS = 1000  # of Adam, if `epochs` is None
 SHARED_WIDTH = 20  # of hidden layers shared by several outputs, if `width` is None
 FEWEST_ROWS_TO_HOLD_OUT = 20  # smaller tables hold out no rows
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
-RUN_ONLY = ("checkpoint", "progress", "jobs", "engine", "address")  # concern one run, and are not stored with a model
+LARGE_MEMBERS = 4  # processes that train members of a large table at once, if `members` is "auto"
+RUN_ONLY = ("checkpoint", "progress", "jobs", "engine", "address", "memory")  # of one run; not stored with a model
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -67,11 +68,14 @@ class Parameters:
         conformal: Whether to recalibrate intervals, with a finite-sample guarantee: by the rows that members of an
             ensemble held out (at least 1 − 2α with folds, 1 − α with one part), or by rows held out for a single model
             (at least 1 − α). See `calibration.CrossConformal` and `Conformal`.
-        calibration_fraction: For a single model, or rows on disk: fraction of the rows held out for recalibration.
+        calibration_fraction: For a single model: fraction of the rows held out for recalibration.
         missing: What predictions do with missing values in a column of a data frame that had none in training:
             "refuse" them, or "impute" the training median, an unknown category, or halfway between true and false. It
             does not affect training, in which columns may have missing values.
         time_budget: Time limit of `fit` in seconds; it trains fewer epochs if needed.
+        memory: Limit of the memory that `fit` takes with all of its processes, such as "4GB", or in bytes. A table in
+            files that needs more is sampled: rows or, with groups, whole groups are drawn at random. None: half of what
+            is free, rounded to one digit.
         checkpoint: A file for the state of training, or a folder if there are several members, from which an
             interrupted `fit` resumes. It is kept after `fit`, so that the same `fit` can be repeated at once; delete it
             before fitting other rows or settings.
@@ -113,6 +117,7 @@ class Parameters:
     calibration_fraction: float = 0.1
     missing: str = "refuse"
     time_budget: float | None = None
+    memory: float | str | None = None
     checkpoint: str | Path | None = None
     model_settings: Mapping[str, Any] | None = None
     train_settings: Mapping[str, Any] | None = None
@@ -166,10 +171,16 @@ class Settings(Parameters):
         return self.members > 1
 
     @property
-    def chooses_likelihood(self) -> bool:
-        """Whether an ensemble is to choose the likelihood."""
-        named = self.likelihood != "auto" or "likelihood" in (self.model_settings or {})
-        return not named and self.spec().model.likelihood == "gaussian"
+    def most_processes(self) -> int:
+        """The processes that train members of a table which is too large for memory, however many cores there are."""
+        if self.members == "auto":
+            return LARGE_MEMBERS if self.preset == "dspp" else 0
+        return int(self.members) if self.is_ensemble(sys.maxsize) else 0
+
+    @property
+    def names_likelihood(self) -> bool:
+        """Whether the user named the likelihood, rather than leaving it to the outcome and the preset."""
+        return self.likelihood != "auto" or "likelihood" in (self.model_settings or {})
 
     def spec(self, num_outputs: int = 1) -> Spec:
         """Return the model and the objective for this number of outputs."""

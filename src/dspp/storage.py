@@ -1,6 +1,6 @@
 """Storage of tensors: safetensors files with a JSON header, written atomically.
 
-Model files, checkpoints and row caches use it. A write goes to a temporary file in the same folder, is synced to disk,
+Model files and checkpoints use it. A write goes to a temporary file in the same folder, is synced to disk,
 replaces the old file in one step, and then the folder is synced too: whenever the machine stops, either the old or the
 new file exists, complete. Reading executes no code: the format holds only numbers and text.
 """
@@ -82,30 +82,6 @@ def _open(path: Path, error: StorageError, framework: str = "pt") -> Iterator[tu
     except (safetensors.SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as problem:
         reason = str(problem) or type(problem).__name__
         raise error(f"{path} was not written by dspp, or it is damaged ({reason:.200}); check the path") from None
-
-
-def encode_start(header: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> bytes:
-    """Return the bytes before the numbers of a file with one float32 tensor, which may exceed memory."""
-    entry = {"dtype": "F32", "shape": shape, "data_offsets": (0, 4 * math.prod(shape))}
-    metadata = {KEY: json.dumps(header, allow_nan=False)}
-    text = json.dumps({"__metadata__": metadata, name: entry}).encode()
-    text += b" " * (-len(text) % 8)  # the numbers are aligned
-    return len(text).to_bytes(8, "little") + text
-
-
-def read_start(path: Path, name: str, error: StorageError) -> tuple[dict[str, Any], tuple[int, ...], int]:
-    """Return the header of a file that begins with `encode_start`, the shape and the offset of its tensor.
-
-    Raises:
-        error: The file does not exist, was not written by dspp, or is damaged.
-    """
-    with _open(path, error) as (file, header):
-        tensor = file.get_slice(name)
-        if tensor.get_dtype() != "F32":
-            raise TypeError(f"{name}: expected F32, got {tensor.get_dtype()}")
-        shape = tuple(tensor.get_shape())
-    with path.open("rb") as start:
-        return header, shape, 8 + int.from_bytes(start.read(8), "little")
 
 
 def digest(tensors: Mapping[str, "Tensor"], header: Any) -> str:

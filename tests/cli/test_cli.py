@@ -456,8 +456,7 @@ def test_evaluate_reads_the_rows_that_predict_reads(odd_types: Path, tmp_path: P
     assert f"{bad}: column 'y', row 1 (line 3): expected a number, got 'one'" in refused("evaluate", odd_types, bad)
 
 
-@pytest.mark.parametrize("where", [[], ["--on-disk"]])
-def test_validation_rows_are_read_in_the_types_of_training(where: list[str], tmp_path: Path) -> None:
+def test_validation_rows_are_read_in_the_types_of_training(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=60)
     header, codes = "code,day,x,y", ["01", "02", "X1"] * 20
     lines = [f"{code},2024-01-{1 + i % 28:02},{x[i]:.3f},{i % 3 + x[i]:.3f}" for i, code in enumerate(codes)]
@@ -469,7 +468,7 @@ def test_validation_rows_are_read_in_the_types_of_training(where: list[str], tmp
     for val in ("val.parquet", "val.csv"):
         out = tmp_path / f"{val}.dspp"
         command = ("fit", tmp_path / "train.parquet", "--target", "y", "--validation", tmp_path / val, "--out", out)
-        done(*command, *TINY, *where)
+        done(*command, *TINY)
         found.append(load(out).fitted_.metrics)
     assert found[0] == found[1]
 

@@ -162,7 +162,7 @@ def test_a_tab_may_be_written_in_two_ways() -> None:
 
 def test_marks_apply_to_csv_files_only(folder: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"size": [1.0], "price": [2.0]}), tmp_path / "t.parquet")
-    for more in (GERMAN, (*GERMAN, "--on-disk"), ("--encoding", "latin-1")):
+    for more in (GERMAN, ("--encoding", "latin-1")):
         line = refused("fit", tmp_path / "t.parquet", "--target", "price", "--out", tmp_path / "m", *more)
         assert "t.parquet: --sep, --decimal and --encoding apply to CSV files; leave them out" in line
 

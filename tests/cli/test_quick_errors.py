@@ -65,7 +65,7 @@ MISTAKES = {
     f"fit t.csv {FIT} --time-budget soon": "--time-budget: expected a duration such as 90s",
     f"fit t.csv {FIT} --validation-fraction 2": "--validation-fraction: expected a number in [0, 1)",
     f"fit t.csv {FIT} --trials 3": "--trials is an option of --tune",
-    f"tune t.csv {FIT} --on-disk": "--tune needs a table in memory",
+    f"fit t.csv {FIT} --memory much": "--memory: expected a size such as 4GB or 500MB, got 'much'",
     "predict none.dspp t.csv --out p.csv": "none.dspp: the file does not exist; check the path",
     "predict t.csv t.csv --out p.csv": "t.csv was not written by dspp, or it is damaged",
     "predict any.dspp none.csv --out p.csv": "none.csv: the file does not exist",

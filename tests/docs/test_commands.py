@@ -100,8 +100,6 @@ def _run(line: str) -> Any:
     if "--engine" in words:  # Ray's own test is tests/experiments/test_ray.py
         del words[words.index("--engine") : words.index("--engine") + 4]
         words[words.index("--trials") + 1] = "2"
-    if "--cache" in words:
-        words[words.index("--cache") + 1] = "cache"
     return CliRunner().invoke(app, words[1:], catch_exceptions=False)
 
 

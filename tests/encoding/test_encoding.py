@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS
-from dspp.encoding.encoder import MAX_COLUMNS, TableEncoder, TableLearner, reading_types
+from dspp.encoding.encoder import MAX_COLUMNS, TableEncoder, reading_types
 from dspp.errors import InputError
 from dspp.table import arrays
 from dspp.table.arrays import MISSING
@@ -424,10 +424,8 @@ def test_dates_as_text_are_encoded_as_dates(texts: list[str | None]) -> None:
     encoder, expected = fit(t=text), fit(t=dates)
     assert encoder.columns == expected.columns
     np.testing.assert_array_equal(encoded(encoder, t=text), encoded(expected, t=dates))
-    learner = TableLearner(pa.schema([("t", pa.string())]))  # rows that arrive in batches
-    for row in range(len(text)):
-        learner.add(pa.table({"t": text[row : row + 1]}))
-    assert learner.encoder("X").columns == expected.columns
+    pieces = pa.chunked_array([text[row : row + 1] for row in range(len(text))])
+    assert fit(t=pieces).columns == expected.columns
     with pytest.raises(InputError, match=r"column 't', row 0: expected a date or time such as 2024-01-31.*'soon'"):
         encoded(encoder, t=["soon"])
 

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 import torch
 
 import dspp
 from dspp.encoding import means as limits
-from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS, Category
+from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS
 from dspp.encoding.encoder import TableEncoder
 from dspp.encoding.means import PRIOR_ROWS, CrossFittedMeans, MeanCategory, levels_with_means, smoothed_means
 from dspp.encoding.scaling import Standardizer
@@ -253,45 +252,45 @@ def test_what_a_member_reads_does_not_depend_on_the_targets_it_holds_out() -> No
 
 def test_a_single_model_trains_on_cross_fitted_means() -> None:
     X, y = shops(400)
-    with prepare(attach_targets(to_table(X), y), Settings(members=1, conformal=True)) as made:
-        assert made.encoder is not None
-        assert isinstance(made.train, Rows)
-        at = made.encoder.feature_names.index("shop (mean)")
-        (column,) = [c for c in made.encoder.columns if isinstance(c, MeanCategory)]
-        assert made.means is None
-        value = dict(zip(column.levels, column.means, strict=True))
+    made = prepare(attach_targets(to_table(X), y), Settings(members=1, conformal=True))
+    assert made.encoder is not None
+    assert isinstance(made.train, Rows)
+    at = made.encoder.feature_names.index("shop (mean)")
+    (column,) = [c for c in made.encoder.columns if isinstance(c, MeanCategory)]
+    assert made.means is None
+    value = dict(zip(column.levels, column.means, strict=True))
 
-        def mean_of(rows: Rows) -> np.ndarray:
-            return rows.x.numpy()[:, at] * made.scale_X.scale[at] + made.scale_X.mean[at]
+    def mean_of(rows: Rows) -> np.ndarray:
+        return rows.x.numpy()[:, at] * made.scale_X.scale[at] + made.scale_X.mean[at]
 
-        for held_out, table in ((made.validation, made.validation_table), (made.calibration, made.calibration_table)):
-            assert table.arrow is not None
-            expected = [value.get(name, 0.0) for name in table.arrow["shop"].to_pylist()]
-            np.testing.assert_allclose(mean_of(held_out), expected, atol=1e-12)
-        # A row's own target is in the mean of all rows, but not in the one that it is trained with.
-        z = made.train.y.numpy()[:, 0]
-        code = {level: number for number, level in enumerate(column.levels)}
-        index = split_rows(Settings(members=1, conformal=True), 400, False)[0]
-        first = np.array([code[name] == 0 for name in X["shop"].iloc[index]])  # rows of the most frequent shop
-        assert first.sum() > 5
-        inner = assign_inner(np.full(len(z), -1), 0)
-        for i in np.flatnonzero(first):
-            others = first & (inner != inner[i])
-            assert mean_of(made.train)[i] == pytest.approx(z[others].sum() / (others.sum() + PRIOR_ROWS), abs=1e-12)
+    for held_out, table in ((made.validation, made.validation_table), (made.calibration, made.calibration_table)):
+        assert table.arrow is not None
+        expected = [value.get(name, 0.0) for name in table.arrow["shop"].to_pylist()]
+        np.testing.assert_allclose(mean_of(held_out), expected, atol=1e-12)
+    # A row's own target is in the mean of all rows, but not in the one that it is trained with.
+    z = made.train.y.numpy()[:, 0]
+    code = {level: number for number, level in enumerate(column.levels)}
+    index = split_rows(Settings(members=1, conformal=True), 400, False)[0]
+    first = np.array([code[name] == 0 for name in X["shop"].iloc[index]])  # rows of the most frequent shop
+    assert first.sum() > 5
+    inner = assign_inner(np.full(len(z), -1), 0)
+    for i in np.flatnonzero(first):
+        others = first & (inner != inner[i])
+        assert mean_of(made.train)[i] == pytest.approx(z[others].sum() / (others.sum() + PRIOR_ROWS), abs=1e-12)
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["folds", "validation rows"])
 def test_members_read_means_without_the_rows_they_hold_out(given: bool) -> None:
     X, y = shops(200)
     validation = attach_targets(to_table(X[:50]), y[:50]) if given else None
-    with prepare(attach_targets(to_table(X), y), Settings(members=5), validation=validation) as made:
-        assert made.fold is not None
-        assert (made.means is None) == given
-        if made.means is not None:
-            np.testing.assert_array_equal(made.means.inner, made.fold)
-            assert isinstance(made.train, Rows)
-            again = made.means.insert(made.train.x.numpy(), np.zeros(200, bool))
-            np.testing.assert_array_equal(again, made.train.x.numpy())
+    made = prepare(attach_targets(to_table(X), y), Settings(members=5), validation=validation)
+    assert made.fold is not None
+    assert (made.means is None) == given
+    if made.means is not None:
+        np.testing.assert_array_equal(made.means.inner, made.fold)
+        assert isinstance(made.train, Rows)
+        again = made.means.insert(made.train.x.numpy(), np.zeros(200, bool))
+        np.testing.assert_array_equal(again, made.train.x.numpy())
 
 
 def test_held_out_rows_are_encoded_without_their_own_targets() -> None:
@@ -299,8 +298,8 @@ def test_held_out_rows_are_encoded_without_their_own_targets() -> None:
     X, y = shops(120)
     table = attach_targets(to_table(X), y)
     settings = Settings(members=10, inducing=4, epochs=1, layers=1, restarts=1, jobs=1, likelihood="gaussian")
-    with prepare(table, settings) as made:
-        fitted, evaluation = train(made, settings)
+    made = prepare(table, settings)
+    fitted, evaluation = train(made, settings)
     assert evaluation is not None
     assert len(evaluation.parts) == 5
     for model, index in evaluation.parts:
@@ -339,12 +338,5 @@ def test_an_ensemble_with_trees_is_saved_with_its_means(tmp_path: Path) -> None:
     assert told in map(str, model.fitted_.notes)
 
 
-def test_rows_on_disk_share_an_input_and_a_note_says_so(tmp_path: Path) -> None:
-    X, y = shops(300)
-    X.assign(y=y).to_parquet(tmp_path / "t.parquet")
-    data = ds.dataset(tmp_path / "t.parquet")
-    model = dspp.PPGPRRegressor(inducing=4, epochs=1, restarts=1).fit(data, "y")
-    assert isinstance(model.fitted_.encoder.columns[0], Category)
-    told = "column 'shop': it has 60 levels: the 20 most frequent have an input each, the others share one"
-    assert told in map(str, model.fitted_.notes)
+def test_levels_that_were_not_seen_have_mean_zero() -> None:
     assert smoothed_means(np.array([-1]), np.array([[1.0]]), 2).tolist() == [[0.0]] * 3

@@ -4,14 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from pyarrow.dataset import dataset
 from scipy import stats
 
 import dspp
@@ -177,14 +174,3 @@ def test_a_file_with_a_damaged_warp_does_not_load(fitted: DSPPRegressor, change:
     assert read(tensors) is not None
     with pytest.raises(dspp.InputError, match="warp"):
         read(tensors | {f"warp.{name}": value for name, value in change.items()})
-
-
-def test_rows_on_disk_are_warped_as_in_memory(tmp_path: Path, table: tuple[np.ndarray, np.ndarray]) -> None:
-    X, y = table
-    frame = pa.table({"a": X[:, 0], "b": X[:, 1], "y": y})
-    pq.write_table(frame, tmp_path / "t.parquet", row_group_size=70)
-    model = DSPPRegressor(members=2, epochs=2, inducing=8, jobs=1, progress=False)
-    model.fit(dataset(tmp_path / "t.parquet"), "y")
-    warp = model.fitted_.scale_X.warp
-    assert warp is not None
-    assert (warp.power != 1.0).tolist() == [True, False]

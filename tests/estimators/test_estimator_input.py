@@ -216,7 +216,7 @@ def test_an_output_keeps_rows_to_train_on(conformal: bool) -> None:
     assert sorted([*train, *val, *held]) == list(range(60))
     fitted = estimator.fit(X, y).fitted_
     assert fitted.num_rows == len(train)
-    assert fitted.codec.scale.mean[0] == pytest.approx(y[rows[:2], 0].mean())
+    assert fitted.outcome.scale.mean[0] == pytest.approx(y[rows[:2], 0].mean())
     assert {"nll", "rmse", "r2"} <= {name for name, value in fitted.metrics.items() if np.isfinite(value)}
 
 

@@ -382,7 +382,7 @@ def test_validation_rows_teach_neither_scale_nor_weights_of_the_last_epoch() -> 
     shifted = estimator.fit(X, Y, X + 100, Y + 100).fitted_
     straight = estimator.fit(X, Y, X, Y).fitted_
     np.testing.assert_array_equal(shifted.scale_X.mean, straight.scale_X.mean)
-    np.testing.assert_array_equal(shifted.codec.scale.scale, straight.codec.scale.scale)
+    np.testing.assert_array_equal(shifted.outcome.scale.scale, straight.outcome.scale.scale)
     assert [e.objective for e in shifted.members[0].history] == [e.objective for e in straight.members[0].history]
 
 

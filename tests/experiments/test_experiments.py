@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from motion import robot_arm_motion
-from safetensors.numpy import load_file
 from scipy import stats
 
 from dspp.errors import InputError
@@ -328,27 +327,6 @@ def test_the_default_ensemble_is_run_in_quick_only_with_nothing_to_tune() -> Non
     assert [(u.dataset, u.split) for u in units] == [("pol", 0), ("kin40k", 0), ("pol", 1), ("pol", 2)]
     assert all(unit.setting == {"noise_floor": 1e-4} for unit in units)
     assert len(list_units(one, read_protocol("quick"), ["kin40k"], [ENSEMBLE], splits=2)) == 2
-
-
-def test_rows_from_disk_give_nearly_the_same_fit(data_folder: Path, tmp_path: Path) -> None:
-    """With one batch per epoch only the inducing points start elsewhere. The file has every row with its y."""
-    whole = {"inducing": 8, "noise_floor": 1e-4, "epochs": 5, "batch_size": 90, "restarts": 1, "beta": 0.05}
-    fits = {}
-    for source in ("memory", "disk"):
-        unit = Unit("univariate", "kin40k", 0, "PPGPR", "quick", (15, 3, 2), {**whole, "rows_from": source})
-        fits[source] = fitting.run_unit(unit, data_folder, tmp_path, {"versions": {}, "commit": None}, os.getpid())
-        assert (tmp_path / f"{unit.fit_key}.rows").exists() == (source == "disk")
-    parts = cut(load("kin40k", data_folder), 0, (15, 3, 2))
-    (written,) = load_file(tmp_path / f"{unit.fit_key}.rows").values()
-    np.testing.assert_array_equal(written, np.column_stack([parts.X, parts.y]).astype(np.float32))
-    assert fits["disk"]["metrics"] == pytest.approx(fits["memory"]["metrics"], abs=0.02)
-    assert fits["disk"]["details"]["rows"] == fits["memory"]["details"]["rows"] == 90
-
-
-def test_rows_from_nowhere_is_an_error_that_lists_what_there_is(data_folder: Path, tmp_path: Path) -> None:
-    unit = Unit("univariate", "kin40k", 0, "PPGPR", "quick", (15, 3, 2), {"rows_from": "tape"})
-    with pytest.raises(InputError, match="rows_from: expected 'memory' or 'disk', got 'tape'"):
-        fitting.run_unit(unit, data_folder, tmp_path, {"versions": {}, "commit": None}, os.getpid())
 
 
 @pytest.mark.parametrize("name", ["paper", "quick"])

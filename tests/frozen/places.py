@@ -8,7 +8,6 @@ from dspp.batches import batch_indices
 from dspp.encoding.encoder import TableEncoder
 from dspp.model import build
 from dspp.prepare import split_rows
-from dspp.prepare.disk import draw_held_out_rows as held_out_on_disk
 from dspp.settings import Settings
 from dspp.table.split import split
 
@@ -18,7 +17,6 @@ __all__ = [
     "encoder_json",
     "frozen_name",
     "held_out",
-    "held_out_on_disk",
     "predictor_of",
     "split",
 ]

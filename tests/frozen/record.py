@@ -57,9 +57,6 @@ def splits():
             for conformal in (False, True):
                 parts = places.held_out(num_rows, seed, given, conformal)
                 found[f"memory {num_rows} {seed} {given} {conformal}"] = [summary(part) for part in parts]
-        for shares in ((0.1, 0.0), (0.1, 0.1), (0.0, 0.1)):
-            parts = places.held_out_on_disk(num_rows, shares, seed)
-            found[f"disk {num_rows} {seed} {shares}"] = [summary(part) for part in parts]
     for given in cases.BATCHES:
         found[f"batches {given}"] = [summary(part.numpy()) for part in places.batch_indices(*given)]
     return found

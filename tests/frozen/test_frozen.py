@@ -63,9 +63,6 @@ def test_splits(splits, num_rows, seed):
         for conformal in (False, True):
             parts = places.held_out(num_rows, seed, given, conformal)
             assert [summary(p) for p in parts] == splits[f"memory {num_rows} {seed} {given} {conformal}"]
-    for shares in ((0.1, 0.0), (0.1, 0.1), (0.0, 0.1)):
-        parts = places.held_out_on_disk(num_rows, shares, seed)
-        assert [summary(p) for p in parts] == splits[f"disk {num_rows} {seed} {shares}"]
 
 
 @pytest.mark.parametrize("given", cases.BATCHES)

@@ -1,4 +1,4 @@
-"""Likelihoods on the command line, from memory and from the disk."""
+"""Likelihoods on the command line."""
 
 import json
 import shlex
@@ -36,11 +36,10 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("where", [(), ("--on-disk",)], ids=["memory", "disk"])
 @pytest.mark.parametrize("likelihood", ["student-t", "log-normal"])
-def test_fit_info_predict_evaluate_and_report(table: Path, likelihood: str, where: tuple[str, ...], tmp_path) -> None:
+def test_fit_info_predict_evaluate_and_report(table: Path, likelihood: str, tmp_path) -> None:
     model, report = tmp_path / "model.dspp", tmp_path / "report.html"
-    given = ("--target", "price", "--out", model, "--likelihood", likelihood, "--report", report, *TINY, *where)
+    given = ("--target", "price", "--out", model, "--likelihood", likelihood, "--report", report, *TINY)
     done("fit", table, *given)
     assert json.loads(done("info", model, "--json"))["settings"]["model"]["likelihood"] == likelihood
     assert f"likelihood {likelihood}" in " ".join(done("info", model).split())
@@ -57,13 +56,12 @@ def test_fit_info_predict_evaluate_and_report(table: Path, likelihood: str, wher
     np.testing.assert_allclose(load(model).predict(pq.read_table(table, columns=["size"])), rows["price_mean"])
 
 
-@pytest.mark.parametrize("where", [(), ("--on-disk",)], ids=["memory", "disk"])
-def test_a_target_that_is_not_positive_is_refused(tmp_path: Path, where: tuple[str, ...]) -> None:
+def test_a_target_that_is_not_positive_is_refused(tmp_path: Path) -> None:
     values = np.ones(60)
     values[[7, 30]] = -3.0
     path = tmp_path / "table.parquet"
     pq.write_table(pa.table({"size": np.arange(60.0), "price": values}), path)
-    given = ("--target", "price", "--out", tmp_path / "m.dspp", "--likelihood", "log-normal", *TINY, *where)
+    given = ("--target", "price", "--out", tmp_path / "m.dspp", "--likelihood", "log-normal", *TINY)
     result = run("fit", path, *given)
     assert result.exit_code == 2
     assert "expected a positive number for the likelihood 'log-normal', got -3" in result.output.replace("\n", " ")

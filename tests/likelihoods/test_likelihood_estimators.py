@@ -10,8 +10,8 @@ import torch
 import dspp
 from dspp.errors import InputError
 from dspp.likelihoods import LIKELIHOODS
+from dspp.outcomes import choice
 from dspp.predictive import LogNormalMixture, NormalMixture, StudentTMixture
-from dspp.prepare import likelihood as choice
 from dspp.trees import fit_trees
 from dspp.trees.ensemble import MAX_TREES
 
@@ -112,5 +112,5 @@ def test_a_short_time_budget_chooses_a_likelihood_with_few_trees(monkeypatch: py
 
     monkeypatch.setattr(choice, "fit_trees", grow)
     for budget in (None, 1e6, 10.0, 1.0):
-        assert choice.choose_likelihood(X, Y, 0, time_budget=budget)[0] == "log-normal"
+        assert choice.choose_outcome(X, Y, 0, time_budget=budget)[0] == "positive"
     assert asked == [MAX_TREES] * 12 + [80] * 6 + [choice.FEWEST_TREES] * 6

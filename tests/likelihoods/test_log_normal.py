@@ -14,8 +14,8 @@ from scipy.integrate import quad
 
 from dspp.config import ModelConfig
 from dspp.errors import InputError
-from dspp.likelihoods.codec import Logarithm, Standardised
 from dspp.model import build
+from dspp.outcomes import Positive, Real
 from dspp.predictive import LogNormalMixture, NormalMixture
 from dspp.table.messages import Place
 
@@ -93,17 +93,17 @@ def test_targets_that_are_not_positive_have_no_density() -> None:
     assert_close(mixture.crps(y)[:3], mixture.crps(torch.zeros(N, dtype=F64))[:3] - y[:3], 1e-6)
 
 
-# ---------------------------------------------------------------- the codec
+# ---------------------------------------------------------------- the outcome
 
 
-def test_the_codec_is_that_of_log_y() -> None:
+def test_the_outcome_is_that_of_log_y() -> None:
     y = np.exp(np.random.default_rng(0).normal(3, 2, size=(50, 1)))
-    real = Logarithm.real(y, ["price"], Place("y"))
-    codec, plain = Logarithm.fit(real), Standardised.fit(np.log(y))
-    np.testing.assert_array_equal(codec.scale.mean, plain.scale.mean)
-    np.testing.assert_array_equal(codec.scale.scale, plain.scale.scale)
+    positive = Positive(("price",), "log-normal").fit(y, Place("y"))
+    plain = Real(("price",), "gaussian").fit(np.log(y), Place("y"))
+    np.testing.assert_array_equal(positive.scale.mean, plain.scale.mean)
+    np.testing.assert_array_equal(positive.scale.scale, plain.scale.scale)
     inner = mixture_of(rows=50).log.to(torch.float32)
-    outer = codec.decode(inner)
+    outer = positive.decode(inner)
     torch.testing.assert_close(outer.log.mean, plain.decode(inner).mean, rtol=0, atol=0)
     targets = torch.from_numpy(y[:, 0])
     assert_close(outer.log_prob(targets), plain.decode(inner).log_prob(targets.log()) - targets.log(), 1e-10)
@@ -114,7 +114,7 @@ def test_a_target_that_is_not_positive_is_named(value: float) -> None:
     y = np.ones((6, 1))
     y[2] = y[4] = value
     with pytest.raises(InputError, match=r"y: column 'price', row r2: expected a positive number .*got"):
-        Logarithm.real(y, ["price"], Place("y", labels=[f"r{i}" for i in range(6)]))
+        Positive(("price",), "log-normal").to_numbers(y, Place("y", labels=[f"r{i}" for i in range(6)]))
 
 
 def test_several_outputs_are_refused() -> None:

@@ -1,6 +1,6 @@
 """The seam holds for what comes next: classes, sketched here, need no change outside their own likelihood.
 
-Neither is part of the package. Targets are as a codec would encode them: 0 or 1, (N, 1); or one-hot, (N, C).
+Neither is part of the package. Targets are as an outcome would encode them: 0 or 1, (N, 1); or one-hot, (N, C).
 """
 
 from dataclasses import dataclass

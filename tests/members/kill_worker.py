@@ -28,8 +28,8 @@ KILLS = (1, 4, STEPS, STEPS + 1, 2 * STEPS - 1, 2 * STEPS + 3, MEMBERS * STEPS)
 def fit(checkpoint: Path | None) -> Fitted:
     settings = Settings(**TINY, members=MEMBERS, checkpoint=checkpoint, jobs=1)
     more: dict[str, Any] = {"snapshot_steps": 2} | ({"checkpoint_seconds": 0.0} if checkpoint else {})
-    with prepare(attach_targets(to_table(X), Y), settings) as prepared:
-        return train(prepared, settings, **more)[0]
+    prepared = prepare(attach_targets(to_table(X), Y), settings)
+    return train(prepared, settings, **more)[0]
 
 
 def die_at(step: int, checkpoint: Path) -> None:

@@ -2,13 +2,9 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy import stats
@@ -21,7 +17,6 @@ from dspp.guard import WIDE, WIDE_STDS
 from dspp.members.run import member_seed
 from dspp.objectives import OBJECTIVES
 from dspp.prepare import prepare
-from dspp.prepare.disk import draw_held_out_rows
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
 from tests.members.ensembles import TINY, N, X, Y, bits, fit_and_look, log_density, weights_of
@@ -54,7 +49,7 @@ def test_no_member_depends_on_the_targets_that_it_held_out(looked_at: tuple[DSPP
     swapped[[one, other]] = Y[[other, one]]
     again, trained_again, trees_again = fit_and_look(swapped)
     assert (Y.mean(), Y.std()) == (swapped.mean(), swapped.std())
-    assert again.fitted_.codec.scale.scale.tobytes() == looked_at[0].fitted_.codec.scale.scale.tobytes()
+    assert again.fitted_.outcome.scale.scale.tobytes() == looked_at[0].fitted_.outcome.scale.scale.tobytes()
     assert {first.task.fold for first in trained} == {0, 1}
     for first, second in zip(trained, trained_again, strict=True):
         same = bits(first.held_out) == bits(second.held_out)
@@ -86,7 +81,7 @@ def test_the_prediction_is_the_formula(model: DSPPRegressor) -> None:
     fitted = replace(model.fitted_, spread=1.7, judged=None)
     assert fitted.guard is not None
     assert fitted.trees is not None
-    scale, rows = fitted.codec.scale, fitted.scale_X.transform(X)
+    scale, rows = fitted.outcome.scale, fitted.scale_X.transform(X)
     z, column = ((Y - scale.mean) / scale.scale)[None], fitted.trees.predict(rows)
     density = np.zeros(N)
     for member, weight in zip(fitted.members, fitted.weights, strict=True):
@@ -106,14 +101,14 @@ def test_the_prediction_is_the_formula(model: DSPPRegressor) -> None:
 def test_no_value_in_the_range_is_more_of_a_surprise_than_the_guard_allows(model: DSPPRegressor) -> None:
     """Promise 32, for members that are ten times too sure of themselves."""
     sure = replace(model.fitted_, spread=1e-4)
-    guard, scale = sure.guard, float(sure.codec.scale.scale[0])
+    guard, scale = sure.guard, float(sure.outcome.scale.scale[0])
     assert guard is not None
     width = 0.5 * np.ptp(Y) / scale / WIDE_STDS
     marginal = -math.log(WIDE) + math.log(scale * width * math.sqrt(2.0 * math.pi)) + 0.5 * WIDE_STDS**2
     bound, worst, unguarded = marginal - math.log(guard.weight), 0.0, 0.0
     for y in np.linspace(Y.min(), Y.max(), 41):
         surprise = -log_density(sure.distribution(X), np.full(N, y))
-        alone = -log_density(sure.codec.decode(guard.predictive("gaussian", N)), np.full(N, y))
+        alone = -log_density(sure.outcome.decode(guard.predictive(sure.outcome, N)), np.full(N, y))
         assert (surprise <= alone - math.log(guard.weight) + 1e-9).all()
         worst = max(worst, float(surprise.max()))
         unguarded = max(unguarded, float(-log_density(replace(sure, guard=None).distribution(X), np.full(N, y)).min()))
@@ -126,8 +121,8 @@ def test_no_value_in_the_range_is_more_of_a_surprise_than_the_guard_allows(model
 
 def evaluation_of(**settings: Any) -> Any:
     given = Settings(**TINY | settings)
-    with prepare(attach_targets(to_table(X), Y), given) as prepared:
-        return train(prepared, given)
+    prepared = prepare(attach_targets(to_table(X), Y), given)
+    return train(prepared, given)
 
 
 def test_all_rows_are_judged_by_members_that_did_not_see_them(looked_at: tuple[DSPPRegressor, Any, Any]) -> None:
@@ -146,7 +141,7 @@ def test_all_rows_are_judged_by_members_that_did_not_see_them(looked_at: tuple[D
         weights = tuple(shares[one.task.kind] for one in mine)
         judge = replace(fitted, members=tuple(one.member for one in mine), weights=weights)
         mixed = judge.mix([one.held_out for one in mine])
-        expected = log_density(fitted.codec.decode(mixed), Y[fold == k])
+        expected = log_density(fitted.outcome.decode(mixed), Y[fold == k])
         np.testing.assert_allclose(found[fold == k], expected, rtol=0, atol=1e-9)
 
 
@@ -200,30 +195,6 @@ def test_an_output_that_is_seen_seldom_is_learned_by_every_member() -> None:
     both[1:, 1] = np.nan
     with pytest.raises(InputError, match="column 1: expected at least 2 observed values, got 1"):
         DSPPRegressor(members=2, **TINY).fit(X, both)
-
-
-def test_rows_from_the_disk(tmp_path: Path) -> None:
-    table = pa.table({"a": X[:, 0], "b": X[:, 1], "y": Y})
-    (tmp_path / "rows").mkdir()
-    pq.write_table(table, tmp_path / "rows" / "0.parquet")
-    dataset = ds.dataset(tmp_path / "rows")
-    models = [DSPPRegressor(members=3, **TINY).fit(dataset, "y", cache=tmp_path) for _ in range(2)]
-    fitted = models[0].fitted_
-    held_out, _ = draw_held_out_rows(N, (0.1, 0.0), 0)
-    assert [member.kind for member in fitted.members] == ["plain"] * 3
-    assert (fitted.num_rows, len(held_out)) == (58, 6)
-    rows = table.take(pa.array(held_out))
-    scores = models[0].evaluate(rows.drop_columns(["y"]), rows["y"].to_numpy())
-    assert fitted.metrics == pytest.approx(scores, rel=1e-9)
-    assert weights_of(models[0]) == weights_of(models[1])
-    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
-
-
-def test_without_held_out_rows_the_mixture_is_even(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": X[:, 0], "y": Y}), tmp_path / "rows.parquet")
-    how = {**TINY, "members": 2, "validation_fraction": 0.0}
-    fitted = DSPPRegressor(**how).fit(ds.dataset(tmp_path / "rows.parquet"), "y", cache=tmp_path).fitted_
-    assert (fitted.weights, fitted.spread, fitted.metrics) == ((0.5, 0.5), 1.0, {})
 
 
 # ---------------------------------------------------------------- members that fail

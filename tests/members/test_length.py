@@ -13,6 +13,7 @@ from dspp.members import run
 from dspp.members.base import Run, Task
 from dspp.members.blend import HeldOutRows, calibrated_nll
 from dspp.members.plan import make_plan
+from dspp.outcomes import Real
 from dspp.predictive import NormalMixture
 from dspp.settings import Settings
 
@@ -51,7 +52,7 @@ def test_the_score_of_a_pilot_does_not_depend_on_its_spread() -> None:
 
     def score(var: float) -> float:
         normal = NormalMixture(torch.zeros(1, dtype=torch.float64), zeros, zeros + var, torch.tensor(0.0).double())
-        return calibrated_nll(HeldOutRows(np.arange(200), y, {"plain": [normal]}, 0), guard, "gaussian")
+        return calibrated_nll(HeldOutRows(np.arange(200), y, {"plain": [normal]}, 0), guard, Real(("y",), "gaussian"))
 
     assert score(0.25) == pytest.approx(score(1.0), abs=2e-3)
     assert score(1.0) < 1.5

@@ -21,6 +21,7 @@ from dspp.members.plan import (
     make_plan,
     step_seconds,
 )
+from dspp.outcomes import Real, find_outcome
 from dspp.settings import Settings
 
 MEMBER_KINDS = ("plain", "trees", "gp")
@@ -68,10 +69,16 @@ def test_every_fold_is_held_out_by_every_kind(rows: int, members: int | None, ki
 
 
 def test_only_rows_and_budget_matter() -> None:
+    two = Real(("a", "b"), "gaussian")
     assert choose_size(1_000, one_part=True).folds == 1
     assert make_plan(Settings(members=3), 200).slots == (("plain", 0), ("plain", 1), ("plain", 2))
     assert {kind for kind, _ in make_plan(Settings(), 200).slots} == set(MEMBER_KINDS)
-    assert {kind for kind, _ in make_plan(Settings(), 200, num_outputs=2).slots} == {"plain"}
+    assert {kind for kind, _ in make_plan(Settings(), 200, 2, kinds=two.member_kinds).slots} == {"plain"}
+
+
+def kinds_of(settings: Settings) -> set[str]:
+    kind, likelihood = find_outcome("auto", settings.spec().model.likelihood, is_named=True)
+    return {kind for kind, _ in make_plan(settings, 200, kinds=kind(("y",), likelihood).member_kinds).slots}
 
 
 @pytest.mark.parametrize(
@@ -84,8 +91,8 @@ def test_only_rows_and_budget_matter() -> None:
     ],
 )
 def test_models_that_have_no_closed_form_have_no_gp(settings: dict[str, Any]) -> None:
-    assert {kind for kind, _ in make_plan(Settings(**settings), 200).slots} == {"plain", "trees"}
-    assert "gp" in {kind for kind, _ in make_plan(Settings(likelihood="log-normal"), 200).slots}
+    assert kinds_of(Settings(**settings)) == {"plain", "trees"}
+    assert "gp" in kinds_of(Settings(likelihood="log-normal"))
     assert {kind for kind, _ in make_plan(Settings(), 200, trees=False).slots} == {"plain"}
 
 

@@ -20,10 +20,12 @@ from dspp.members.blend import (
     spread_of,
     stack,
 )
+from dspp.outcomes import Real
 from dspp.predictive import NormalMixture
 from dspp.presets import preset
 
 F64 = torch.float64
+REAL = Real(("y",), "gaussian")
 
 
 def normal(mean: np.ndarray, var: float) -> NormalMixture:
@@ -76,7 +78,7 @@ def test_the_spread_found_is_the_one_that_is_missing(factor: float) -> None:
     mean = rng.normal(size=4_000)
     y = mean + 0.3 * rng.normal(size=4_000)
     group = HeldOutRows(np.arange(4_000), y[:, None], {"plain": [normal(mean, 0.09 / factor)]})
-    mixing = stack([group], Guard.fit(y[:, None], 0.01), "gaussian")
+    mixing = stack([group], Guard.fit(y[:, None], 0.01), REAL)
     nearest = SPREADS[np.abs(np.log(SPREADS / factor)).argmin()]
     assert abs(math.log(mixing.spread / nearest)) < 0.1
     assert mixing.weights == {"plain": 1.0}
@@ -91,7 +93,7 @@ def test_few_rows_change_little_and_rows_without_weight_nothing() -> None:
         stack(
             [HeldOutRows(np.arange(n), y[:n, None], {"plain": [normal(mean[:n], 1.0)]})],
             Guard.fit(y[:20, None], 0.01),
-            "gaussian",
+            REAL,
             importance[:n],
         )
         for n in (20, 30)
@@ -106,7 +108,7 @@ def test_a_kind_that_never_helps_is_dropped() -> None:
     y = mean + 0.1 * rng.normal(size=2_000)
     good, bad = normal(mean, 0.01), normal(-mean, 0.01)
     group = HeldOutRows(np.arange(2_000), y[:, None], {"plain": [good, good], "trees": [bad]})
-    mixing = stack([group], Guard.fit(y[:, None], 0.01), "gaussian")
+    mixing = stack([group], Guard.fit(y[:, None], 0.01), REAL)
     assert mixing.weights == {"plain": 1.0}
     assert mixing.guard_weight == GUARD[0]
 
@@ -129,7 +131,7 @@ def test_no_spread_takes_the_noise_below_its_floor() -> None:
 
     def learn(latent: float, noise: float, floor: float) -> float:
         member = NormalMixture(torch.zeros(1, dtype=F64), zeros, zeros + latent, torch.tensor(noise, dtype=F64))
-        return stack([HeldOutRows(np.arange(300), y, {"plain": [member]}, floor=floor)], guard, "gaussian").spread
+        return stack([HeldOutRows(np.arange(300), y, {"plain": [member]}, floor=floor)], guard, REAL).spread
 
     assert learn(0.0, 0.0016, 0.0) == pytest.approx(0.25, rel=0.2)
     assert learn(0.0, 0.0016, 0.0016) == pytest.approx(1.0), "nothing can be gained"

@@ -34,15 +34,16 @@ from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError, ModelFileError, NumericalError
 from dspp.fitted import Fitted, Member
 from dspp.history import Epoch
-from dspp.likelihoods.codec import Logarithm, Standardised
 from dspp.model import TOPOLOGIES, build
 from dspp.modelfile import file as container
 from dspp.modelfile import load, save
 from dspp.modelfile import weights as limits
 from dspp.modelfile.skeleton import skeleton
 from dspp.notes import Note
+from dspp.outcomes import Positive, Real, find_outcome
 from dspp.presets import PRESETS, Spec, preset
 from dspp.quadrature import RULES
+from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 from dspp.training import fit
 
@@ -61,18 +62,21 @@ def spec_of(name: str = "dspp", **changes) -> Spec:
 
 
 def fitted_of(spec: Spec, y=Y, features: nn.Module | None = None, **changes) -> Fitted:
-    scale_X, codec = Standardizer.fit(X), Standardised.fit(y.reshape(len(y), -1))
-    rows, targets = scale_X.transform(X), codec.scale.transform(y.reshape(len(y), -1))
+    scale_X, columns = Standardizer.fit(X), y.reshape(len(y), -1)
+    names = ("y",) if y.ndim == 1 else ("y", "z", "w")
+    kind, likelihood = find_outcome("auto", spec.model.likelihood, is_named=True)
+    outcome = kind(names, likelihood).fit(columns, Place("y"))
+    rows, targets = scale_X.transform(X), outcome.encode(columns, Place("y"))
     result = fit(spec, rows, targets, config=QUICK, features=features)
     history = (*result.history, Epoch(2, math.nan, math.inf, 0.25, 1e-300, 0.1))
     fitted = Fitted(
         members=(Member(spec, QUICK, result.model, history, 2, result.seconds),),
         weights=(1.0,),
         scale_X=scale_X,
-        codec=codec,
+        outcome=outcome,
         encoder=None,
         feature_names=("a", "b", "ç"),
-        target_names=("y",) if y.ndim == 1 else ("y", "z", "w"),
+        target_names=names,
         metrics={"nll": 0.1 + 0.2, "crps": math.nan},
         notes=(Note("", "a note, “quoted”"),),
         versions={"dspp": "0.1.0", "torch": torch.__version__},
@@ -207,7 +211,7 @@ def test_the_distribution_is_in_the_users_units(y):
     fitted = fitted_of(spec_of(dtype="float64"), y)
     inner = fitted.members[0].model.predictor()(fitted.scale_X.transform(X))
     outer = fitted.distribution(X)
-    scale = fitted.codec.scale
+    scale = fitted.outcome.scale
     jacobian = math.log(math.prod(scale.scale))
     expected = inner.log_prob(torch.tensor(scale.transform(y.reshape(len(y), -1)).reshape(y.shape))) - jacobian
     torch.testing.assert_close(outer.log_prob(torch.tensor(y)), expected, rtol=1e-9, atol=1e-8)
@@ -342,7 +346,7 @@ def test_only_what_can_be_loaded_is_saved(tiny, tmp_path):
         (with_member(tiny, best_epoch=17), "17"),
         (with_member(tiny, seconds=math.nan), "JSON"),
         (replace(tiny, conformal=torch.tensor([[0.3], [0.1]], dtype=torch.float64)), "out of order"),
-        (replace(tiny, codec=Standardised(Standardizer(np.zeros(1), np.zeros(1)))), "scale_y.scale"),
+        (replace(tiny, outcome=Real(("y",), "gaussian", Standardizer(np.zeros(1), np.zeros(1)))), "scale_y.scale"),
         (replace(tiny, notes=(Note("", "x" * 9_000_000),)), "header"),
         (broken, "NaN"),
     ]
@@ -614,7 +618,7 @@ def test_a_prediction_that_is_not_finite_is_an_error(good, tiny, tmp_path):
     with pytest.raises(NumericalError, match="layer 2 of 2") as caught:
         load(tmp_path / "m").distribution(X)
     assert_names_the_file(caught.value, tmp_path / "m")
-    steep = replace(tiny, codec=Logarithm(Standardizer(np.zeros(1), np.full(1, 1e4))))
+    steep = replace(tiny, outcome=Positive(("y",), "log-normal", Standardizer(np.zeros(1), np.full(1, 1e4))))
     with pytest.raises(NumericalError, match=r"the model cannot predict X: the prediction of row \d+ is not finite"):
         steep.distribution(X)
     save(with_member(steep, spec=spec_of(likelihood="log-normal")), tmp_path / "m")
@@ -1092,12 +1096,12 @@ def test_loading_does_not_wait_for_torch_s_compiler(tmp_path):
             Standardizer(np.zeros(2), np.ones(2)),
             Standardizer(*(np.full(outputs, v) for v in (0.0, 1.0))),
         )
+        names = ("y",) if outputs == 1 else ("a", "b")
         changes = {
             "scale_X": scale_X,
-            "codec": Standardised(scale_y),
+            "outcome": Real(names, "gaussian", scale_y),
             "feature_names": None,
         }
-        names = ("y",) if outputs == 1 else ("a", "b")
         fitted = replace(with_member(fitted_of(spec_of()), spec=spec, model=model), **changes, target_names=names)
         paths.append(str(tmp_path / name))
         save(fitted, paths[-1])

@@ -273,7 +273,7 @@ def test_means_of_categories_and_the_choice_of_likelihood_keep_groups_together(
         folds.append(fold)
         return 0.0
 
-    monkeypatch.setattr("dspp.prepare.likelihood._score", recording_score)
+    monkeypatch.setattr("dspp.outcomes.choice._score", recording_score)
     many = prepare(table, Settings(**TINY))
     assert len(folds) == 2
     assert len(set(zip(GROUPS.tolist(), folds[0].tolist(), strict=True))) == len(set(GROUPS))
@@ -388,13 +388,6 @@ def test_too_few_groups_to_hold_out_two_parts() -> None:
     assert draw_groups(GROUPS % 2, 1, 0).sum() == min(np.bincount(GROUPS % 2)), "the smaller of two groups is held out"
 
 
-@pytest.mark.parametrize("role", ["groups", "time", "sample_weight"])
-def test_a_dataset_has_none_of_them(role: str, tmp_path: Path) -> None:
-    data = pyarrow.dataset.dataset(pa.table({"a": X[:, 0], "y": Y}))
-    with pytest.raises(InputError, match=f"{role}: expected X in memory, got a dataset"):
-        dspp.DSPPRegressor(**TINY).fit(data, "y", **{role: GROUPS})
-
-
 # ---------------------------------------------------------------- the command line
 
 
@@ -451,13 +444,6 @@ WRONG: list[tuple[list[str], str]] = [
 @pytest.mark.parametrize(("words", "problem"), WRONG)
 def test_the_command_line_says_what_is_wrong(table: Path, words: list[str], problem: str) -> None:
     assert problem in " ".join(fit(table, *words, ok=False).split())
-
-
-def test_tables_on_disk_have_no_groups(table: Path, tmp_path: Path) -> None:
-    pd.read_csv(table).to_parquet(tmp_path / "train.parquet")
-    for words in (["--group", "who"], ["--time", "day"], ["--weight", "a"]):
-        problem = fit(tmp_path / "train.parquet", *words, "--on-disk", ok=False)
-        assert f"{words[0]} needs a table in memory" in " ".join(problem.split())
 
 
 def test_columns_of_a_table_become_roles() -> None:

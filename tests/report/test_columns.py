@@ -46,8 +46,8 @@ TINY = {"members": 10, "inducing": 4, "width": 2, "sites": 2, "epochs": 4, "batc
 
 def evaluate(y: np.ndarray, frame: pd.DataFrame = FRAME, **settings: object) -> Evaluation:
     given = Settings(**TINY | {"likelihood": "gaussian"} | settings)
-    with prepare(attach_targets(to_table(frame), y), given) as prepared:
-        evaluation = train(prepared, given)[1]
+    prepared = prepare(attach_targets(to_table(frame), y), given)
+    evaluation = train(prepared, given)[1]
     assert evaluation is not None
     return evaluation
 

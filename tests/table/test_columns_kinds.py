@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,11 +16,10 @@ from typer.testing import CliRunner
 from dspp import InputError, PPGPRRegressor
 from dspp.cli import app
 from dspp.encoding.encoder import TableEncoder
-from dspp.estimators import Regressor
-from dspp.prepare import OnDisk, Prepared, prepare
+from dspp.prepare import prepare
 from dspp.table.files import open_table
 from dspp.table.frames import to_arrow
-from dspp.table.joined import JoinedTable, from_dataset, open_tables
+from dspp.table.joined import from_dataset, open_tables
 from dspp.table.memory import to_table
 from dspp.table.table import MemoryTable
 
@@ -36,13 +34,6 @@ def run(*words: object) -> None:
 
 def joined(pieces: Iterable[MemoryTable]) -> pa.Table:
     return pa.concat_tables(piece.arrow for piece in pieces).combine_chunks()
-
-
-def stored(
-    table: JoinedTable, targets: list[str], estimator: Regressor, *, cache: Path, keep_cache: bool = False, **more: Any
-) -> Prepared:
-    """A table made ready on disk."""
-    return prepare(table, estimator.settings(), targets=targets, disk=OnDisk(cache, keep_cache), **more)
 
 
 # ---------------------------------------------------------------- views
@@ -84,9 +75,7 @@ def test_tables_with_views_are_fitted_and_predicted(towns: Path, tmp_path: Path)
     raw = pa.ipc.open_file(towns).read_all()
     PPGPRRegressor(**SMALL).fit(raw.select(["town", "class"]), raw["y"].to_numpy()).predict(raw.select([0, 1]))
     PPGPRRegressor(**SMALL).fit(ds.dataset(towns, format="ipc"), "y")
-    for more in ((), ("--on-disk",)):
-        settings = shlex.split("--target y --inducing 4 --epochs 1 --restarts 1 --overwrite --out")
-        run("fit", towns, *settings, model, *more)
+    run("fit", towns, *shlex.split("--target y --inducing 4 --epochs 1 --restarts 1 --overwrite --out"), model)
     run("predict", model, towns, "--keep", "town", "--keep", "class", "--out", out)
     assert pd.read_csv(out)["town"].tolist()[:2] == ["Oslo", "Rome"]
 
@@ -125,17 +114,14 @@ def all_shops(folder: Path) -> list[str]:
     return [name for file in sorted(folder.iterdir()) for name in pq.read_table(file)["shop"].to_pylist()]
 
 
-def test_categories_of_several_files_are_held_out_together(two_files: Path, tmp_path: Path) -> None:
+def test_categories_of_several_files_are_held_out_together(two_files: Path) -> None:
     settings = PPGPRRegressor(**SMALL, validation_fraction=0.5)
     for shards in (open_tables(two_files), open_tables(two_files / "*.parquet"), from_dataset(ds.dataset(two_files))):
         assert shards.schema.field("shop").type == pa.dictionary(pa.int32(), pa.string())
-        with stored(shards, ["y"], settings, cache=tmp_path) as made:
-            names, where = (
-                made.validation_table.arrow["shop"].to_pylist(),
-                [str(label).split(", ") for label in made.validation_table.labels],
-            )
-            assert len(names) == 600
-            assert names == [all_shops(two_files)[600 * int(file[0]) + int(row)] for file, row in where]
+        held_out = prepare(shards, settings.settings(), targets=["y"]).validation_table
+        names, where = held_out.arrow["shop"].to_pylist(), [str(label).split(", ") for label in held_out.row_labels]
+        assert len(names) == 600
+        assert names == [all_shops(two_files)[600 * int(file[0]) + int(row)] for file, row in where]
 
 
 def test_a_dataset_may_have_a_file_with_more_categories_than_its_first(two_files: Path) -> None:

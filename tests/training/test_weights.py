@@ -22,15 +22,16 @@ from dspp.cli.app import app
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import CheckpointError, InputError
 from dspp.guard import WIDE, Guard
-from dspp.likelihoods import LIKELIHOODS
 from dspp.members.blend import HeldOutRows, stack
 from dspp.metrics import METRICS, Comparison
 from dspp.model import build
 from dspp.objectives import OBJECTIVES
+from dspp.outcomes import Real
 from dspp.predictive import MultivariateNormalMixture, NormalMixture, Predictive
 from dspp.prepare import prepare
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
+from dspp.table.messages import Place
 from dspp.table.roles import attach_roles, check_weights
 from dspp.training import fit
 from dspp.training.rows import Rows, training_rows
@@ -198,8 +199,11 @@ def test_a_checkpoint_belongs_to_its_weights(tmp_path: Path) -> None:
 def test_scales_are_weighted(y: np.ndarray) -> None:
     kept = COUNTS > 0
     for array in (X, y.reshape(N, -1)):
-        codec = LIKELIHOODS["gaussian"].codec
-        one, other = codec.fit(array[kept], COUNTS[kept]).scale, codec.fit(np.repeat(array, COUNTS, axis=0)).scale
+        real = Real(("y",) * array.shape[1], "gaussian")
+        one, other = (
+            real.fit(array[kept], Place("y"), COUNTS[kept]).scale,
+            real.fit(np.repeat(array, COUNTS, axis=0), Place("y")).scale,
+        )
         np.testing.assert_allclose([one.mean, one.scale], [other.mean, other.scale], rtol=1e-12)
     far = Standardizer.fit(X[kept] * 1e-3 + 1e8, COUNTS[kept].astype(float))
     near = Standardizer.fit(repeat(X * 1e-3 + 1e8)[0])
@@ -241,14 +245,12 @@ def test_mixing_follows_heavy_rows() -> None:
         return NormalMixture(one.log()[None], mean, torch.zeros_like(mean), 0.3 * one)
 
     group = HeldOutRows(np.arange(120), y, {"first": [kind(half)], "second": [kind(1.0 - half)]})
-    guard = Guard.fit(RANDOM.normal(size=(120, 1)), 0.01)
-    shares = {
-        w: stack([group], guard, "gaussian", np.where(half > 0, w, 1.0)).weights["second"] for w in (0.25, 1.0, 4.0)
-    }
+    guard, real = Guard.fit(RANDOM.normal(size=(120, 1)), 0.01), Real(("y",), "gaussian")
+    shares = {w: stack([group], guard, real, np.where(half > 0, w, 1.0)).weights["second"] for w in (0.25, 1.0, 4.0)}
     assert shares[0.25] < shares[1.0] - 0.1
     assert shares[1.0] == pytest.approx(0.5, abs=1e-6)
     assert shares[4.0] > shares[1.0] + 0.1
-    one, scaled = (stack([group], guard, "gaussian", c * (1.0 + half)) for c in (1.0, 1e5))
+    one, scaled = (stack([group], guard, real, c * (1.0 + half)) for c in (1.0, 1e5))
     assert one.weights["first"] == pytest.approx(scaled.weights["first"], rel=1e-9)
 
 

@@ -164,7 +164,7 @@ def test_weak_settings_end_at_a_quarter_or_a_half_and_the_winner_is_still_the_wi
     assert result.best_nll == min(fitted.metrics["nll"] for fitted in full.values())
     for trial in by_state["pruned"]:  # its NLL is in the units of y: that of the best epoch so far
         fitted = full[trial.params["learning_rate"]]
-        shift = np.log(fitted.codec.scale.scale)
+        shift = np.log(fitted.outcome.scale.scale)
         best = min(e.val_nll for e in fitted.members[0].history[: trial.epochs])
         assert trial.val_nll == pytest.approx(best + shift, abs=1e-5)
 
@@ -183,7 +183,7 @@ def test_the_nll_of_a_weak_setting_of_several_outputs_is_that_of_a_value_in_its_
         joint = len(observed) * min(
             e.val_nll for e in fitted.members[0].history[: trial.epochs]
         )  # of standardised rows
-        units = (observed * np.log(fitted.codec.scale.scale)).sum()
+        units = (observed * np.log(fitted.outcome.scale.scale)).sum()
         assert trial.val_nll == pytest.approx((joint + units) / observed.sum(), abs=1e-5)
 
 

@@ -60,29 +60,25 @@ def run(options: FitOptions, session: Session) -> None:
         assert train is not None
         opened = sources.open_sources(options, train, validation)
         with session.working(f"reading {opened.name}"):
-            opened = opened.read(options.target)
+            opened = opened.read(options, settings)
         _fit(options, session, settings, opened)
 
 
 def _fit(options: FitOptions, session: Session, settings: "Settings", opened: sources.Sources) -> None:
-    if not opened.on_disk:
-        with session.working(f"preparing {opened.name}"):
-            prepared = sources.prepare_rows(options, settings, opened)
+    with session.working(f"preparing {opened.name}"):
+        prepared = sources.prepare_rows(options, settings, opened)
     source = f"held out of {opened.name}" if options.validation is None else source_name(options.validation)
     with ExitStack() as closing:
         with _say_how_to_resume(options, session), _stop_on_signal() as stop:
-            if opened.on_disk:
-                prepared = sources.prepare_rows(options, settings, opened, stop)
-            with prepared:
-                session.say(*_describe_start(options, opened, prepared, settings))
-                if options.overwrite and not options.resume and options.has_unfinished_run:
-                    discard_run(options.resume_files.values())
-                    session.say(f"note: discarded the unfinished run in {options.resume_file}")
-                if options.tune:
-                    fitted, evaluation = _search(options, session, prepared, settings, stop)
-                bar = closing.enter_context(_open_bar(options, session))
-                if not options.tune:
-                    fitted, evaluation = _train(options, session, prepared, settings, stop, bar)
+            session.say(*_describe_start(options, opened, prepared, settings))
+            if options.overwrite and not options.resume and options.has_unfinished_run:
+                discard_run(options.resume_files.values())
+                session.say(f"note: discarded the unfinished run in {options.resume_file}")
+            if options.tune:
+                fitted, evaluation = _search(options, session, prepared, settings, stop)
+            bar = closing.enter_context(_open_bar(options, session))
+            if not options.tune:
+                fitted, evaluation = _train(options, session, prepared, settings, stop, bar)
         from dspp import modelfile
 
         bar.step(f"writing {options.out}", SAVING)
@@ -120,26 +116,18 @@ def _describe_start(
     options: FitOptions, opened: sources.Sources, prepared: "Prepared", settings: "Settings"
 ) -> list[str]:
     """Return a description of the data and the model, printed before training."""
-    from dspp.table.joined import JoinedTable
-    from dspp.training.cache import RowCache
-
     assert prepared.encoder is not None
-    table = opened.table
-    parts = len(table.parts) if isinstance(table, JoinedTable) else 1
-    several = f" in {parts} files" if parts > 1 else ""
+    several = f" in {opened.files} files" if opened.files > 1 else ""
     held_out = f", {len(prepared.validation):,} for choosing the best epoch" if len(prepared.validation) else ""
     model = _describe_model(prepared, settings)
     if prepared.fold is not None and not len(prepared.validation):
         held_out = f", of which each member holds out {(prepared.fold == 0).sum():,}"
     lines = [
-        f"{opened.name}: {prepared.table_rows:,} rows{several}, {len(table.names)} columns",
+        f"{opened.name}: {prepared.table_rows:,} rows{several}, {opened.columns} columns",
         f"  predicting  {', '.join(options.target)}",
         f"  from        {show.kinds_line(prepared.encoder.describe())}",
         f"  rows        {prepared.num_rows:,} for training{held_out}",
     ]
-    if isinstance(prepared.train, RowCache):
-        path = prepared.train.path
-        lines.append(f"  read from   {path} ({file_size(path)}{', reused' if prepared.reused else ''})")
     lines.append(f"  model       {f'{options.model}, with settings to be searched' if options.tune else model}")
     return lines + [f"note: {note}" for note in prepared.notes]
 
@@ -272,7 +260,6 @@ def _report(fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepar
     if evaluation is None:
         from dspp.fitting import TRAINED_ON
 
-        assert prepared.table is not None
         evaluation, source = fitted.evaluate(prepared.table), "the table it was trained on"
         evaluation = replace(evaluation, caveat=TRAINED_ON)
     write_evaluation_report(evaluation, path, source)

@@ -27,7 +27,7 @@ dspp fit train.csv --target price --out model.dspp
 
 dspp fit train.parquet --target x --target y --out model.dspp --time-budget 5m --report report.html
 
-dspp fit folder_of_parquet_files --target price --out model.dspp --cache /big/disk
+dspp fit folder_of_parquet_files --target price --out model.dspp --memory 4GB
 
 dspp fit train.csv --target price --drop id --model nn+dspp --features 100,20 --out model.dspp
 
@@ -51,7 +51,7 @@ class FitOptions:
         Path,
         typer.Argument(
             help="The training table: .csv, .tsv, .parquet, .feather or .arrow; - reads CSV from standard input. A "
-            "folder of Parquet files or a quoted pattern such as 'part-*.parquet' may be larger than memory.",
+            "folder of Parquet files or a quoted pattern such as 'part-*.parquet' is one table, too.",
             metavar="TABLE",
         ),
     ]
@@ -77,9 +77,10 @@ class FitOptions:
     sep: Annotated[str | None, option(SEPARATOR, "CHAR", DATA)] = None
     decimal: Annotated[str, option(DECIMAL, "CHAR", DATA)] = "."
     encoding: Annotated[str, option(ENCODING, "NAME", DATA)] = "utf-8"
-    on_disk: Annotated[bool, flag("--on-disk", "Read the table from disk during training.", DATA)] = False
-    cache: Annotated[Path | None, option("Folder for the cache of a table on disk.", "DIR", DATA)] = None
-    keep_cache: Annotated[bool, flag("--keep-cache", "Keep the cache for later runs.", DATA)] = False
+    memory: Annotated[
+        str | None,
+        option("Limit for all processes, such as 4GB, beyond which a table is sampled.", "SIZE", DATA),
+    ] = None
     model: Annotated[
         str,
         option(f"One of {', '.join(MODELS)}; nn+NAME adds a neural network in front.", "NAME", MODEL, choices=MODELS),
@@ -204,7 +205,7 @@ class FitOptions:
     def params(self) -> dict[str, Any]:
         """Return the parameters that are given or have a default here."""
         names = (*MODEL_SETTINGS, "epochs", "patience", "jobs")
-        usual = ("batch_size", "learning_rate", "restarts", "validation_fraction", "conformal", "device")
+        usual = ("batch_size", "learning_rate", "restarts", "validation_fraction", "conformal", "device", "memory")
         given = {name: getattr(self, name) for name in (*names, *usual)}
         further = {name: getattr(self, name) for name in ("threads", "schedule") if getattr(self, name) is not None}
         given |= {"members": self._members(), "features": self._network(), "train_settings": further or None}
@@ -252,12 +253,14 @@ class FitOptions:
         Raises:
             InputError: A number is out of range, or the preset is unknown.
         """
+        from dspp.encoding.sampling import parse_size
         from dspp.settings import Settings
 
         settings = Settings(preset=self.preset, **self.params(), random_state=self.seed, **run)
         settings.spec()
         settings.train_config(1)
         settings.shares(1_000, self.validation is not None)
+        parse_size(settings.memory, "--memory")
         return settings
 
 

@@ -1,8 +1,5 @@
-"""The training and validation rows of `dspp fit`, in memory or on disk."""
+"""The training and validation rows of `dspp fit`."""
 
-import math
-import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,49 +12,7 @@ from dspp.errors import InputError
 if TYPE_CHECKING:
     from dspp.prepare import Prepared
     from dspp.settings import Settings
-    from dspp.table.csvfile import CsvFormat
     from dspp.table.table import FileTable, MemoryTable, Table
-
-MEMORY_SHARE = 6  # a table that would fill more than a sixth of memory, at 8 bytes per cell, is read from disk
-CGROUP = Path("/sys/fs/cgroup/memory.max")  # memory limit of a container
-
-
-def is_on_disk(options: FitOptions, path: Path, written: "CsvFormat") -> bool:
-    """Return whether to read the table from disk: on request, if it has several files, or if it is too large.
-
-    Raises:
-        InputError: Another option requires the table in memory, or on disk.
-    """
-    from dspp.table.csvfile import CsvFormat
-    from dspp.table.files import TYPED_SUFFIXES, open_table
-    from dspp.table.joined import is_folder_or_pattern
-
-    wanted = options.on_disk or is_folder_or_pattern(path)
-    if not wanted and path.suffix.lower() in TYPED_SUFFIXES and path.is_file():
-        file = open_table(path)
-        wanted = 8 * (file.num_rows or 0) * len(file.names) > memory_bytes() / MEMORY_SHARE
-    if not wanted:
-        if options.cache is not None or options.keep_cache:
-            raise InputError("--cache and --keep-cache apply to tables read from disk; add --on-disk")
-        return False
-    if written != CsvFormat():
-        raise InputError(f"{path}: {CSV_ONLY}")
-    if options.tune:
-        raise InputError(
-            f"{path}: --tune needs a table in memory, got one on disk; tune on a subset that fits in memory, then pass "
-            "the settings found to dspp fit"
-        )
-    if options.report is not None and options.validation is None and options.validation_fraction == 0:
-        raise InputError("--report needs held-out rows of a table on disk; leave out --validation-fraction 0")
-    return True
-
-
-def memory_bytes() -> float:
-    """Return the memory available to this process, in bytes; infinite where the system does not say, as on Windows."""
-    limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) if hasattr(os, "sysconf") else math.inf]
-    if CGROUP.is_file() and (text := CGROUP.read_text().strip()).isdecimal():
-        limits.append(float(text))
-    return min(limits)
 
 
 @dataclass(frozen=True)
@@ -68,24 +23,36 @@ class Sources:
         name: What to call the training table.
         table: The training table.
         validation: The table of --validation, if given.
-        on_disk: Whether the training table stays on disk.
+        columns: The number of columns of the training table,
+        files: and of its files.
     """
 
     name: str
     table: "Table"
     validation: "FileTable | None"
-    on_disk: bool
+    columns: int
+    files: int
 
-    def read(self, targets: list[str]) -> "Sources":
-        """Return the same tables with the training table in memory, unless it stays on disk.
+    def read(self, options: FitOptions, settings: "Settings") -> "Sources":
+        """Return the same tables with the training table, or a sample of it, in memory.
 
         Raises:
-            InputError: A target in memory is not a column of numbers that vary.
+            InputError: A target is not a column of numbers that vary.
         """
-        if self.on_disk:
-            return self
-        rows = self.table.read()
-        for name in targets:
+        from dspp.encoding.sampling import parse_size, read_table
+        from dspp.engines import cores
+
+        trials = 0 if (options.jobs or 1) == 1 else options.jobs or cores()
+        rows = read_table(
+            self.table,
+            inputs=_inputs(options, self.table),
+            drop=options.drop or [],
+            group=options.group,
+            limit=parse_size(options.memory),
+            processes=trials if options.tune else settings.most_processes,
+            seed=options.seed,
+        )
+        for name in options.target:
             _check_target(rows, name)
         return replace(self, table=rows)
 
@@ -101,30 +68,31 @@ def open_sources(options: FitOptions, train: Path, validation: Path | None) -> S
     Raises:
         InputError: A file does not exist or is not a table, or a column does not exist.
     """
-    from dspp.table.joined import JoinedTable, open_tables
+    from dspp.table.csvfile import CsvFormat
+    from dspp.table.joined import JoinedTable, is_folder_or_pattern, open_tables
 
     written = csv_format(options.sep, options.decimal, options.encoding)
-    on_disk = is_on_disk(options, train, written)
-    table: Table = open_tables(train) if on_disk else open_input(train, written)
-    if isinstance(table, JoinedTable):
-        for output in filter(None, (options.out, options.report)):
-            check_output(output, options.overwrite, *(part.path for part in table.parts))
+    several = is_folder_or_pattern(train)
+    if several and written != CsvFormat():
+        raise InputError(f"{train}: {CSV_ONLY}")
+    table = open_tables(train) if several else open_input(train, written)
+    parts = table.parts if isinstance(table, JoinedTable) else (table,)
+    for output in filter(None, (options.out, options.report)):
+        check_output(output, options.overwrite, *(part.path for part in parts))
     check_targets(train, table, options.target)
     check_columns(train, table.names, options.drop or [], "--drop")
-    _check_roles(options, train, table, on_disk)
+    _check_roles(options, train, table)
     held_out = None if validation is None else open_input(validation, written)
     if held_out is not None:
         check_targets(held_out.path, held_out, options.target)
         check_columns(held_out.path, held_out.names, _inputs(options, table), "as in the training table")
         check_columns(held_out.path, held_out.names, [options.weight] if options.weight else [], "--weight")
-    return Sources(source_name(options.train), table, held_out, on_disk)
+    return Sources(source_name(options.train), table, held_out, len(table.names), len(parts))
 
 
-def prepare_rows(
-    options: FitOptions, settings: "Settings", sources: Sources, should_stop: Callable[[], bool] | None = None
-) -> "Prepared":
+def prepare_rows(options: FitOptions, settings: "Settings", sources: Sources) -> "Prepared":
     """Return the rows prepared for training."""
-    from dspp.prepare import OnDisk, prepare
+    from dspp.prepare import prepare
 
     return prepare(
         sources.table,
@@ -135,8 +103,6 @@ def prepare_rows(
         group=options.group,
         time=options.time,
         validation=_validation(options, sources),
-        disk=OnDisk(options.cache, options.keep_cache) if sources.on_disk else None,
-        should_stop=should_stop,
     )
 
 
@@ -144,14 +110,12 @@ def _inputs(options: FitOptions, table: "Table") -> list[str]:
     return [name for name in table.names if name not in options.not_inputs]
 
 
-def _check_roles(options: FitOptions, path: Path, table: "Table", on_disk: bool) -> None:
+def _check_roles(options: FitOptions, path: Path, table: "Table") -> None:
     """Raise `InputError` unless the columns of --weight, --group and --time exist and can be used."""
     roles = {"--weight": options.weight, "--group": options.group, "--time": options.time}
     given = {option: name for option, name in roles.items() if name is not None}
     for option, name in given.items():
         check_columns(path, table.names, [name], option)
-        if on_disk:
-            raise InputError(f"{path}: {option} needs a table in memory, got one on disk; use a sample of its rows")
         if name in options.target:
             raise InputError(f"{path}: column {name!r} is both --target and {option}; use different columns")
     if options.group is not None and options.time is not None:

@@ -275,34 +275,6 @@ def reading_types(schema: pa.Schema) -> dict[str, pa.DataType]:
 # ---------------------------------------------------------------- learning
 
 
-class TableLearner:
-    """Learns the encoding of a table batch by batch, in bounded memory; see `learning`.
-
-    Args:
-        schema: The columns of the table.
-    """
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._learners = [make_learner(field.name, field.type, bounded=True) for field in schema]
-
-    def add(self, rows: pa.Table, place: Place = IN_X) -> None:
-        """Update the statistics with more rows.
-
-        Raises:
-            InputError: A value is not valid; the error names it.
-        """
-        for learner in self._learners:
-            _add(learner, rows.column(learner.name), place.of(learner.name))
-
-    def encoder(self, where: str) -> TableEncoder:
-        """Return the encoder of the rows seen so far.
-
-        Raises:
-            InputError: No column is informative.
-        """
-        return _make_encoder(TableEncoder, self._learners, [learner.column() for learner in self._learners], where)
-
-
 def _make_encoder(kind: type[Encoder], learners: Sequence[Learner], columns: Sequence[Column], where: str) -> Encoder:
     notes = [_make_note(*pair) for pair in zip(learners, columns, strict=True)]
     encoder = kind(tuple(columns), tuple(note for note in notes if note is not None))

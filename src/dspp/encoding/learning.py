@@ -1,9 +1,4 @@
-"""Learning the encoding of a column from its values, which may arrive in batches.
-
-A whole table and a stream of the same rows give the same encoding, with two exceptions for streams that exceed the
-bounds below: missing values are replaced by the median of a random sample, and rare levels of a category with very many
-levels are forgotten on the way.
-"""
+"""Learning the encoding of a column from its values."""
 
 import re
 from abc import ABC, abstractmethod
@@ -14,20 +9,18 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from pyarrow import types
 
-from dspp.encoding.columns import MAX_LEVELS, Boolean, Category, Column, Dropped, Number
+from dspp.encoding.columns import Boolean, Category, Column, Dropped, Number
 from dspp.encoding.datetimes import DAY, LENGTHS, Datetime
 from dspp.encoding.durations import Duration
 from dspp.table import arrays
 from dspp.table.messages import WITH_A_UNIT, Place, join_names
 
-MOST_VALUES: Final = 100_000  # sampled from a stream for the median
 INDEX_NAME: Final = r"__index_level_\d+__|Unnamed: 0"  # how pandas names an index in Parquet, and from CSV
 LIKE_A_DATE: Final = r"^\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ ,T]+\d{1,2}:\d{2}.*)?$"  # 31.01.2024, 1/31/24 6:30 PM
 DATES_AT_ONCE: Final = 1_000  # levels
-MOST_COUNTED: Final = 100_000  # levels of a category in a stream that are counted
 
 
 class Learner(ABC):
@@ -35,11 +28,10 @@ class Learner(ABC):
 
     Args:
         name: The name of the column.
-        bounded: Whether memory must not grow with the number of rows.
     """
 
-    def __init__(self, name: str, bounded: bool) -> None:
-        self.name, self.bounded = name, bounded
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     @abstractmethod
     def add(self, array: pa.Array, place: Place) -> None:
@@ -62,13 +54,13 @@ class Learner(ABC):
         return ""
 
 
-def make_learner(name: str, arrow: pa.DataType, bounded: bool = False) -> Learner:
+def make_learner(name: str, arrow: pa.DataType) -> Learner:
     """Return the learner for a column of this Arrow type."""
     if re.fullmatch(INDEX_NAME, name):
-        return IndexLearner(name, bounded)
+        return IndexLearner(name)
     if types.is_dictionary(arrow) and arrays.kind_of(arrow):
-        return CategoryLearner(name, bounded, is_text=False)
-    return LEARNERS.get(arrays.kind_of(arrow), UnknownLearner)(name, bounded)
+        return CategoryLearner(name, is_text=False)
+    return LEARNERS.get(arrays.kind_of(arrow), UnknownLearner)(name)
 
 
 # ---------------------------------------------------------------- statistics
@@ -104,51 +96,16 @@ class Range:
         return "has the same value in all rows" if same else ""
 
 
-class Sample:
-    """A uniform random sample of at most `most` values: those with the smallest random numbers."""
-
-    def __init__(self, most: int | None) -> None:
-        self._most, self._limit = most, np.inf
-        self._random = None if most is None else np.random.default_rng(0)
-        self._values: list[Shaped[np.ndarray, " _"]] = []
-        self._draws: list[Shaped[np.ndarray, " _"]] = []
-        self._size = 0
-
-    def add(self, values: Shaped[np.ndarray, " n"]) -> None:
-        """Add more values."""
-        self._size += len(values)
-        if self._random is not None:
-            draws = self._random.random(len(values))
-            kept = draws < self._limit
-            self._size += int(kept.sum()) - len(values)
-            values = values[kept]
-            self._draws.append(draws[kept])
-        self._values.append(values)
-        if self._most is not None and self._size > 2 * self._most:
-            self._thin(self._most)
-
-    def values(self) -> Shaped[np.ndarray, " _"]:
-        """Return the sample."""
-        if self._most is not None and self._size > self._most:
-            self._thin(self._most)
-        return np.concatenate(self._values)
-
-    def _thin(self, most: int) -> None:
-        values, draws = np.concatenate(self._values), np.concatenate(self._draws)
-        kept = np.sort(np.argpartition(draws, most)[:most])
-        self._values, self._draws, self._size = [values[kept]], [draws[kept]], most
-        self._limit = self._draws[0].max()
-
-
 # ---------------------------------------------------------------- the kinds
 
 
 class NumberLearner(Learner):
     """Learns whether numbers are missing, and their median."""
 
-    def __init__(self, name: str, bounded: bool) -> None:
-        super().__init__(name, bounded)
-        self.range, self.sample = Range(), Sample(MOST_VALUES if bounded else None)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.range = Range()
+        self.known: list[Float[np.ndarray, " _"]] = []
 
     def add(self, array: pa.Array, place: Place) -> None:
         """Update the statistics with more numbers."""
@@ -156,21 +113,21 @@ class NumberLearner(Learner):
         arrays.check_finite(values, place)
         known = values[~np.isnan(values)]
         self.range.add(known, len(values))
-        self.sample.add(known)
+        self.known.append(known)
 
     def column(self) -> Column:
         """Return the encoding."""
         if reason := self.range.reason_to_drop:
             return Dropped(self.name, reason)
-        median = float(2 * np.median(self.sample.values() / 2))  # halved, as 1e308 + 1e308 is inf
+        median = float(2 * np.median(np.concatenate(self.known) / 2))  # halved, as 1e308 + 1e308 is inf
         return Number(self.name, self.range.missing, median)
 
 
 class BooleanLearner(Learner):
     """Learns whether Booleans are missing."""
 
-    def __init__(self, name: str, bounded: bool) -> None:
-        super().__init__(name, bounded)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.range = Range()
 
     def add(self, array: pa.Array, place: Place) -> None:
@@ -187,12 +144,12 @@ class BooleanLearner(Learner):
 class DatetimeLearner(Learner):
     """Learns the range and the median of dates and times, and the cycles along which they vary."""
 
-    def __init__(self, name: str, bounded: bool) -> None:
-        super().__init__(name, bounded)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.range, self.time_of_day = Range(), Range()
         self.weekdays: set[int] = set()
         self.zoned = False
-        self.sample = Sample(MOST_VALUES if bounded else None)
+        self.known: list[Int[np.ndarray, " _"]] = []
 
     def add(self, array: pa.Array, place: Place) -> None:
         """Update the statistics with more dates."""
@@ -206,7 +163,7 @@ class DatetimeLearner(Learner):
         self.range.add(known, rows)
         self.time_of_day.add(known % DAY, len(known))
         self.weekdays |= set(np.unique(known // DAY % 7).tolist())
-        self.sample.add(known)
+        self.known.append(known)
 
     def column(self) -> Column:
         """Return the encoding."""
@@ -222,48 +179,36 @@ class DatetimeLearner(Learner):
         is_clock = ends[0] >= 0 and ends[1] < DAY  # times without a date are phases of their cycle
         covered = {cycle: span >= length or (cycle == "hour" and is_clock) for cycle, length in LENGTHS.items()}
         cycles = tuple(cycle for cycle, does in varies.items() if does and covered[cycle])
-        return Datetime.between(self.name, self.range.missing, ends, self.sample.values(), cycles, self.zoned)
+        return Datetime.between(self.name, self.range.missing, ends, np.concatenate(self.known), cycles, self.zoned)
 
 
 class CategoryLearner(Learner):
-    """Counts the levels of a category.
+    """Counts the levels of a category."""
 
-    In a stream with more than `MOST_COUNTED` levels, a column in which most values so far were new is left out as text;
-    otherwise the rarer half of the levels is forgotten.
-    """
-
-    def __init__(self, name: str, bounded: bool, is_text: bool = True) -> None:
-        super().__init__(name, bounded)
+    def __init__(self, name: str, is_text: bool = True) -> None:
+        super().__init__(name)
         self.is_text, self.missing, self.counts = is_text, 0, Counter[str]()
-        self.too_many: Dropped | None = None
-        self.forgot = False
 
     def add(self, array: pa.Array, place: Place) -> None:
         """Count the levels of more rows."""
-        if self.too_many is None:
-            counts = count_levels(array, place)
-            self.missing += counts.pop(None, 0)
-            self.counts.update(counts)
-            if self.bounded and len(self.counts) > MOST_COUNTED:
-                self._forget()
+        counts = count_levels(array, place)
+        self.missing += counts.pop(None, 0)
+        self.counts.update(counts)
 
     def column(self) -> Column:
         """Return the encoding."""
-        if self.too_many is None and self.is_text:
-            special = Duration.fit(self.name, self.counts, self.missing) or self._dates()
-            if special is not None:
-                return special
-        return self.too_many or Category.fit(self.name, self.counts, self.missing)
+        special = (Duration.fit(self.name, self.counts, self.missing) or self._dates()) if self.is_text else None
+        return special or Category.fit(self.name, self.counts, self.missing)
 
     def _dates(self) -> Column | None:
         """Return the encoding of dates and times that are written as text, as in a CSV file; None for other text."""
         levels = pa.array(self.counts, pa.string())
-        if self.forgot or not self.counts or not _are_dates(levels):
+        if not self.counts or not _are_dates(levels):
             return None
         moments = arrays.moments(levels, Place("", self.name))
         micros, _ = arrays.datetimes(moments, Place("", self.name))
         counts = np.fromiter(self.counts.values(), np.int64, len(micros))
-        learner = DatetimeLearner(self.name, self.bounded)
+        learner = DatetimeLearner(self.name)
         learner.zoned = arrays.has_zone(moments.type)
         for part in range(0, len(micros), DATES_AT_ONCE):
             repeats = counts[part : part + DATES_AT_ONCE]
@@ -275,23 +220,13 @@ class CategoryLearner(Learner):
         """Return advice if the text looks like numbers or dates, and say so if it was read as durations or dates."""
         if self.is_text and Duration.fit(self.name, self.counts, self.missing) is not None:
             return "its values are durations, read as a number of years"
-        if self.is_text and self.too_many is None and self._dates() is not None:
+        if self.is_text and self._dates() is not None:
             return "its values are dates as text, read as dates"
         return _text_hint(list(self.counts)) if self.is_text else ""
 
     def size(self) -> str:
         """Return how many levels there are."""
-        return f"more than {MOST_COUNTED:,} levels" if self.forgot else f"{len(self.counts):,} levels"
-
-    def _forget(self) -> None:
-        judged = Category.fit(self.name, self.counts, self.missing)
-        if isinstance(judged, Dropped):
-            self.too_many = Dropped(self.name, judged.reason.replace(" rows", " rows and more"))
-            self.counts = Counter(dict(self.counts.most_common(MAX_LEVELS)))
-        else:
-            self.forgot = True
-            frequent = {level for level, _ in self.counts.most_common(MOST_COUNTED // 2)}
-            self.counts = Counter({level: count for level, count in self.counts.items() if level in frequent})
+        return f"{len(self.counts):,} levels"
 
 
 class IndexLearner(Learner):

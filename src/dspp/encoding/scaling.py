@@ -49,13 +49,8 @@ class Standardizer:
             scaled - mean, weights
         )  # corrects the rounding of the first pass beside an offset of 1e8
         std = np.sqrt(_average(np.square(scaled - mean), weights))
-        return cls._of(mean * unit, std * unit, magnitude)
-
-    @classmethod
-    def _of(
-        cls, mean: Float[np.ndarray, "*D"], std: Float[np.ndarray, "*D"], magnitude: Float[np.ndarray, "*D"]
-    ) -> Self:
-        return cls(np.asarray(mean), np.asarray(np.where(std <= ROUNDING * magnitude, 1.0, std)))
+        std = std * unit
+        return cls(np.asarray(mean * unit), np.asarray(np.where(std <= ROUNDING * magnitude, 1.0, std)))
 
     def transform(self, array: Float[np.ndarray, " N *D"]) -> Float[np.ndarray, " N *D"]:
         """Return the array in standardised units."""
@@ -132,50 +127,6 @@ def share_unknown(Z: Float[np.ndarray, "N D"], ends: Float[np.ndarray, "2 D"]) -
     out = np.maximum(np.maximum(low - Z, Z - high), 0.0)[:, varies] / width[varies]
     out = np.where(out > NEAR, np.minimum(out, FAR), 0.0)
     return np.asarray(-np.expm1(-(out**4).sum(axis=1)))
-
-
-class RunningScale:
-    """Computes the `Standardizer` of rows that arrive in batches; NaN is ignored.
-
-    The result equals that of all rows at once up to rounding: means and sums of squares are merged as in Chan, Golub &
-    LeVeque (1979). They are taken relative to the mean of the first batch, so that an offset of 1e8 costs no digits,
-    and in units of a power of two near the largest number so far, so that 1e200² does not overflow.
-
-    Args:
-        num_columns: The number of columns of each batch.
-    """
-
-    def __init__(self, num_columns: int) -> None:
-        self._count, self._origin, self._mean, self._squares, self._magnitude = np.zeros((5, num_columns))
-
-    def add(self, array: Float[np.ndarray, "n D"]) -> None:
-        """Update the statistics with more rows."""
-        known = ~np.isnan(array)
-        count, before = known.sum(axis=0), self._count
-        self._grow(np.max(np.abs(array), axis=0, initial=0, where=known))
-        unit = _unit(self._magnitude)
-        scaled = np.where(known, array / unit, 0.0)
-        here = scaled.sum(axis=0) / np.maximum(count, 1)
-        self._origin = np.where(before > 0, self._origin, here * unit)
-        centred = np.where(known, scaled - self._origin / unit, 0.0)
-        mean = centred.sum(axis=0) / np.maximum(count, 1)
-        squares = np.square(np.where(known, centred - mean, 0.0)).sum(axis=0)
-        self._count = before + count
-        share = count / np.maximum(self._count, 1)
-        self._squares += squares + np.square(mean - self._mean) * before * share
-        self._mean += (mean - self._mean) * share
-
-    def _grow(self, magnitude: Float[np.ndarray, " D"]) -> None:
-        """Rescale the statistics to the unit of a larger magnitude."""
-        magnitude = np.maximum(self._magnitude, magnitude)
-        shrink = np.where(self._count > 0, _unit(self._magnitude) / _unit(magnitude), 1.0)
-        self._mean, self._squares, self._magnitude = self._mean * shrink, self._squares * shrink**2, magnitude
-
-    def result(self) -> Standardizer:
-        """Return the standardizer of the rows seen so far."""
-        unit = _unit(self._magnitude)
-        std = np.sqrt(self._squares / np.maximum(self._count, 1))
-        return Standardizer._of(self._origin + self._mean * unit, std * unit, self._magnitude)
 
 
 def _average(array: Float[np.ndarray, " N *D"], weights: Float[np.ndarray, " N"] | None) -> Float[np.ndarray, "*D"]:

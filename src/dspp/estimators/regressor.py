@@ -24,9 +24,8 @@ from dspp.predictive import Distribution
 from dspp.presets import Spec
 from dspp.settings import Parameters, Settings
 from dspp.table.frames import frame_like, is_frame
-from dspp.table.joined import from_dataset, is_dataset
+from dspp.table.joined import dataset_columns, from_dataset, is_dataset
 from dspp.table.memory import attach_targets, to_table
-from dspp.table.messages import join_names
 from dspp.table.roles import attach_roles, drop_weightless
 from dspp.table.table import MemoryTable, Table
 
@@ -96,15 +95,15 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         on_epoch: Callable[[Epoch], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
         resume: bool = True,
-        cache: str | Path | None = None,
-        keep_cache: bool = False,
     ) -> Self:
         """Fit the model to rows X with targets y, and warn (`DsppWarning`) of its notes, which `fitted_.notes` keeps.
 
         Args:
-            X: A data frame, a 2-D array of numbers, or a `pyarrow.dataset.Dataset` that may be larger than memory.
+            X: A data frame, a 2-D array of numbers, or a `pyarrow.dataset.Dataset`, which is sampled if a fit of all of
+                its rows would need more than `memory`.
             y: One target per row, or (N, T) for T outputs, in which NaN means "not observed". For a dataset, the name
-                of the column to predict, or a list of names; rows without a target are left out.
+                of the column to predict, or a list of names; rows without a target are left out. What belongs to rows
+                of a dataset (the weights, groups and times below) is likewise the name of a column.
             X_val: Validation rows, for choosing the best epoch; None: `validation_fraction` of the rows of X.
             y_val: The targets of the validation rows.
             sample_weight: How much each row counts, in training and in scores: numbers ≥ 0 of which only the ratios
@@ -116,35 +115,28 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             on_epoch: Called with the record of each epoch; an exception it raises ends training.
             should_stop: Called after every step; returning True interrupts training, keeping the checkpoint.
             resume: Whether to resume from an existing `checkpoint`.
-            cache: For a dataset, the folder for the cache of its encoded rows, 4 bytes per number; None: the folder of
-                the checkpoint, or the system's temporary folder.
-            keep_cache: Whether to keep the cache, so that another fit on the same rows starts at once.
 
         Raises:
             InputError: X or y is not valid; the message names the row and the column.
         """
         from dspp.fitting import train  # imported here, as prediction needs no training code
-        from dspp.prepare import OnDisk, prepare
+        from dspp.prepare import prepare
 
         if y is None:
             raise InputError("this regressor requires y to be passed, but the target y is None")
         settings = self.settings()
-        how: dict[str, Any] = {"should_stop": should_stop}
         roles = {"sample_weight": sample_weight, "groups": groups, "time": time}
+        how: dict[str, Any] = {}
         table: Table
         if is_dataset(X):
-            if given := [name for name, values in roles.items() if values is not None]:
-                raise InputError(f"{given[0]}: expected X in memory, got a dataset; pass X as a data frame or an array")
-            targets = _column_names(y, X.schema.names)
-            self._check_columns(X.schema.empty_table().drop_columns(targets), reset=True)
-            table, how = from_dataset(X), how | {"targets": targets, "disk": OnDisk(cache, keep_cache)}
-        elif cache is not None or keep_cache:
-            raise InputError("cache applies to a pyarrow.dataset.Dataset, got X in memory; leave it out")
+            table, how = from_dataset(X), dataset_columns(X.schema.names, y, **roles)
+            no_inputs = [*how["targets"], *filter(None, (how["weight"], how["group"]))]
+            self._check_columns(X.schema.empty_table().drop_columns(no_inputs), reset=True)
         else:
             table = attach_roles(attach_targets(self._table(X, reset=True), y), sample_weight, groups, time)
-        how["validation"] = self._validation(X_val, y_val, sample_weight_val)
-        with prepare(table, settings, **how) as prepared:
-            self.fitted_, _ = train(prepared, settings, on_epoch=on_epoch, should_stop=should_stop, resume=resume)
+        validation = self._validation(X_val, y_val, sample_weight_val)
+        prepared = prepare(table, settings, validation=validation, **how)
+        self.fitted_, _ = train(prepared, settings, on_epoch=on_epoch, should_stop=should_stop, resume=resume)
         warn_of_notes(self.fitted_.notes)
         return self
 
@@ -384,14 +376,6 @@ def to_seed(random_state: Any) -> int:
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
-
-
-def _column_names(y: Any, columns: Sequence[str]) -> list[str]:
-    """Return the target names of a dataset as a list."""
-    names = [y] if isinstance(y, str) else list(y) if isinstance(y, list | tuple) else []
-    if not names or not all(name in columns for name in names):
-        raise InputError(f"y: expected the name of a column of the dataset ({join_names(columns, 10)}), got {y!r:.100}")
-    return names
 
 
 def _probabilities(alpha: float | Sequence[float]) -> list[float]:

@@ -5,9 +5,8 @@ it by name.
 """
 
 from dspp.likelihoods.base import LIKELIHOODS, Likelihood
-from dspp.likelihoods.codec import Codec
 from dspp.likelihoods.gaussian import Gaussian
 from dspp.likelihoods.log_normal import LogNormal
 from dspp.likelihoods.student_t import StudentT
 
-__all__ = ["LIKELIHOODS", "Codec", "Gaussian", "Likelihood", "LogNormal", "StudentT"]
+__all__ = ["LIKELIHOODS", "Gaussian", "Likelihood", "LogNormal", "StudentT"]

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from dspp.config import ModelConfig
 from dspp.errors import InputError
-from dspp.likelihoods.codec import Codec, Standardised
 from dspp.predictive import LatentMixture, Predictive
 from dspp.predictive.maths import average
 from dspp.registry import Registry
@@ -21,7 +20,7 @@ MAX_HERMITE_GRID = 10_000  # sites of the product grid of several latent functio
 
 
 class Likelihood(nn.Module, ABC):
-    """p(y | f) with its parameters, for targets (N, T) as the codec encodes them.
+    """p(y | f) with its parameters, for targets (N, E) as the outcome encodes them.
 
     Args:
         num_outputs: T.
@@ -31,7 +30,8 @@ class Likelihood(nn.Module, ABC):
         generator: source of random initial values.
 
     Attributes:
-        codec: how targets are encoded for the model and predictions decoded for the user.
+        outcome: the kind of target it scores, by its name in `OUTCOMES`.
+        closed_form: whether a GP with it can be fitted without steps, as the noise is Gaussian with one variance.
 
     Example:
         >>> import torch
@@ -46,7 +46,8 @@ class Likelihood(nn.Module, ABC):
         torch.Size([3])
     """
 
-    codec: ClassVar[type[Codec]] = Standardised
+    outcome: ClassVar[str] = "real"
+    closed_form: ClassVar[bool] = False
 
     def __init__(
         self,

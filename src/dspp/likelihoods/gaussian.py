@@ -1,6 +1,7 @@
 """Gaussian noise, for one real output or several outputs mixed by a linear model of coregionalisation."""
 
 import math
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -33,6 +34,8 @@ class Gaussian(Likelihood):
         >>> bool((likelihood(latent).var == 1.0 + likelihood.noise_var).all())
         True
     """
+
+    closed_form: ClassVar[bool] = True
 
     def __init__(
         self,

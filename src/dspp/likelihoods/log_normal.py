@@ -3,13 +3,12 @@
 from typing import ClassVar
 
 from dspp.likelihoods.base import LIKELIHOODS, check_single
-from dspp.likelihoods.codec import Codec, Logarithm
 from dspp.likelihoods.gaussian import Gaussian
 
 
 @LIKELIHOODS.register("log-normal")
 class LogNormal(Gaussian):
-    """A Gaussian of log y, for one positive output: the codec takes the logarithm and reports everything in y.
+    """A Gaussian of log y, for one positive output: the outcome takes the logarithm and reports everything in y.
 
     Example:
         >>> import numpy as np
@@ -20,7 +19,7 @@ class LogNormal(Gaussian):
         True
     """
 
-    codec: ClassVar[type[Codec]] = Logarithm
+    outcome: ClassVar[str] = "positive"
 
     @classmethod
     def num_latents(cls, num_outputs: int) -> int:

@@ -63,7 +63,6 @@ class Run:
         should_stop: Called regularly; True interrupts training, keeping the checkpoints.
         resume: Whether to resume from existing checkpoints.
         options: Further options of `training.fit`.
-        source: All training rows, if they are on disk.
     """
 
     bar: "ProgressBar | None" = None
@@ -72,7 +71,6 @@ class Run:
     should_stop: Callable[[], bool] | None = None
     resume: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
-    source: Any = None
     begin: float = field(default_factory=lambda: time.monotonic())
 
     def seconds_left(self) -> float | None:
@@ -116,12 +114,11 @@ class Member(ABC):
     fold: int | None = None  # the fold it was not trained on; None for a single model
 
     @classmethod
-    def applies(cls, model: ModelConfig, num_outputs: int, has_trees: bool) -> bool:
-        """Return whether an ensemble has members of this kind.
+    def applies(cls, model: ModelConfig, has_trees: bool) -> bool:
+        """Return whether an ensemble has members of this kind, if they can predict its outcome.
 
         Args:
             model: Settings of the model.
-            num_outputs: The number of outputs.
             has_trees: Whether boosted trees can be fitted to these rows.
         """
         return False
@@ -133,7 +130,7 @@ class Member(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, rows: Any, order: Order, run: Run) -> "FitResult":
+    def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
         """Train the model.
 
         Raises:
@@ -170,6 +167,11 @@ class Member(ABC):
         if not self.history:
             train = {"seed": self.train.seed}
         return {"model": model, "objective": asdict(self.spec.objective), "training": train}
+
+    @property
+    def noise_floor(self) -> float:
+        """A variance of the noise below which no correction may take it."""
+        return self.spec.model.noise_floor
 
     @cached_property
     def predictor(self) -> Predictor:

@@ -19,10 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dspp.config import ModelConfig
 from dspp.folds import Split
 from dspp.guard import Guard
 from dspp.members.base import MEMBERS, Trained, one_thread
+from dspp.outcomes import Outcome
 from dspp.predictive import Predictive
 
 if TYPE_CHECKING:  # predicting does not need it
@@ -92,23 +92,24 @@ class Blend:
     groups: tuple[HeldOutRows, ...]
 
 
-def blend(trained: Sequence[Trained], rows: "Rows", split: Split, model: ModelConfig) -> Blend:
+def blend(trained: Sequence[Trained], rows: "Rows", split: Split, outcome: Outcome, floor: float) -> Blend:
     """Learn how to mix members, and drop those without weight.
 
     Args:
         trained: The members that were trained.
         rows: All rows.
         split: Which of them members held out.
-        model: Settings of the model: its likelihood, and a variance of the noise below which no spread may take it.
+        outcome: What the target is.
+        floor: A variance of the noise below which no spread may take it.
     """
     own = rows[: split.num_train]
     guard = Guard.fit(
         own.y.double().numpy(), GUARD_WEIGHT, None if own.weights is None else own.weights.double().numpy()
     )
-    groups = hold_out(trained, rows, split, model.noise_floor)
+    groups = hold_out(trained, rows, split, floor)
     if groups:
         weights = None if rows.weights is None else rows.weights.double().numpy()
-        mixing = stack(groups, guard, model.likelihood, weights)
+        mixing = stack(groups, guard, outcome, weights)
         if split.num_folds > 1 and not split.forward:
             mixing = replace(mixing, weights=discount(mixing.weights))
     else:
@@ -132,7 +133,7 @@ def mix(
     weights: Sequence[float],
     spread: float,
     guard: Guard | None,
-    likelihood: str,
+    outcome: Outcome,
     floor: float,
     unknown: Float[Tensor, " N"] | None,
 ) -> Predictive:
@@ -143,7 +144,7 @@ def mix(
         weights: Their weights.
         spread: The factor of the variances.
         guard: The guard; None: none.
-        likelihood: Of the members.
+        outcome: What the target is.
         floor: A variance of the noise below which no spread may take it.
         unknown: How far each row's prediction goes towards the marginal distribution; None: not at all.
     """
@@ -155,7 +156,7 @@ def mix(
         mixed = mixed.widen(spread, floor)
     if unknown is not None:
         mixed = mixed.approach_standard(unknown)
-    marginal = None if guard is None else guard.predictive(likelihood, len(mixed))
+    marginal = None if guard is None else guard.predictive(outcome, len(mixed))
     if guard is None or marginal is None:
         return mixed
     return type(mixed).mix([mixed, cast(Any, marginal)], [1.0 - guard.weight, guard.weight])
@@ -176,7 +177,7 @@ def spread_of(spread: float, judged: int | None, members: int) -> float:
 def stack(
     groups: Sequence[HeldOutRows],
     guard: Guard,
-    likelihood: str,
+    outcome: Outcome,
     row_weights: Float[np.ndarray, " N"] | None = None,
 ) -> Mixing:
     """Learn how to mix from rows that were held out: the spread with the largest posterior density, and its weights.
@@ -184,12 +185,12 @@ def stack(
     Args:
         groups: The rows of each fold, with the same labels in all of them.
         guard: The marginal distribution of the targets.
-        likelihood: Of the members.
+        outcome: What the target is.
         row_weights: One weight per row of the table; None: equal.
     """
     importance = np.concatenate([np.ones(len(g.rows)) if row_weights is None else row_weights[g.rows] for g in groups])
     importance = importance * len(importance) / importance.sum()
-    marginal = [_marginal(guard, likelihood, group) for group in groups]
+    marginal = [_marginal(guard, outcome, group) for group in groups]
     labels = list(groups[0].predictions)
     best: Mixing | None = None
     for spread in _spreads(groups[0]):
@@ -217,7 +218,7 @@ def hold_out(trained: Sequence[Trained], rows: "Rows", split: Split, floor: floa
     return groups
 
 
-def choose_epochs(pilots: Sequence[Trained], rows: "Rows", split: Split, model: ModelConfig) -> int | None:
+def choose_epochs(pilots: Sequence[Trained], rows: "Rows", split: Split, outcome: Outcome, floor: float) -> int | None:
     """Return the number of epochs, chosen by what pilots predict for the rows of the first fold; None: as planned.
 
     Long training suits targets with little noise, and ruins the density of noisy ones. Pilots are compared with the
@@ -227,9 +228,9 @@ def choose_epochs(pilots: Sequence[Trained], rows: "Rows", split: Split, model: 
     scores: dict[int, float] = {}
     with one_thread():
         for one in pilots:
-            for group in hold_out([one], rows, split, model.noise_floor):
+            for group in hold_out([one], rows, split, floor):
                 assert one.task.epochs is not None
-                scores[one.task.epochs] = calibrated_nll(group, guard, model.likelihood)
+                scores[one.task.epochs] = calibrated_nll(group, guard, outcome)
     if not scores:  # all diverged
         return None
     enough = min(scores.values()) + PILOT_TOLERANCE[split.num_folds > 1]
@@ -237,9 +238,9 @@ def choose_epochs(pilots: Sequence[Trained], rows: "Rows", split: Split, model: 
     return None if longest == max(scores) else longest
 
 
-def calibrated_nll(group: HeldOutRows, guard: Guard, likelihood: str) -> float:
+def calibrated_nll(group: HeldOutRows, guard: Guard, outcome: Outcome) -> float:
     """Return the NLL of the rows of one fold with the spread that suits them best, and the guard at its own weight."""
-    marginal = _marginal(guard, likelihood, group)
+    marginal = _marginal(guard, outcome, group)
     logs = np.log(
         np.append(np.full(len(group.predictions), (1.0 - guard.weight) / len(group.predictions)), guard.weight)
     )
@@ -265,9 +266,9 @@ def _spreads(group: HeldOutRows) -> list[float]:
     return [float(spread) for spread in SPREADS] if hasattr(first, "widen") else [1.0]
 
 
-def _marginal(guard: Guard, likelihood: str, group: HeldOutRows) -> Float[np.ndarray, " n"]:
+def _marginal(guard: Guard, outcome: Outcome, group: HeldOutRows) -> Float[np.ndarray, " n"]:
     """Return the log density of the guard."""
-    marginal = guard.predictive(likelihood, len(group.rows))
+    marginal = guard.predictive(outcome, len(group.rows))
     if marginal is None:
         return np.full(len(group.rows), -np.inf)
     return marginal.log_prob(torch.from_numpy(group.y)).numpy()

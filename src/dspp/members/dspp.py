@@ -7,7 +7,7 @@ from dspp.members.base import MEMBERS, Member, Order, Run
 
 if TYPE_CHECKING:  # predicting does not need it
     from dspp.training.result import FitResult
-    from dspp.training.rows import Rows, Source
+    from dspp.training.rows import Rows
 
 
 @MEMBERS.register("plain")
@@ -18,12 +18,12 @@ class Dspp(Member):
     title: ClassVar[str] = "columns alone"
 
     @classmethod
-    def applies(cls, model: ModelConfig, num_outputs: int, has_trees: bool) -> bool:
+    def applies(cls, model: ModelConfig, has_trees: bool) -> bool:
         """Return True."""
         return True
 
     @classmethod
-    def fit(cls, rows: "Rows | Source", order: Order, run: Run) -> "FitResult":
+    def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
         """Train the model by steps."""
         from dspp import training
         from dspp.training.rows import to_arguments

@@ -115,6 +115,7 @@ def make_plan(
     num_rows: int,
     num_outputs: int = 1,
     *,
+    kinds: Sequence[str] | None = None,
     one_part: bool = False,
     trees: bool = True,
     most_folds: int | None = None,
@@ -125,6 +126,7 @@ def make_plan(
         settings: The user's.
         num_rows: Number of training rows.
         num_outputs: Number of outputs.
+        kinds: Of members that can predict the target; None: all.
         one_part: Whether all members hold out the same rows whatever the size of the table.
         trees: Whether boosted trees can be fitted to these rows.
         most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
@@ -135,7 +137,7 @@ def make_plan(
     has_trees, model = trees and settings.module is None, settings.spec().model
     size = choose_size(
         num_rows,
-        [name for name, kind in MEMBERS.items() if kind.applies(model, num_outputs, has_trees)],
+        [name for name in kinds or MEMBERS if MEMBERS[name].applies(model, has_trees)],
         members=None if settings.members == "auto" else int(settings.members),
         time_budget=settings.time_budget,
         one_part=one_part,

@@ -23,13 +23,13 @@ from dspp.history import Epoch
 from dspp.members.base import MEMBERS, Order, Run, Task, Trained, one_thread
 from dspp.members.blend import choose_epochs
 from dspp.members.dspp import Dspp
-from dspp.members.gp import GAUSSIAN_NOISE
 from dspp.members.plan import Plan
 from dspp.members.trees import BoostedTrees, GrowingTrees
+from dspp.outcomes import Outcome
 from dspp.registry import extension_modules
 from dspp.settings import Settings
 from dspp.training.checkpoint import identify, refuse_another_run
-from dspp.training.rows import Rows, Source
+from dspp.training.rows import Rows
 from dspp.trees import CrossFitted
 
 IDENTITY = "identity"  # a file that identifies the run
@@ -48,7 +48,6 @@ class Job:
         features: A custom module in front of the first layer.
         options: Further options of `training.fit`.
         modules: Modules that register custom parts.
-        source: All training rows, if they are on disk.
     """
 
     plan: Plan
@@ -56,11 +55,16 @@ class Job:
     features: nn.Module | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
-    source: Source | None = None
 
 
 def fit_members(
-    rows: Rows, split: Split, means: CrossFittedMeans | None, plan: Plan, settings: Settings, run: Run
+    rows: Rows,
+    split: Split,
+    means: CrossFittedMeans | None,
+    outcome: Outcome,
+    plan: Plan,
+    settings: Settings,
+    run: Run,
 ) -> tuple[list[Trained], CrossFitted | None]:
     """Train all members; also return the boosted trees that some of them read.
 
@@ -68,6 +72,7 @@ def fit_members(
         rows: All rows, standardised.
         split: Which of them members hold out.
         means: The mean targets of levels, which depend on the rows held out; None: they do not, or there are none.
+        outcome: What the target is.
         plan: What to fit.
         settings: Checkpoint, number of processes, seed and module.
         run: Time and callbacks.
@@ -78,9 +83,6 @@ def fit_members(
         CheckpointError: See `open_folder`.
     """
     more: dict[str, Any] = {"features": settings.module, "options": run.options, "modules": extension_modules()}
-    more["source"] = run.source
-    if run.source is not None:
-        plan = replace(plan, pilots=())
     if plan.is_single:
         job = Job(plan, None if settings.checkpoint is None else Path(settings.checkpoint), **more)
         return [train_member(Task(0, *plan.slots[0]), job, rows, split, means, run)], None
@@ -88,17 +90,17 @@ def fit_members(
     read_trees = any(MEMBERS[kind].reads_trees for kind, _ in plan.slots)
     growing: Any = nullcontext()
     if read_trees or plan.too_short:
-        growing = GrowingTrees(rows, split, means, settings.random_state, run.seconds_left)
-    identity = {} if settings.checkpoint is None else _identify(rows, split, plan, settings, run)
+        growing = GrowingTrees(rows, split, means, outcome, settings.random_state, run.seconds_left)
+    identity = {} if settings.checkpoint is None else _identify(rows, split, plan, settings)
     tried: list[Trained] = []
     with open_folder(settings.checkpoint, run.resume, identity) as folder, growing as growing_trees:
         job = Job(plan, folder, **more)
-        tasks = _draw_tasks(plan, rows, split, tried, growing_trees, run.should_stop)
+        tasks = _draw_tasks(plan, rows, split, outcome, tried, growing_trees, run.should_stop)
         trained = _train_all(job, tasks, tried, (rows, split, means), settings, run)
         run.bar.step("learning how to mix the members")
         cut_short = any(one.result is not None and one.result.time_note for one in trained)
         trees = growing_trees.result(run.should_stop) if growing_trees and (read_trees or cut_short) else None
-        if trees is not None and cut_short and plan.spec.model.likelihood in GAUSSIAN_NOISE:
+        if trees is not None and cut_short and BoostedTrees.kind in outcome.member_kinds:
             kind, first = BoostedTrees.kind, len(trained)
             alone = (Task(first + k, kind, k, trees.for_member(k)) for k in range(split.num_folds))
             with one_thread():
@@ -110,6 +112,7 @@ def _draw_tasks(
     plan: Plan,
     rows: Rows,
     split: Split,
+    outcome: Outcome,
     tried: Sequence[Trained],
     growing: GrowingTrees | None,
     should_stop: Callable[[], bool] | None,
@@ -122,7 +125,7 @@ def _draw_tasks(
         yield WAIT
     epochs = None
     if plan.pilots:
-        epochs = choose_epochs(tried, rows, split, plan.spec.model)
+        epochs = choose_epochs(tried, rows, split, outcome, plan.spec.model.noise_floor)
     for number, kind, fold in slots:
         if MEMBERS[kind].in_steps:
             column = None
@@ -153,7 +156,7 @@ def train_member(task: Task, job: Job, rows: Rows, split: Split, means: CrossFit
             own = job.checkpoint / f"member-{task.number + 1:02d}.checkpoint"
         order = replace(order, config=plan.config.change(seed=seed, epochs=epochs), fold=task.fold, checkpoint=own)
     try:
-        result = kind.fit(training if job.source is None else job.source, order, run)
+        result = kind.fit(training, order, run)
         member = kind.make(order, result)
         predicted = member.predictor(held_out.x) if len(held_out) else None
     except (NumericalError, TrainingDiverged) as problem:
@@ -195,12 +198,13 @@ def _train_all(
     if settings.engine == "local":
         worth = plan.seconds(num_rows) >= WORTH_PROCESSES
         where["jobs"] = min(settings.jobs or cores(), count) if worth else 1
-    if job.features is not None or job.source is not None or plan.config.device != "cpu":
+    if job.features is not None or plan.config.device != "cpu":
         where = {"jobs": 1}
     trained: dict[int, Trained] = {}
     shares: dict[int, float] = {}
     stopped: list[str] = []
-    assert (bar := run.bar) is not None
+    bar = run.bar
+    assert bar is not None
     bar.expect(count)
 
     def show(number: int = 0, share: tuple[int, float] | None = None) -> None:
@@ -312,11 +316,9 @@ def check_folder(path: Path) -> None:
 # ---------------------------------------------------------------- helpers
 
 
-def _identify(rows: Rows, split: Split, plan: Plan, settings: Settings, run: Run) -> dict[str, Any]:
+def _identify(rows: Rows, split: Split, plan: Plan, settings: Settings) -> dict[str, Any]:
     """Return what identifies the run of an ensemble: as of a single model, with its folds and members."""
-    identity = identify(
-        plan.spec, plan.config, settings.module, run.source or rows, None if run.source is None else rows
-    )
+    identity = identify(plan.spec, plan.config, settings.module, rows, None)
     kinds = [kind for kind, _ in plan.slots]
     members = {kind.title: kinds.count(name) for name, kind in MEMBERS.items()}
     data = storage.digest({"fold": torch.from_numpy(split.fold)}, identity["data"])

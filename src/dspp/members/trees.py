@@ -23,6 +23,7 @@ from dspp.members.base import MEMBERS, Inputs, Member, Order, Run, add_column
 from dspp.members.dspp import Dspp
 from dspp.members.gp import EXACT, closed_form, set_parameter
 from dspp.model import compose, plain_layer
+from dspp.outcomes import Outcome
 from dspp.presets import Spec
 from dspp.trees import CrossFitted, cross_fit
 
@@ -43,9 +44,9 @@ class DsppWithTrees(Dspp):
     reads_trees: ClassVar[bool] = True
 
     @classmethod
-    def applies(cls, model: ModelConfig, num_outputs: int, has_trees: bool) -> bool:
-        """Return whether there are trees, which predict one output."""
-        return has_trees and num_outputs == 1
+    def applies(cls, model: ModelConfig, has_trees: bool) -> bool:
+        """Return whether there are trees."""
+        return has_trees
 
     @classmethod
     def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
@@ -92,6 +93,7 @@ class GrowingTrees:
         rows: All rows of the table, standardised.
         split: Which rows members hold out.
         means: The mean targets of levels, which depend on the rows held out.
+        outcome: What the target is.
         seed: Of the trees.
         seconds_left: Returns how much time is left for training; None: any time.
     """
@@ -101,11 +103,12 @@ class GrowingTrees:
         rows: "Rows",
         split: Split,
         means: CrossFittedMeans | None,
+        outcome: Outcome,
         seed: int,
         seconds_left: Callable[[], float | None],
     ) -> None:
         self._ended = threading.Event()
-        self._fit = partial(_cross_fit, rows, split, means, seed, _share(seconds_left), self._ended.is_set)
+        self._fit = partial(_cross_fit, rows, split, means, outcome, seed, _share(seconds_left), self._ended.is_set)
 
     def __enter__(self) -> Self:
         helper = ThreadPoolExecutor(1)
@@ -143,11 +146,12 @@ def _cross_fit(
     rows: "Rows",
     split: Split,
     means: CrossFittedMeans | None,
+    outcome: Outcome,
     seed: int,
     seconds_left: Callable[[], float] | None,
     should_stop: Callable[[], bool],
 ) -> CrossFitted:
-    X, y = rows.x.numpy(), rows.y.numpy()[:, 0]
+    X, y = rows.x.numpy(), outcome.tree_target(rows.y.numpy())[:, 0]
     weights = np.ones(len(X)) if rows.weights is None else rows.weights.double().numpy().copy()
     weights[split.num_train :] = 0.0
     more: dict[str, Any] = {"inner": split.inner, "stop_early": split.inner is None}

@@ -12,7 +12,6 @@ from dspp import storage
 from dspp.config import TrainConfig
 from dspp.errors import InputError, ModelFileError, NumericalError
 from dspp.fitted import Fitted
-from dspp.likelihoods import LIKELIHOODS
 from dspp.members import MEMBERS, Member
 from dspp.modelfile.header import (
     FORMAT,
@@ -46,6 +45,7 @@ from dspp.modelfile.weights import (
     write_tensors,
 )
 from dspp.notes import notes_from_json
+from dspp.outcomes import find_outcome
 from dspp.registry import UnknownPartError
 
 MAX_HEADER_BYTES = 8_000_000  # JSON takes up to 30 times its size in memory,
@@ -187,14 +187,16 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
     scale_X = replace(bare_X, warp=read_warp(tensors, D))
     members = tuple(_restore_member(values, weights, (D, T), features) for values, weights in parts)
     conformal, conformal_folds = read_scores(tensors, T)
+    names = read_names(header, "target_names", T) or ()
+    kind, likelihood = find_outcome("auto", members[0].spec.model.likelihood, is_named=True)
     fitted = Fitted(
         members=members,
         weights=tuple(map(float, get(header, "weights", list[float]))),
         scale_X=scale_X,
-        codec=LIKELIHOODS[members[0].spec.model.likelihood].codec(scale_y),
+        outcome=kind(names, likelihood, scale_y),
         encoder=read_encoder(get(header, "encoder", dict[str, Any] | None), D),
         feature_names=read_names(header, "feature_names", D),
-        target_names=read_names(header, "target_names", T) or (),
+        target_names=names,
         metrics={name: or_nan(value) for name, value in get(header, "metrics", dict[str, float | None]).items()},
         notes=notes_from_json(get(header, "notes", list[Any])),
         versions=get(header, "versions", dict[str, str]),

@@ -51,7 +51,7 @@ def write_tensors(fitted: Fitted) -> Tensors:
         for k, member in enumerate(fitted.members)
         for name, value in member.model.state_dict().items()
     }
-    for name, scale in (("scale_X", fitted.scale_X), ("scale_y", fitted.codec.scale)):
+    for name, scale in (("scale_X", fitted.scale_X), ("scale_y", fitted.outcome.scale)):
         tensors |= {f"{name}.mean": torch.tensor(scale.mean), f"{name}.scale": torch.tensor(scale.scale)}
     if fitted.scale_X.warp is not None:
         tensors |= {f"warp.{name}": torch.tensor(getattr(fitted.scale_X.warp, name)) for name in WARP}

@@ -13,11 +13,10 @@ from dspp.encoding.scaling import Standardizer
 from dspp.encoding.warping import Warp
 from dspp.errors import InputError
 from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
-from dspp.likelihoods import LIKELIHOODS, Codec
 from dspp.members.plan import make_plan
 from dspp.notes import Note
-from dspp.prepare.likelihood import choose_likelihood
-from dspp.prepare.prepared import Prepared, check_scale, standardise_rows, target_place, to_rows
+from dspp.outcomes import Outcome, find_outcome
+from dspp.prepare.prepared import Prepared, standardise_rows, target_place, to_rows
 from dspp.prepare.targets import censoring_notes, target_notes
 from dspp.seen import Hashes, choose_hashes, hash_rows
 from dspp.settings import Settings
@@ -40,9 +39,10 @@ def prepare_in_memory(
     """Split the rows, learn encoding and scales, and encode; see `prepare`."""
     if table.arrow is not None:
         check_no_inf(table)
-    model = settings.spec(len(table.target_names)).model
-    kind = LIKELIHOODS[model.likelihood].codec
-    kind.real(table.targets, table.target_names, target_place(table))  # raises for invalid targets
+    model = settings.spec().model
+    kind, likelihood = find_outcome("auto", model.likelihood, settings.names_likelihood)
+    outcome = kind(table.target_names, likelihood)
+    outcome.to_numbers(table.targets, target_place(table))  # raises for invalid targets
     ensemble = settings.is_ensemble(len(table))
     if ensemble:
         _check_counts(~np.isnan(table.targets))
@@ -52,28 +52,24 @@ def prepare_in_memory(
         index = split_rows(settings, len(table), given, table.targets, table.groups, table.times)
     train, held_out, calibration = (table if len(i) == len(table) else table.take(i) for i in index)
     validation = held_out if validation is None else validation
-    fold = _assign_folds(table, validation, settings) if ensemble else None
+    fold = _assign_folds(table, validation, settings, outcome) if ensemble else None
     inner = _assign_inner_folds(train, fold, settings.random_state)
     own_inner = _inner_folds_of_means(train, fold, inner, settings.random_state)
     trained = train
     if fold is not None and train.times is not None and fold.max() < 1:
         trained = train.take(np.flatnonzero(fold[: len(train)] == NEVER))
-    learned = _learn(kind, train, trained, own_inner, ensemble, validation, calibration)
-    likelihood: str | None = None
+    learned = _learn(outcome, train, trained, own_inner, ensemble, validation, calibration)
     chosen: list[Note] = []
-    positive = not (validation.targets <= 0.0).any()  # a log-normal must be able to score them
-    if ensemble and settings.chooses_likelihood and table.targets.shape[1] == 1 and positive:
-        likelihood, chosen = choose_likelihood(
-            learned.X, train.targets[:, 0], settings.random_state, train.weights, train.groups, settings.time_budget
-        )
-        if LIKELIHOODS[likelihood].codec is not kind:
-            codec_kind = LIKELIHOODS[likelihood].codec
-            learned = _learn(codec_kind, train, trained, own_inner, ensemble, validation, calibration)
-    encoder, scale_X, codec = learned.encoder, learned.scale_X, learned.codec
+    if ensemble and not settings.names_likelihood:
+        roles = train.weights, train.groups, settings.time_budget
+        better, chosen = outcome.choose(learned.X, train.targets, validation.targets, settings.random_state, *roles)
+        if better is not outcome:
+            learned = _learn(better, train, trained, own_inner, ensemble, validation, calibration)
+    encoder, scale_X, outcome = learned.encoder, learned.scale_X, learned.outcome
     return Prepared(
         train=to_rows(learned.X, learned.y, train.weights),
-        calibration=standardise_rows(calibration, encoder, scale_X, codec, model.dtype),
-        validation=standardise_rows(validation, encoder, scale_X, codec, model.dtype),
+        calibration=standardise_rows(calibration, encoder, scale_X, outcome, model.dtype),
+        validation=standardise_rows(validation, encoder, scale_X, outcome, model.dtype),
         validation_table=validation,
         calibration_table=calibration,
         table=table,
@@ -81,7 +77,7 @@ def prepare_in_memory(
         scale_X=scale_X,
         input_range=learned.input_range,
         seen_rows=learned.seen_rows,
-        codec=codec,
+        outcome=outcome,
         target_names=table.target_names,
         table_rows=table_rows,
         notes=(
@@ -93,7 +89,6 @@ def prepare_in_memory(
             *chosen,
         ),
         fold=fold,
-        likelihood=likelihood,
         means=None if len(validation) else learned.means,  # all members then hold out the same rows
         inner=inner,
     )
@@ -103,7 +98,7 @@ def prepare_in_memory(
 class _Learned:
     """What is learned from the training rows, and these rows as numbers, encoded and standardised."""
 
-    codec: Codec
+    outcome: Outcome
     encoder: TableEncoder | None
     scale_X: Standardizer  # noqa: N815 - X is a matrix
     means: CrossFittedMeans | None
@@ -114,22 +109,21 @@ class _Learned:
 
 
 def _learn(
-    kind: type[Codec], train: MemoryTable, trained: MemoryTable, inner: Index, warp: bool, *held_out: MemoryTable
+    outcome: Outcome, train: MemoryTable, trained: MemoryTable, inner: Index, warp: bool, *held_out: MemoryTable
 ) -> _Learned:
     """Learn encoding and scales.
 
     Args:
-        kind: The codec of the targets.
+        outcome: The kind of the targets.
         train: The rows to learn from.
         trained: Those of them that members are trained on, if all hold out the latest.
         inner: The inner folds of the mean targets of levels.
         warp: Whether to warp skewed inputs.
         *held_out: Further rows, in which other columns may have missing values.
     """
-    y = kind.real(train.targets, train.target_names, target_place(train))
-    codec = kind.fit(y, train.weights)
-    check_scale(codec, train.target_names, train.where)
-    y = codec.scale.transform(y)
+    place = target_place(train)
+    outcome = outcome.fit(train.targets, place, train.weights)
+    y = outcome.encode(train.targets, place)
     encoder, means = learn(train, *held_out, y=y), None
     if encoder is not None and trained.arrow is not None and trained is not train:
         encoder = encoder.ending_with(trained.arrow, trained.place)
@@ -144,7 +138,7 @@ def _learn(
     if encoder is not None and train.arrow is not None:
         means = encoder.cross_fit_means(train.arrow, y, inner, scale_X, train.place)
         X = X if means is None else means.insert(X, np.zeros(len(X), bool))
-    return _Learned(codec, encoder, scale_X, means, X, y, input_range, seen_rows)
+    return _Learned(outcome, encoder, scale_X, means, X, y, input_range, seen_rows)
 
 
 def _inner_folds_of_means(train: MemoryTable, fold: Index | None, inner: Index | None, seed: int) -> Index:
@@ -156,13 +150,13 @@ def _inner_folds_of_means(train: MemoryTable, fold: Index | None, inner: Index |
     return assign_inner(np.full(len(train), NEVER) if fold is None else fold[: len(train)], seed)
 
 
-def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Settings) -> Index:
+def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Settings, outcome: Outcome) -> Index:
     """Return the fold of each row and then of each validation row; see `assign_folds`."""
     if len(validation):
         return np.repeat([NEVER, 0], [len(table), len(validation)])
     together = table.groups if table.times is None else table.times
     most = None if together is None else len(np.unique(together))
-    folds = make_plan(settings, len(table), len(table.target_names), most_folds=most).folds
+    folds = make_plan(settings, len(table), outcome.num_outputs, kinds=outcome.member_kinds, most_folds=most).folds
     return assign_folds(len(table), folds, settings.random_state, table.groups, table.times)
 
 

@@ -1,12 +1,9 @@
 """Scores of simpler predictions of the same rows, which put those of the model into perspective."""
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from dspp.fitted import Evaluation
-from dspp.likelihoods import LIKELIHOODS
-from dspp.likelihoods.codec import Logarithm, Standardised
 from dspp.metrics import Comparison, r_squared
 from dspp.report.probe import Probe
 
@@ -18,15 +15,9 @@ def score_baselines(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     """Return the scores of each baseline by its name."""
     fitted, rows = evaluation.fitted, evaluation.comparison
     y, weights = rows.y.cpu().numpy(), None if rows.weights is None else rows.weights.cpu().numpy()
-    zeros = torch.zeros(1, len(y), fitted.num_outputs, dtype=torch.float64)
-    weight = torch.zeros(1, dtype=torch.float64)
-    normal = LIKELIHOODS["gaussian"].from_moments(weight, zeros, torch.ones_like(zeros))
-    assert normal is not None
-    real = isinstance(fitted.codec, Standardised)
-    family = "Normal" if real else "log-normal" if isinstance(fitted.codec, Logarithm) else "distribution"
-    name = f"one {family} for all rows"
-    found = {name: Comparison(fitted.codec.decode(normal), y, weights).scores(CONSTANT)}
-    if real and fitted.num_outputs == 1 and len(y) <= MOST_ROWS and evaluation.every is None:
+    constant = fitted.outcome.constant(len(y))
+    found = {} if constant is None else {constant[0]: Comparison(constant[1], y, weights).scores(CONSTANT)}
+    if len(y) <= MOST_ROWS and evaluation.every is None:
         mean = _predict_trees(evaluation)
         if mean is not None:
             rmse = float(np.sqrt(np.average(np.square(mean - y), weights=weights)))
@@ -37,18 +28,16 @@ def score_baselines(evaluation: Evaluation) -> dict[str, dict[str, float]]:
 def missing_baselines(evaluation: Evaluation) -> list[str]:
     """Return a note on boosted trees that cannot be compared."""
     fitted = evaluation.fitted
-    if fitted.trees is None or isinstance(fitted.codec, Standardised):
-        return []
-    return [f"boosted trees alone are not scored: they predict the logarithm of {fitted.target_names[0]}"]
+    return [] if fitted.trees is None or not fitted.outcome.tree_note else [fitted.outcome.tree_note]
 
 
 def _predict_trees(evaluation: Evaluation) -> Float[np.ndarray, " N"] | None:
-    """Return what the trees that some members read predict for each row; None without such trees."""
+    """Return the mean that the trees read by some members predict for each row; None if there is none."""
     if evaluation.fitted.trees is None:
         return None
-    rows, scale = np.arange(len(evaluation.table)), evaluation.fitted.codec.scale
-    probe, mean = Probe(evaluation, rows), np.empty(len(rows))
+    rows = np.arange(len(evaluation.table))
+    probe, predicted = Probe(evaluation, rows), np.empty((len(rows), 1))
     for k, model in enumerate(probe.models):
         assert model.trees is not None
-        mean[probe.owner == k] = model.trees.predict(probe.X[k][probe.owner == k])
-    return np.asarray(scale.mean[0] + scale.scale[0] * mean)
+        predicted[probe.owner == k, 0] = model.trees.predict(probe.X[k][probe.owner == k])
+    return evaluation.fitted.outcome.tree_mean(predicted)

@@ -1,7 +1,6 @@
-"""Tables that may be larger than memory: several files, or the fragments of an Arrow dataset, concatenated."""
+"""Tables in several files, or in the fragments of an Arrow dataset, concatenated."""
 
 import glob
-import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,60 +10,63 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Int
 from pyarrow import types
 
 from dspp.errors import InputError
-from dspp.notes import Note
 from dspp.table.arrays import kind_of, simplify_schema
 from dspp.table.files import TYPED_SUFFIXES, open_file
 from dspp.table.messages import check_names, first_line, join_names
-from dspp.table.table import BATCH_ROWS, FileTable, MemoryTable, Table, Types, join, name_file_in_errors
+from dspp.table.table import BATCH_ROWS, FileLabels, FileTable, MemoryTable, Types, name_file_in_errors
 
 if TYPE_CHECKING:
     import pyarrow.dataset
 
 
 @dataclass(frozen=True)
-class JoinedTable(Table):
-    """The concatenation of tables with the same columns, which are read anew each time.
+class JoinedTable(FileTable):
+    """The concatenation of tables with the same columns; the types may differ where the kind of values is the same.
 
     Attributes:
         parts: The tables, none of them empty.
-        schema: The columns; the types may differ between files that have the same kind of values.
     """
 
-    where: str
-    parts: tuple[FileTable, ...]
-    schema: pa.Schema
-    notes: tuple[Note, ...] = ()
+    parts: tuple[FileTable, ...] = ()
 
-    @property
-    def num_rows(self) -> int:  # type: ignore[override]
-        """The number of rows."""
-        return sum(part.num_rows or 0 for part in self.parts)
+    @classmethod
+    def of(cls, path: Path, parts: Sequence[FileTable], schema: pa.Schema) -> "JoinedTable":
+        """Return the concatenation of these tables, in the types of `schema`."""
+        return cls(path, schema, sum(part.num_rows or 0 for part in parts), (), tuple(parts))
 
-    @property
-    def is_in_files(self) -> bool:
-        """Whether all parts are files, which another process can recognise by their stamps."""
-        return all(part.is_file for part in self.parts)
+    def to_memory(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None = None) -> MemoryTable:
+        """Return rows of this table, whose labels begin with the file."""
+        table = super().to_memory(rows, numbers)
+        return self._name(table, np.arange(len(rows)) if numbers is None else numbers)
 
-    def stamps(self) -> list[list[Any]]:
-        """Return path, size and modification time of each file."""
-        return [part.stamp() for part in self.parts]
+    def _name(self, table: MemoryTable, numbers: Int[np.ndarray, " N"]) -> MemoryTable:
+        """Return rows with their labels, if there are several files."""
+        return table if len(self.parts) == 1 else replace(table, labels=replace(self._labels, rows=numbers))
 
-    def read(self, column_types: Types | None = None) -> MemoryTable:
-        """Return all rows."""
-        parts = [batch.with_targets(np.empty((len(batch), 0)), ()) for batch in self.batches()]
-        return join(parts, self.where, self.schema, ())
-
-    def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator[MemoryTable]:
-        """Yield `rows` rows at a time; each batch is named after its file."""
+    @cached_property
+    def _labels(self) -> FileLabels:
+        """The labels of no rows."""
         names = [part.path.name for part in self.parts]
+        names = [part.where if names.count(part.path.name) > 1 else part.path.name for part in self.parts]
+        return FileLabels(tuple(names), np.cumsum([part.num_rows for part in self.parts]), np.arange(0))
+
+    def _batches(self, rows: int, column_types: Types) -> Iterator[MemoryTable]:
+        for batch in super()._batches(rows, column_types):
+            yield self._name(batch, np.arange(batch.first_row, batch.first_row + len(batch)))
+
+    def _read(self, column_types: Types) -> pa.Table:
+        return pa.Table.from_batches(self._stream(BATCH_ROWS, column_types), self.schema).combine_chunks()
+
+    def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
         for part in self.parts:
-            name = part.where if names.count(part.path.name) > 1 else part.path.name
             seen = 0
-            for batch in part.batches(rows):
-                yield replace(batch, source=name if len(self.parts) > 1 else "")
+            for batch in part._stream(rows, column_types):
+                columns = [batch.column(field.name).cast(field.type, safe=False) for field in self.schema]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
                 seen += len(batch)
             if seen != part.num_rows:
                 raise InputError(
@@ -83,7 +85,7 @@ def open_tables(path: Path) -> JoinedTable:
     filled = [file for file in files if file.num_rows]  # writers such as Spark also write empty files
     if not filled:
         raise InputError(f"{path}: expected at least one row, got none")
-    return JoinedTable(str(path), tuple(filled), _common_schema(filled))
+    return JoinedTable.of(path, filled, _common_schema(filled))
 
 
 def from_dataset(dataset: "pa.dataset.Dataset") -> JoinedTable:
@@ -104,13 +106,38 @@ def from_dataset(dataset: "pa.dataset.Dataset") -> JoinedTable:
     filled = tuple(part for part in parts if part.num_rows)
     if not filled:
         raise InputError("dataset: expected at least one row, got none")
-    return JoinedTable("dataset", filled, schema)
+    return JoinedTable.of(Path("dataset"), filled, schema)
 
 
 def is_dataset(X: Any) -> bool:
     """Return whether X is an Arrow dataset."""
     module = sys.modules.get("pyarrow.dataset")  # whoever passes a dataset has imported it
     return module is not None and isinstance(X, module.Dataset)
+
+
+def dataset_columns(
+    names: Sequence[str], y: Any, sample_weight: Any = None, groups: Any = None, time: Any = None
+) -> dict[str, Any]:
+    """Return targets and roles of the columns `names` of a dataset, as keyword arguments of `prepare`.
+
+    Args:
+        names: The columns.
+        y: The name of the target, or a list of names.
+        sample_weight: The name of the column of weights; None: there are none.
+        groups: Likewise.
+        time: Likewise.
+
+    Raises:
+        InputError: One of them is not the name of a column.
+    """
+    found = join_names(names, 10)
+    targets = [y] if isinstance(y, str) else list(y) if isinstance(y, list | tuple) else []
+    if not targets or not all(name in names for name in targets) or len(set(targets)) < len(targets):
+        raise InputError(f"y: expected the name of a column of the dataset ({found}), or several, got {y!r:.100}")
+    for role, name in {"sample_weight": sample_weight, "groups": groups, "time": time}.items():
+        if name is not None and (not isinstance(name, str) or name not in names or name in targets):
+            raise InputError(f"{role}: expected the name of another column of the dataset ({found}), got {name!r:.100}")
+    return {"targets": targets, "weight": sample_weight, "group": groups, "time": time}
 
 
 def is_folder_or_pattern(path: Path) -> bool:
@@ -221,21 +248,3 @@ class FragmentFile(FileTable):
         with name_file_in_errors(self.path):
             for part in groups():  # iterating over all groups at once would keep them all in memory
                 yield from part.to_batches(schema=self.schema, batch_size=rows, batch_readahead=1, use_threads=False)
-
-    @property
-    def is_file(self) -> bool:
-        """Whether the fragment is a file, with a size and a modification time."""
-        return getattr(self.fragment, "filesystem", None) is not None and bool(getattr(self.fragment, "path", None))
-
-    @cached_property
-    def _token(self) -> str:
-        """A unique identifier, for a fragment that is not a file."""
-        return secrets.token_hex(8)
-
-    def stamp(self) -> list[Any]:
-        """Return path, size and modification time; a random token for a fragment in memory."""
-        if not self.is_file:
-            return [str(self.path), self.num_rows, self._token]
-        with name_file_in_errors(self.path):
-            info = self.fragment.filesystem.get_file_info(self.fragment.path)
-        return [str(self.path), info.size, info.mtime_ns]

@@ -46,9 +46,13 @@ class Place:
         column = [f"column {self.column!r}"] if self.column else []
         if row is None:
             return InputError(": ".join([self.where, *column, problem]))
-        label = self.first_row + row if self.labels is None else self.labels[self.first_row + row]
+        label = self.label(row)
         line = f" (line {self.line_of(int(str(label)))})" if self.line_of is not None else ""
         return InputError(f"{self.where}: {', '.join([*column, f'row {label}{line}'])}: {problem}")
+
+    def label(self, row: int) -> object:
+        """Return the label of a row."""
+        return self.first_row + row if self.labels is None else self.labels[self.first_row + row]
 
 
 def check_exists(path: Path) -> None:

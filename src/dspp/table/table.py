@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import math
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -82,7 +83,7 @@ class MemoryTable(Table):
         first_row: The number of the first row in the table that this is a part of.
         labels: What to call each row, where that is not its place after the first.
         line_of: The line of a row of a text file.
-        source: Of a part of a table in several files, what the file is called in labels.
+        sample_of: The number of rows of the table that this is a sample of; None: all of its rows are here.
     """
 
     where: str
@@ -94,9 +95,9 @@ class MemoryTable(Table):
     groups: Int[np.ndarray, " N"] | None = None
     times: Shaped[np.ndarray, " N"] | None = None
     first_row: int = 0
-    labels: Sequence[object] | Shaped[np.ndarray, " N"] | None = None
+    labels: "Sequence[object] | Shaped[np.ndarray, ' N'] | FileLabels | None" = None
     line_of: Callable[[int], int] | None = None
-    source: str = ""
+    sample_of: int | None = None
     notes: tuple[Note, ...] = ()
 
     def __len__(self) -> int:
@@ -124,10 +125,9 @@ class MemoryTable(Table):
         return Place(self.where, "", self.first_row if self.labels is None else 0, self.line_of, self.labels)
 
     @property
-    def row_labels(self) -> Sequence[object] | Shaped[np.ndarray, " N"]:
+    def row_labels(self) -> "Sequence[object] | Shaped[np.ndarray, ' N'] | FileLabels":
         """The labels of the rows: by default the row number, prefixed by the file if there are several."""
-        labels = range(self.first_row, self.first_row + len(self)) if self.labels is None else self.labels
-        return [f"{self.source}, {label}" for label in labels] if self.source else labels
+        return range(self.first_row, self.first_row + len(self)) if self.labels is None else self.labels
 
     @property
     def targets(self) -> Float[np.ndarray, "N T"]:
@@ -155,7 +155,7 @@ class MemoryTable(Table):
             weights=None if self.weights is None else self.weights[index],
             groups=None if self.groups is None else self.groups[index],
             times=None if self.times is None else self.times[index],
-            labels=np.asarray(labels)[index],
+            labels=(labels if isinstance(labels, FileLabels) else np.asarray(labels))[index],
         )
 
     def select(self, names: Iterable[str]) -> Self:
@@ -167,16 +167,33 @@ class MemoryTable(Table):
         return replace(self, y=y, target_names=tuple(names))
 
 
-def join(parts: Sequence[MemoryTable], where: str, schema: pa.Schema, target_names: Sequence[str]) -> MemoryTable:
-    """Concatenate tables (possibly none) in the types of `schema`."""
-    tables = [
-        pa.table({field.name: part._content.column(field.name).cast(field.type, safe=False) for field in schema})
-        for part in parts
-    ]
-    arrow = pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
-    y = np.concatenate([np.empty((0, len(target_names))), *(part.targets for part in parts)])
-    labels: list[object] = [label for part in parts for label in part.row_labels]
-    return MemoryTable(where, arrow=arrow, y=y, target_names=tuple(target_names), labels=labels)
+@dataclass(frozen=True, eq=False)
+class FileLabels:
+    """What to call rows of several files: "part-1.parquet, 17".
+
+    Attributes:
+        names: The name of each file.
+        ends: The number of rows up to the end of each file.
+        rows: The numbers of the rows, counted through all files.
+    """
+
+    names: tuple[str, ...]
+    ends: Int[np.ndarray, " F"]
+    rows: Int[np.ndarray, " N"]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the label of a row, or the labels of several rows."""
+        if not isinstance(index, int | np.integer):
+            return replace(self, rows=self.rows[index])
+        row = int(self.rows[index])
+        file = int(np.searchsorted(self.ends, row, side="right"))
+        return f"{self.names[file]}, {row - (int(self.ends[file - 1]) if file else 0)}"
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))
 
 
 @dataclass(frozen=True)
@@ -202,10 +219,14 @@ class FileTable(Table):
         """For text files, a function from row numbers to lines."""
         return None
 
+    @property
+    def most_rows(self) -> float:
+        """A number that the rows cannot exceed."""
+        return math.inf if self.num_rows is None else self.num_rows
+
     def read(self, column_types: Types | None = None) -> MemoryTable:
         """Return the whole table."""
-        arrow = self._read(column_types or {})
-        return MemoryTable(self.where, arrow=arrow, line_of=self.line_of, notes=self.notes)
+        return self.to_memory(self._read(column_types or {}))
 
     def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator[MemoryTable]:
         """Yield `rows` rows at a time."""
@@ -220,6 +241,14 @@ class FileTable(Table):
             yield MemoryTable(self.where, arrow=arrow, first_row=done, line_of=self.line_of)
             done += len(batch)
 
+    def raw_batches(self, rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
+        """Yield `rows` rows at a time, for `to_memory`."""
+        return (batch._content for batch in self.batches(rows))
+
+    def to_memory(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None = None) -> MemoryTable:
+        """Return rows of this table, with their numbers unless they are all of them."""
+        return MemoryTable(self.where, arrow=rows, labels=numbers, line_of=self.line_of, notes=self.notes)
+
     @abstractmethod
     def _read(self, column_types: Types) -> pa.Table:
         """Return the whole table."""
@@ -227,17 +256,6 @@ class FileTable(Table):
     @abstractmethod
     def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
         """Yield batches of any size, close to `rows` if the file format allows it."""
-
-    @property
-    def is_file(self) -> bool:
-        """Whether the rows are in a file, which another process can read too."""
-        return True
-
-    def stamp(self) -> list[Any]:
-        """Return path, size and modification time."""
-        with name_file_in_errors(self.path):
-            status = self.path.stat()
-        return [str(self.path), status.st_size, status.st_mtime_ns]
 
 
 @contextlib.contextmanager

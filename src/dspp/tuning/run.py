@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dspp.engines import cores
 from dspp.errors import InputError
 from dspp.extras import require
 from dspp.notes import warn_of_notes
 from dspp.prepare import Prepared, prepare
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
+from dspp.table.joined import dataset_columns, from_dataset, is_dataset
 from dspp.table.memory import attach_targets, to_table
 from dspp.table.roles import attach_roles
+from dspp.table.table import Table
 from dspp.tuning.result import TuneResult
 
 if TYPE_CHECKING:
@@ -49,7 +52,8 @@ def tune(
     width, layers and, for 3 layers, topology), starting with the first model's own settings.
 
     Args:
-        X: A data frame, or a 2-D array of numbers.
+        X: A data frame, a 2-D array of numbers, or a `pyarrow.dataset.Dataset`; for the latter y, weights, groups and
+            times are names of its columns.
         y: One target per row, or (N, T) for T outputs.
         models: Presets to choose from, such as "dspp", "ppgpr", "svgp".
         space: For each parameter [choice, choice, ...], (low, high) or (low, high, "log"); a range between integers
@@ -95,13 +99,19 @@ def tune(
 
     choices = Space(models, space, base or {})
     any_model = choices.estimator({"model": choices.models[0]}, random_state=seed)
-    table = attach_roles(attach_targets(to_table(X), y), sample_weight, groups, time)
+    how: dict[str, Any] = {}
+    table: Table
+    if is_dataset(X):
+        table, how = from_dataset(X), dataset_columns(X.schema.names, y, sample_weight, groups, time)
+    else:
+        table = attach_roles(attach_targets(to_table(X), y), sample_weight, groups, time)
     given = X_val is not None or y_val is not None
     if given and (X_val is None or y_val is None):
         raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
     validation = attach_targets(to_table(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
+    how |= {"validation": validation, "processes": 0 if jobs == 1 else jobs or cores()}
     result = search(
-        prepare(table, any_model.settings(), validation=validation),
+        prepare(table, any_model.settings(), **how),
         models=models,
         space=space,
         trials=trials,

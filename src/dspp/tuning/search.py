@@ -236,7 +236,8 @@ class Search:
                 yield TrialOrder(params, seconds, left, self._may_prune, self.best_nll, self._done())
 
         try:
-            shared = replace(self.prepared, table=None), self.space, self.seed  # workers do not need the original rows
+            needed = replace(self.prepared, table=self.prepared.validation_table)  # not all rows as they were given
+            shared = needed, self.space, self.seed
             for number, outcome in self.workers.run(orders(), shared, self._check_stop):
                 for step, value in outcome.reports.items():
                     report(begun[number], step, value)

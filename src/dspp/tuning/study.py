@@ -74,7 +74,6 @@ def digest(prepared: Prepared) -> str:
     """Return the SHA-256 digest of the rows as given."""
     hasher = hashlib.sha256()
     for table in (prepared.table, prepared.validation_table):
-        assert table is not None
         hasher.update(str(table.schema.remove_metadata()).encode())
         if table.arrow is not None:
             columns = {name: decode(table.arrow.column(name).combine_chunks()) for name in table.names}

@@ -1,8 +1,8 @@
-"""Choosing the likelihood of positive targets: Gaussian, or log-normal.
+"""Choosing the outcome of positive targets: `real`, or `positive`.
 
 Boosted trees predict y and log y of rows they did not see. Around each prediction stands a Normal whose spread depends
-on the prediction, of y in one case and of log y in the other. The likelihood whose density of y itself is higher on
-these rows is taken: a log-normal where the spread grows with the size of the target, a Gaussian elsewhere.
+on the prediction, of y in one case and of log y in the other. The outcome whose density of y itself is higher on these
+rows is taken: a log-normal where the spread grows with the size of the target, a Gaussian elsewhere.
 """
 
 import math
@@ -27,7 +27,7 @@ ENOUGH = 0.02  # nats per row by which a log-normal must be better
 LEAST_RATIO = 3.0  # of the largest to the smallest target, below which a logarithm hardly bends
 
 
-def choose_likelihood(
+def choose_outcome(
     X: Float[np.ndarray, "N D"],
     y: Float[np.ndarray, " N"],
     seed: int,
@@ -35,7 +35,7 @@ def choose_likelihood(
     groups: Int[np.ndarray, " N"] | None = None,
     time_budget: float | None = None,
 ) -> tuple[str, list[Note]]:
-    """Return "gaussian" or "log-normal", and a note on the choice if there was one.
+    """Return "real" or "positive", and a note on the choice if there was one.
 
     Args:
         X: Encoded rows.
@@ -49,9 +49,9 @@ def choose_likelihood(
         text = (
             "so a log-normal cannot be used, and intervals may reach below 0; leave these rows out if they mean nothing"
         )
-        return "gaussian", [Note(f"the target is 0 in {zeros:,} row{'s' * (zeros > 1)} and positive elsewhere", text)]
+        return "real", [Note(f"the target is 0 in {zeros:,} row{'s' * (zeros > 1)} and positive elsewhere", text)]
     if len(y) < FEWEST_ROWS or not (y > 0.0).all() or y.max() < LEAST_RATIO * y.min():
-        return "gaussian", []
+        return "real", []
     random = np.random.default_rng(seed)
     if len(y) > MOST_ROWS:
         chosen = random.choice(len(y), MOST_ROWS, replace=False)
@@ -66,9 +66,9 @@ def choose_likelihood(
     logarithmic -= float(np.average(log_y, weights=weights))  # log p(y) = log p(log y) − log y
     gain = logarithmic - plain
     if gain <= ENOUGH:
-        return "gaussian", []
+        return "real", []
     text = f"its density is higher by {gain:.2f} nats per row out of fold; likelihood='gaussian' overrides it"
-    return "log-normal", [Note("the target is positive and modelled as log-normal", text)]
+    return "positive", [Note("the target is positive and modelled as log-normal", text)]
 
 
 def _score(

@@ -1,0 +1,260 @@
+"""Reading tables that may be larger than memory: all rows if a fit of them stays within a limit, otherwise a sample.
+
+The table is read once, in batches. A row has a hash of the seed and its number, or of the seed and its group, and the
+rows with the smallest hashes are kept: as memory fills, the threshold falls. So the sample is a function of the table,
+the seed and the limit, however the rows are cut into files and batches; groups stay whole, and rows keep their order.
+A table with times is sampled like any other: the latest rows of the sample are then held out.
+"""
+
+import hashlib
+import math
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Int, UInt64
+
+from dspp.encoding.columns import MAX_LEVELS
+from dspp.encoding.encoder import learn_column
+from dspp.errors import InputError
+from dspp.notes import Note
+from dspp.table import arrays
+from dspp.table.messages import Place
+from dspp.table.table import FileTable, MemoryTable, Table
+
+# Bytes of a fit beside its rows: the code and the workspace of this process, and of each that trains members.
+# Measured: 350 and 310 MB.
+FIXED_BYTES: Final = 400_000_000
+PROCESS_BYTES: Final = 350_000_000
+# Bytes per row and encoded column. In this process: the Arrow table, the encoded rows, copies while they are scaled and
+# joined, those of the trees, and those that are sent to a process. In each process: its rows, those it trains on, and
+# copies while they are checked. Measured: 46 and 23 on 800,000 rows of 20 columns.
+CELL_BYTES: Final = 48
+PROCESS_CELL_BYTES: Final = 24
+# The share of the free memory that a fit may take without another limit.
+FREE_SHARE: Final = 0.5
+# Tables of fewer rows are not sampled.
+MIN_ROWS: Final = 1_000
+# Rows of the sample from which the number of encoded columns is learned.
+PROBED_ROWS: Final = 10_000
+# Rows that are read beyond a sample before it is thinned, as a share of it.
+SLACK: Final = 0.25
+
+MEMINFO: Final = Path("/proc/meminfo")
+CGROUP: Final = Path("/sys/fs/cgroup/memory.max")  # of a container
+_WIDEST: Final = MAX_LEVELS + 2  # encoded columns of a category: its levels, other ones and missing values
+_UNITS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) *([kmgt]?)b?", re.IGNORECASE)
+_SAMPLE: Final = 23  # derives the seed
+
+Hashes = UInt64[np.ndarray, " n"]
+
+
+def read_table(
+    table: Table,
+    *,
+    inputs: Sequence[str],
+    drop: Sequence[str] = (),
+    group: str | None = None,
+    limit: float | None = None,
+    processes: int = 0,
+    seed: int = 0,
+) -> MemoryTable:
+    """Return the rows of a table or, if a fit of them would exceed the limit, a sample of them and a note.
+
+    Args:
+        table: The table; one in memory is returned as it is.
+        inputs: The columns that a model reads.
+        drop: Columns that are not needed.
+        group: The column of groups, of which all rows or none are kept.
+        limit: Bytes for this process and all others of the fit together; None: a share of what is free.
+        processes: How many other processes hold rows.
+        seed: Selects the sample.
+
+    Raises:
+        InputError: A file is damaged, or the limit leaves no room for a small sample.
+    """
+    if isinstance(table, MemoryTable):
+        return table
+    assert isinstance(table, FileTable)
+    room = partial(rows_within, default_limit() if limit is None else limit, processes=processes)
+    names = [name for name in table.names if name not in drop]
+    sample = _Sample(table, names, group, seed)
+    most = max(MIN_ROWS, room(len(names)))  # if every input were a number
+    rows = table.read() if table.most_rows <= most else sample.read(most)
+    total = max(sample.seen, len(rows))
+    if total > max(MIN_ROWS, room(len(names) + (_WIDEST - 1) * len(inputs))):
+        width = len(names) - len(inputs) + _count_features(sample.first(rows, PROBED_ROWS), inputs)
+        most = room(width)
+        if most < MIN_ROWS:
+            needed = format_size(FIXED_BYTES + processes * PROCESS_BYTES + 2 * MIN_ROWS * row_bytes(width, processes))
+            raise InputError(
+                f"memory: expected at least {needed} for a sample of {table.where}, got "
+                f"{format_size(room.args[0])}; raise it, or drop columns"
+            )
+        rows = sample.first(rows, most)
+    if len(rows) == total:
+        return rows
+    whole = "drawn at random" if group is None else f"all rows of groups (column {group!r}) drawn at random"
+    size = format_size(room.args[0])
+    note = Note(f"{len(rows):,} of {total:,} rows are used", f"{whole}, as many as memory={size} has room for")
+    return replace(rows, notes=(note, *rows.notes), sample_of=total)
+
+
+def rows_within(limit: float, width: int, processes: int) -> int:
+    """Return how many rows of this many encoded columns, targets included, a fit within the limit can have."""
+    if math.isinf(limit):
+        return sys.maxsize
+    return max(0, int((limit - FIXED_BYTES - processes * PROCESS_BYTES) / row_bytes(width, processes)))
+
+
+def row_bytes(width: int, processes: int) -> int:
+    """Return the bytes of a row in all processes together."""
+    return width * (CELL_BYTES + processes * PROCESS_CELL_BYTES)
+
+
+def _count_features(rows: MemoryTable, inputs: Sequence[str]) -> int:
+    """Return how many encoded columns these inputs have."""
+    assert rows.arrow is not None
+    learners = [learn_column(rows.arrow.column(name), rows.place.of(name)) for name in inputs]
+    columns = [learner.column() for learner in learners]
+    return sum(1 if column.lumping else len(column.features) for column in columns)
+
+
+class _Sample:
+    """The rows of a table with the smallest hashes, in their order.
+
+    Args:
+        table: The table.
+        names: Its columns that are read.
+        group: The column of groups; None: rows are drawn one by one.
+        seed: Selects the sample.
+    """
+
+    def __init__(self, table: FileTable, names: Sequence[str], group: str | None, seed: int) -> None:
+        self._table, self._names, self._group = table, list(names), group
+        self._seed = np.random.SeedSequence([seed, _SAMPLE]).generate_state(1, np.uint64)[0]
+        self._hashes: Hashes | None = None  # of the rows that were returned last
+        self.seen = 0
+
+    def read(self, most: int) -> MemoryTable:
+        """Read the table and return a sample of at most this many rows, or all if they are not more."""
+        parts: list[pa.Table] = []
+        hashes, numbers = np.empty(0, np.uint64), np.empty(0, np.int64)
+        below = np.uint64(np.iinfo(np.uint64).max)
+        for batch in self._table.raw_batches():
+            own = self._hash(batch, self.seen)
+            kept = np.flatnonzero(own < below)
+            parts.append(batch.select(self._names).take(pa.array(kept)))
+            hashes, numbers = np.append(hashes, own[kept]), np.append(numbers, kept + self.seen)
+            self.seen += len(batch)
+            if len(hashes) > (1.0 + SLACK) * most:
+                parts, hashes, numbers, below = self._thin(parts, hashes, numbers, most)
+        if len(hashes) > most:
+            parts, hashes, numbers, _ = self._thin(parts, hashes, numbers, most)
+        self._hashes = hashes
+        whole = len(hashes) == self.seen
+        return self._table.to_memory(pa.concat_tables(parts).combine_chunks(), None if whole else numbers)
+
+    def first(self, rows: MemoryTable, most: int) -> MemoryTable:
+        """Return those of the rows, which are the last that were read, with the smallest hashes."""
+        if len(rows) <= most:
+            return rows
+        assert rows.arrow is not None
+        hashes = self._hash(rows.arrow, 0) if self._hashes is None else self._hashes
+        return rows.take(np.flatnonzero(hashes < self._threshold(hashes, most)))
+
+    def _thin(
+        self, parts: list[pa.Table], hashes: Hashes, numbers: Int[np.ndarray, " n"], most: int
+    ) -> tuple[list[pa.Table], Hashes, Int[np.ndarray, " n"], np.uint64]:
+        below = self._threshold(hashes, most)
+        kept = hashes < below
+        rows = pa.concat_tables(parts).filter(pa.array(kept)).combine_chunks()
+        return [rows], hashes[kept], numbers[kept], below
+
+    def _threshold(self, hashes: Hashes, most: int) -> np.uint64:
+        """Return the hash below which at most this many rows lie; those of a group are all below it, or none."""
+        below = np.partition(hashes, most)[most]
+        if below == hashes.min():
+            raise InputError(
+                f"{self._table.where}: column {self._group!r}: expected groups of at most {most:,} rows, as many as "
+                "memory has room for, got a larger one; raise memory, or leave the groups out"
+            )
+        return np.uint64(below)
+
+    def _hash(self, rows: pa.Table, first: int) -> Hashes:
+        """Return the hashes of rows, of which the first has this number.
+
+        An outcome with rare classes will lower those of their rows here, so that they are kept first.
+        """
+        if self._group is None:
+            return _mix(np.arange(first, first + len(rows), dtype=np.uint64), self._seed)
+        labels = arrays.texts(rows.column(self._group).combine_chunks(), Place(self._table.where, self._group, first))
+        found = labels.dictionary_encode()
+        known = [hashlib.blake2b(label.encode(), digest_size=8).digest() for label in found.dictionary.to_pylist()]
+        hashes = _mix(np.frombuffer(b"".join(known), np.uint64), self._seed)
+        missing = len(hashes)  # rows without a group are kept, so that they are found
+        codes = found.indices.fill_null(missing).to_numpy(zero_copy_only=False)
+        return np.asarray(np.append(hashes, np.uint64(0))[codes])
+
+
+def _mix(numbers: Hashes, seed: np.uint64) -> Hashes:
+    """Return the hashes of numbers, of which no two are equal (the finaliser of SplitMix64)."""
+    x = numbers * np.uint64(0x9E3779B97F4A7C15) + seed
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return x ^ (x >> np.uint64(31))
+
+
+# ---------------------------------------------------------------- limits
+
+
+def default_limit() -> float:
+    """Return `FREE_SHARE` of the free memory in bytes, rounded to one digit; infinite where the system does not say.
+
+    Rounded, the limit is the same in most runs on a machine, and so is a sample.
+    """
+    share = FREE_SHARE * free_bytes()
+    if math.isinf(share):
+        return share
+    unit = 10.0 ** math.floor(math.log10(share))
+    return unit * math.floor(share / unit)
+
+
+def free_bytes() -> float:
+    """Return the memory that is free for processes of this one's container."""
+    limits = [math.inf]
+    if MEMINFO.is_file() and (found := re.search(r"MemAvailable: *(\d+) kB", MEMINFO.read_text())):
+        limits.append(1024.0 * int(found[1]))
+    elif hasattr(os, "sysconf"):
+        limits.append(float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
+    if CGROUP.is_file() and (text := CGROUP.read_text().strip()).isdecimal():
+        limits.append(float(text))
+    return min(limits)
+
+
+def parse_size(value: object, name: str = "memory") -> float | None:
+    """Return a size such as "4GB", or a number of bytes, in bytes; None stays None.
+
+    Raises:
+        InputError: It is neither.
+    """
+    if value is None:
+        return None
+    match = _SIZE.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
+    size = float(match[1]) * _UNITS[match[2].lower()] if match else 0.0
+    if not size:
+        raise InputError(f"{name}: expected a size such as 4GB or 500MB, got {value!r:.100}")
+    return size
+
+
+def format_size(size: float) -> str:
+    """Return a size as `parse_size` reads it: "4GB"."""
+    return f"{size / 1e9:.4g}GB" if size >= 1e9 else f"{size / 1e6:.4g}MB"
