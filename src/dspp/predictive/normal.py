@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 from torch.distributions import MixtureSameFamily, Normal
 
-from dspp.predictive import maths
+from dspp.predictive import maths, series
 from dspp.predictive.base import Mixture
 from dspp.predictive.one_output import OneOutput
 from dspp.table.checks import Array
@@ -93,7 +93,7 @@ class NormalMixture(OneOutput, Mixture):
         """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y."""
         y = maths.check_targets(y, self.component_mean)
         weights, mean, var = self._in_float64()
-        return maths.over_row_chunks(maths.mixture_crps, 1, weights, y.double(), mean, var)
+        return maths.over_row_chunks(series.crps, 2, weights, y.double(), mean, var)
 
     def mean_distance(self, y: Array) -> Float[Tensor, " N"]:
         """Return E|Y_n − y_n|, the first term of the CRPS, in the units of y."""
