@@ -55,19 +55,37 @@ class _Lost(Exception):  # noqa: N818 - not an error of the task, which is retri
     """The worker or node of a task was lost."""
 
 
-class Channel(Protocol):
-    """What connects a running task with the caller of `run_all`."""
+class _Channel:
+    """What connects a running task with the caller of `run_all`.
 
-    waited: float  # seconds from when the task was drawn to when it began
+    Args:
+        waited: Seconds from when the task was drawn to when it began.
+        send: Sends the caller what the task reports; some reports may get lost.
+        ask: Returns whether the caller wants the task to stop, or is gone.
+        every: Seconds between two calls of these.
+    """
+
+    def __init__(
+        self, waited: float, send: Callable[[Any], object], ask: Callable[[], object], every: float = 0.0
+    ) -> None:
+        self.waited, self._send, self._ask, self._every = waited, send, ask, every
+        self._stopped, self._sent, self._asked = False, 0.0, 0.0
 
     def report(self, value: Any) -> None:
-        """Show the caller how far it is; some reports may get lost."""
+        """Send a value."""
+        if time.monotonic() - self._sent >= self._every:
+            self._sent = time.monotonic()
+            self._send(value)
 
     def is_stopped(self) -> bool:
-        """Return whether the caller wants it to stop, or is gone."""
+        """Return whether the task should stop."""
+        if not self._stopped and time.monotonic() - self._asked >= self._every:
+            self._asked = time.monotonic()
+            self._stopped = self._ask() is True
+        return self._stopped
 
 
-_channel: "Channel | None" = None  # of the task that runs in this process
+_channel: _Channel | None = None  # of the task that runs in this process
 
 
 def report(value: Any) -> None:
@@ -87,7 +105,7 @@ def waited() -> float:
 
 
 @contextmanager
-def connected(channel: Channel) -> Iterator[None]:
+def _connected(channel: _Channel) -> Iterator[None]:
     """Connect the task that runs in a block."""
     global _channel
     before, _channel = _channel, channel
@@ -189,24 +207,6 @@ def num_workers(engine: str, jobs: int | None) -> int:
     return int(ray.cluster_resources().get("CPU", 1)) or 1 if ray.is_initialized() else 1
 
 
-class _Here:
-    """The channel of a task in this process."""
-
-    waited = 0.0
-
-    def __init__(
-        self, number: int, asked: Callable[[], object] | None, on_report: Callable[[int, Any], None] | None
-    ) -> None:
-        self._number, self._asked, self._on_report = number, asked, on_report
-
-    def report(self, value: Any) -> None:
-        if self._on_report is not None:
-            self._on_report(self._number, value)
-
-    def is_stopped(self) -> bool:
-        return self._asked is not None and self._asked() is True
-
-
 def _run_here(
     function: Callable[..., R],
     tasks: Iterable[T],
@@ -215,9 +215,14 @@ def _run_here(
     on_report: Callable[[int, Any], None] | None,
 ) -> Iterator[tuple[int, R]]:
     for number, task in enumerate(tasks):
-        with connected(_Here(number, while_waiting, on_report)):
+        send = _ignore if on_report is None else partial(on_report, number)
+        with _connected(_Channel(0.0, send, while_waiting or _ignore)):
             result = function(task, *shared)
         yield number, result
+
+
+def _ignore(*given: Any) -> None:
+    """Do nothing."""
 
 
 def _run_on_pool(
@@ -290,7 +295,7 @@ def _pool(
 
 # ---------------------------------------------------------------- this machine
 
-_work: tuple[Callable[..., Any], tuple[Any, ...], "_Pipe"]  # in a worker: function, shared arguments, its channel
+_work: tuple[Callable[..., Any], tuple[Any, ...], Any]  # in a worker: function, shared arguments, end of pipe
 _parent: int | None = None  # in a worker: the parent process
 _busy = threading.Lock()  # held while a worker runs a task
 
@@ -300,32 +305,12 @@ def _is_orphan() -> bool:
     return _parent is not None and os.getppid() != _parent
 
 
-class _Pipe:
-    """The channel of tasks in a local worker: one end of a pipe, whose other end the caller has."""
-
-    def __init__(self, end: Any) -> None:
-        self._end, self._stopped, self._last = end, False, 0.0
-        self.number, self.waited = 0, 0.0
-
-    def report(self, value: Any) -> None:
-        """Send it, unless the last one was a moment ago or the pipe is full."""
-        if time.monotonic() - self._last >= BEAT and select.select([], [self._end.fileno()], [], 0.0)[1]:
-            self._last = time.monotonic()
-            with suppress(OSError):
-                self._end.send((self.number, value))
-
-    def is_stopped(self) -> bool:
-        with suppress(OSError):
-            self._stopped |= self._end.poll()
-        return self._stopped or _is_orphan()
-
-
 def _start_worker(function: Callable[..., Any], shared: tuple[Any, ...], parent: int, end: Any) -> None:
     """Initialise a worker. It ignores Ctrl-C, which the terminal also sends to its parent."""
     import signal
 
     global _work, _parent
-    _work, _parent = (function, shared, _Pipe(end)), parent
+    _work, _parent = (function, shared, end), parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_when_orphaned, daemon=True).start()
 
@@ -340,9 +325,17 @@ def _exit_when_orphaned() -> None:
 
 def _call(number: int, task: Any, drawn_at: float) -> Any:
     """Call the function; `drawn_at` is a time of a clock (`time.monotonic`) that processes of a machine share."""
-    function, shared, pipe = _work
-    pipe.number, pipe.waited = number, time.monotonic() - drawn_at
-    with _busy, connected(pipe):
+    function, shared, end = _work
+
+    def send(value: Any) -> None:
+        if select.select([], [end.fileno()], [], 0.0)[1]:  # unless the pipe is full
+            with suppress(OSError):
+                end.send((number, value))
+
+    def ask() -> bool:
+        return _is_orphan() or bool(end.poll())
+
+    with _busy, _connected(_Channel(time.monotonic() - drawn_at, send, ask, BEAT)):
         return function(task, *shared)
 
 
@@ -560,36 +553,21 @@ class _Mailbox:
         return self.stopped
 
 
-class _Post:
-    """The channel of a task on Ray, which asks the mailbox a few times per second."""
-
-    def __init__(self, ray: Any, mailbox: Any, number: int) -> None:
-        self._ray, self._mailbox, self._number = ray, mailbox, number
-        self._stopped, self._asked, self._last = False, 0.0, 0.0
-        self.waited = float(ray.get(mailbox.waited.remote(number)))
-
-    def report(self, value: Any) -> None:
-        if time.monotonic() - self._last >= BEAT:
-            self._last = time.monotonic()
-            self._mailbox.report.remote(self._number, value)
-
-    def is_stopped(self) -> bool:
-        if not self._stopped and time.monotonic() - self._asked >= BEAT:
-            self._asked = time.monotonic()
-            try:
-                self._stopped = bool(self._ray.get(self._mailbox.is_stopped.remote()))
-            except self._ray.exceptions.RayError:  # the caller is gone
-                self._stopped = True
-        return self._stopped
-
-
 def _call_on_ray(paths: list[str], sent: tuple[Any, Any], number: int, mailbox: Any) -> Any:
     """Extend sys.path by the caller's, then unpickle and call the function."""
     import ray
 
     sys.path.extend(path for path in paths if path not in sys.path)
     (function, shared), task = ray.get(list(sent))
-    with connected(_Post(ray, mailbox, number)):
+
+    def ask() -> bool:
+        try:
+            return bool(ray.get(mailbox.is_stopped.remote()))
+        except ray.exceptions.RayError:  # the caller is gone
+            return True
+
+    waited = float(ray.get(mailbox.waited.remote(number)))
+    with _connected(_Channel(waited, partial(mailbox.report.remote, number), ask, BEAT)):
         return function(task, *shared)
 
 

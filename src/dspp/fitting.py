@@ -16,7 +16,7 @@ from dspp.fitted import Evaluation, Fitted
 from dspp.history import Epoch
 from dspp.members import MEMBERS, BoostedTrees
 from dspp.members.base import Run, Trained, one_thread
-from dspp.members.blend import Blend, HeldOutRows, blend
+from dspp.members.blend import HeldOutRows, blend
 from dspp.members.run import fit_members
 from dspp.notes import Note
 from dspp.predictive import Predictive
@@ -82,25 +82,21 @@ def train(
         if plan.is_single:
             return _finish_single(prepared, settings, trained[0], bar)
         with one_thread():  # of many small operations
-            found = blend(
-                [one for one in trained if one.member is not None],
-                rows,
-                split,
-                prepared.outcome,
-                plan.spec.model.noise_floor,
-            )
+            good = [one for one in trained if one.member is not None]
+            found = blend(good, rows, split, prepared.outcome, plan.spec.model.noise_floor)
+            kept = [good[k] for k in found.kept]
             fitted = _make_fitted(
                 prepared,
                 settings,
-                members=tuple(one.member for one in found.kept),
+                members=tuple(one.member for one in kept),
                 weights=found.weights,
                 spread=found.spread,
                 judged=found.judged,
                 guard=found.guard,
-                trees=trees.all_rows if trees is not None and any(_reads_trees(one) for one in found.kept) else None,
-                notes=(*_divergence_notes(trained), *_training_notes(found.kept), *_trees_notes(found)),
+                trees=trees.all_rows if trees is not None and any(_reads_trees(one) for one in kept) else None,
+                notes=(*_divergence_notes(trained), *_training_notes(kept), *_trees_notes(kept, found.weights)),
             )
-            parts = [_judge(fitted, group, found, rows, prepared, trees) for group in found.groups]
+            parts = [_judge(fitted, group, kept, rows, prepared, trees) for group in found.groups]
         bar.step("scoring the held-out rows", SCORING)
         return _finish_ensemble(prepared, settings, fitted, found.groups, parts)
 
@@ -158,7 +154,12 @@ def _finish_ensemble(
 
 
 def _judge(
-    fitted: Fitted, group: HeldOutRows, found: Blend, rows: Rows, prepared: Prepared, trees: CrossFitted | None
+    fitted: Fitted,
+    group: HeldOutRows,
+    kept: Sequence[Trained],
+    rows: Rows,
+    prepared: Prepared,
+    trees: CrossFitted | None,
 ) -> tuple[Fitted, Predictive]:
     """Return the model of the members that held out a fold, and its prediction of that fold in standardised units.
 
@@ -171,7 +172,7 @@ def _judge(
     if trees is not None and model.trees is not None:
         model = replace(model, trees=trees.without_fold[group.fold])
     unknown = fitted.shares_unknown(rows.x[torch.from_numpy(group.rows)].double().numpy())
-    own = [one.held_out for one in found.kept if one.task.fold == group.fold and one.held_out is not None]
+    own = [one.held_out for one in kept if one.task.fold == group.fold and one.held_out is not None]
     return model, model.mix(own, unknown)
 
 
@@ -205,9 +206,9 @@ def _training_notes(trained: Sequence[Trained]) -> list[Note]:
     return notes
 
 
-def _trees_notes(found: Blend) -> list[Note]:
+def _trees_notes(kept: Sequence[Trained], weights: Sequence[float]) -> list[Note]:
     """Return a note if boosted trees stand in for members whose training was cut short."""
-    pairs = zip(found.kept, found.weights, strict=True)
+    pairs = zip(kept, weights, strict=True)
     share = sum(weight for one, weight in pairs if isinstance(one.member, BoostedTrees))
     how = f"boosted trees alone have {100 * share:.0f} % of the weight; raise time_budget for a better model"
     return [Note("the budget was too short for the sigma-point members", how)] if share else []

@@ -300,10 +300,10 @@ def rows_of_frame(table: Any) -> np.ndarray:
 
 def test_two_groups_leave_no_rows_for_trees() -> None:
     made = prepared({"groups": GROUPS % 2})
-    size = made.size(Settings(**TINY))
+    size = made.plan(Settings(**TINY))
     assert size.folds == 2
     assert {kind for kind, _ in size.slots} == {"plain"}
-    assert "trees" in {kind for kind, _ in prepared({"groups": GROUPS % 3}).size(Settings(**TINY)).slots}
+    assert "trees" in {kind for kind, _ in prepared({"groups": GROUPS % 3}).plan(Settings(**TINY)).slots}
 
 
 def test_folds_without_groups_are_what_they_were() -> None:
@@ -311,7 +311,7 @@ def test_folds_without_groups_are_what_they_were() -> None:
     assert made.inner is None
     assert made.fold is not None
     np.testing.assert_array_equal(made.fold, assign_folds(N, 5, 0))
-    assert made.size(Settings()).slots == usual.slots
+    assert made.plan(Settings()).slots == usual.slots
 
 
 # ---------------------------------------------------------------- labels and times of all kinds

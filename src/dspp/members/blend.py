@@ -76,7 +76,7 @@ class Blend:
     """The members that have weight, how to mix them, and the rows from which that was learned.
 
     Attributes:
-        kept: The members.
+        kept: Their positions among the members.
         weights: Their weights.
         spread: The factor of the variances of a mixture of `judged` members; see `spread_of`.
         judged: How many members predicted each of the rows it was learned from.
@@ -84,7 +84,7 @@ class Blend:
         groups: The rows of each fold.
     """
 
-    kept: tuple[Trained, ...]
+    kept: tuple[int, ...]
     weights: tuple[float, ...]
     spread: float
     judged: int
@@ -113,14 +113,15 @@ def blend(trained: Sequence[Trained], rows: "Rows", split: Split, outcome: Outco
         if split.num_folds > 1 and not split.forward:
             mixing = replace(mixing, weights=discount(mixing.weights))
     else:
-        labels = list(dict.fromkeys(label_of(one, split) for one in trained))
-        mixing = Mixing({label: 1.0 / len(labels) for label in labels}, 1.0, GUARD_WEIGHT)
-    kept = [one for one in trained if label_of(one, split) in mixing.weights]
-    sizes = Counter(label_of(one, split) for one in kept)
+        names = list(dict.fromkeys(label_of(one, split) for one in trained))
+        mixing = Mixing({name: 1.0 / len(names) for name in names}, 1.0, GUARD_WEIGHT)
+    labels = [label_of(one, split) for one in trained]
+    kept = [k for k, label in enumerate(labels) if label in mixing.weights]
+    sizes = Counter(labels[k] for k in kept)
     judged = min((sum(len(g.predictions[label]) for label in mixing.weights) for g in groups), default=len(kept))
     return Blend(
         kept=tuple(kept),
-        weights=tuple(mixing.weights[label_of(one, split)] / sizes[label_of(one, split)] for one in kept),
+        weights=tuple(mixing.weights[labels[k]] / sizes[labels[k]] for k in kept),
         spread=mixing.spread,
         judged=len(kept) if split.forward else judged,
         guard=replace(guard, weight=mixing.guard_weight),

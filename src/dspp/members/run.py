@@ -24,7 +24,7 @@ from dspp.members.base import MEMBERS, Order, Run, Task, Trained, one_thread
 from dspp.members.blend import choose_epochs
 from dspp.members.dspp import Dspp
 from dspp.members.plan import Plan
-from dspp.members.trees import BoostedTrees, GrowingTrees
+from dspp.members.trees import BoostedTrees, growing_trees
 from dspp.outcomes import Outcome
 from dspp.registry import extension_modules
 from dspp.settings import Settings
@@ -90,16 +90,16 @@ def fit_members(
     read_trees = any(MEMBERS[kind].reads_trees for kind, _ in plan.slots)
     growing: Any = nullcontext()
     if read_trees or plan.too_short:
-        growing = GrowingTrees(rows, split, means, outcome, settings.random_state, run.seconds_left)
+        growing = growing_trees(rows, split, means, outcome, settings.random_state, run)
     identity = {} if settings.checkpoint is None else _identify(rows, split, plan, settings)
     tried: list[Trained] = []
-    with open_folder(settings.checkpoint, run.resume, identity) as folder, growing as growing_trees:
+    with open_folder(settings.checkpoint, run.resume, identity) as folder, growing as find_trees:
         job = Job(plan, folder, **more)
-        tasks = _draw_tasks(plan, rows, split, outcome, tried, growing_trees, run.should_stop)
+        tasks = _draw_tasks(plan, rows, split, outcome, tried, find_trees)
         trained = _train_all(job, tasks, tried, (rows, split, means), settings, run)
         run.bar.step("learning how to mix the members")
         cut_short = any(one.result is not None and one.result.time_note for one in trained)
-        trees = growing_trees.result(run.should_stop) if growing_trees and (read_trees or cut_short) else None
+        trees = find_trees() if find_trees and (read_trees or cut_short) else None
         if trees is not None and cut_short and BoostedTrees.kind in outcome.member_kinds:
             kind, first = BoostedTrees.kind, len(trained)
             alone = (Task(first + k, kind, k, trees.for_member(k)) for k in range(split.num_folds))
@@ -114,8 +114,7 @@ def _draw_tasks(
     split: Split,
     outcome: Outcome,
     tried: Sequence[Trained],
-    growing: GrowingTrees | None,
-    should_stop: Callable[[], bool] | None,
+    find_trees: Callable[[], CrossFitted] | None,
 ) -> Iterator[Task | Any]:
     """Yield the tasks in the order in which they can begin: those without steps need no pilots, and trees take time."""
     slots = [(number, kind, fold) for number, (kind, fold) in enumerate(plan.slots)]
@@ -130,8 +129,8 @@ def _draw_tasks(
         if MEMBERS[kind].in_steps:
             column = None
             if MEMBERS[kind].reads_trees:
-                assert growing is not None
-                column = growing.result(should_stop).for_member(fold)
+                assert find_trees is not None
+                column = find_trees().for_member(fold)
             yield Task(number, kind, fold, column, epochs)
 
 

@@ -2,10 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -86,8 +87,16 @@ class BoostedTrees(Member):
         return add_column(X, column)
 
 
-class GrowingTrees:
-    """Trees that grow in a thread while a block runs; whatever ends it also ends the fits, before their next tree.
+@contextmanager
+def growing_trees(
+    rows: "Rows",
+    split: Split,
+    means: CrossFittedMeans | None,
+    outcome: Outcome,
+    seed: int,
+    run: Run,
+) -> Iterator[Callable[[], CrossFitted]]:
+    """Grow trees in a thread while a block runs; whatever ends it also ends the fits, before their next tree.
 
     Args:
         rows: All rows of the table, standardised.
@@ -95,42 +104,26 @@ class GrowingTrees:
         means: The mean targets of levels, which depend on the rows held out.
         outcome: What the target is.
         seed: Of the trees.
-        seconds_left: Returns how much time is left for training; None: any time.
+        run: Time for training, and whether to stop.
+
+    Yields:
+        A function that returns the trees once they are fitted, or raises `TrainingInterrupted` if it is told to stop.
     """
+    ended, helper = threading.Event(), ThreadPoolExecutor(1)
+    trees = helper.submit(_cross_fit, rows, split, means, outcome, seed, _share(run.seconds_left), ended.is_set)
+    helper.shutdown(wait=False)
 
-    def __init__(
-        self,
-        rows: "Rows",
-        split: Split,
-        means: CrossFittedMeans | None,
-        outcome: Outcome,
-        seed: int,
-        seconds_left: Callable[[], float | None],
-    ) -> None:
-        self._ended = threading.Event()
-        self._fit = partial(_cross_fit, rows, split, means, outcome, seed, _share(seconds_left), self._ended.is_set)
+    def result() -> CrossFitted:
+        while not wait([trees], timeout=BEAT).done:
+            if run.should_stop is not None and run.should_stop():
+                how = "repeat the same call to resume"
+                raise TrainingInterrupted(f"training was stopped while trees were fitted; {how}")
+        return trees.result()
 
-    def __enter__(self) -> Self:
-        helper = ThreadPoolExecutor(1)
-        self._trees = helper.submit(self._fit)
-        helper.shutdown(wait=False)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-
-    def result(self, should_stop: Callable[[], bool] | None) -> CrossFitted:
-        """Return the trees once they are fitted.
-
-        Raises:
-            TrainingInterrupted: `should_stop` returned True before.
-        """
-        while not wait([self._trees], timeout=BEAT).done:
-            if should_stop is not None and should_stop():
-                raise TrainingInterrupted(
-                    "training was stopped while trees were fitted; repeat the same call to resume"
-                )
-        return self._trees.result()
+    try:
+        yield result
+    finally:
+        ended.set()
 
 
 def _share(seconds_left: Callable[[], float | None]) -> Callable[[], float] | None:
