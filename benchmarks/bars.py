@@ -68,6 +68,7 @@ def bars(data: Path) -> Iterator[Bar]:
     yield Bar("start", "first use of an estimator after import dspp, seconds", first_use, at_most=0.8)
     yield Bar("start", "first prediction of a fitted default, 100 rows, seconds", first_prediction, at_most=0.3)
     yield Bar("command", "dspp predict, share of the bare model's rows/s", command_share, 0.9)
+    yield Bar("scores", "evaluate, CPU time relative to predict's", front_door.evaluate_ratio, at_most=3.5)
     for name in QUALITY:
         yield Bar(
             "quality", f"time to the paper's NLL + 0.1, {name}", lambda name=name: quality_ratio(name, data), 10.0

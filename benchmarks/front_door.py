@@ -6,6 +6,7 @@ Prints a table and, as its last line, JSON:
   fit_overhead         time of DSPPRegressor.fit on a data frame, relative to the training loop inside it, minus 1
   predict_ratio        rows/s of `dspp predict` from Parquet to Parquet, relative to the bare model on arrays
   predict_peak_mb      peak resident memory of that `dspp predict`
+  evaluate_ratio       CPU seconds of the scores of an ensemble of 20 members, relative to those of its predictions
   import_seconds       time of `import dspp` and of `from dspp import DSPPRegressor`, each beyond `import torch`
   help_seconds         time of `dspp --help`
 """
@@ -98,6 +99,24 @@ def predictions(rows: int, folder: Path) -> dict[str, float]:
     }
 
 
+def evaluate_ratio(rows: int = 16_384, repeats: int = 3) -> float:
+    """Return the CPU time of predicting and scoring rows relative to that of predicting them, of 20 members."""
+    frame, y = table(3_000, seed=0)
+    model = DSPPRegressor(members=20, epochs=2, inducing=40, restarts=1, progress=False).fit(frame, y)
+    new, observed = table(rows, seed=1)
+    ratios = []
+    for _ in range(repeats):
+        predicting = cpu_seconds(lambda: model.predict_dist(new))
+        ratios.append(cpu_seconds(lambda: model.evaluate(new, observed)) / predicting)
+    return statistics.median(ratios)
+
+
+def cpu_seconds(function: Callable[[], object]) -> float:
+    begin = time.process_time()
+    function()
+    return time.process_time() - begin
+
+
 def start_up(code: str, repeats: int = 5) -> float:
     """Return the median seconds that a fresh interpreter takes to run `code`."""
     run = lambda: subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)  # noqa: E731
@@ -117,6 +136,7 @@ def main() -> None:
         "import_seconds": start_up("import torch, dspp") - alone,
         "import_estimator_seconds": start_up("import torch\nfrom dspp import DSPPRegressor") - alone,
         "fit_overhead": fit_overhead(),
+        "evaluate_ratio": evaluate_ratio(),
     }
     with tempfile.TemporaryDirectory() as folder:
         results |= predictions(options.rows, Path(folder))

@@ -76,3 +76,9 @@ def test_the_first_estimator_imports_nothing_slow() -> None:
     slow = [name for name in modules if any(f"{name}.".startswith(f"{other}.") for other in SLOW)]
     unneeded = [name for name in modules if name.removeprefix("dspp.").split(".")[0] in FORBIDDEN]
     assert not slow + unneeded
+
+
+def test_scorers_are_an_attribute_without_an_import_of_their_own() -> None:
+    program = "import sys, dspp; assert 'dspp.scorers' not in sys.modules; print(dspp.scorers.neg_crps.metric)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "crps\n"

@@ -146,6 +146,18 @@ SURVIVAL = {"death": [0, 1, 1, 0], "age": [50, 61, 70, 42]}
         ({"status": [0, 1, 2, 3]}, "dtime", [3.0, 9.0, 4.0, 0.0], False),
         ({"status": ["0", "1", "a", "b"]}, "dtime", [3.0, 9.0, 4.0, 0.0], False),
         ({"wealth": [0, 1, 1, 0]}, "dtime", [3.0, 9.0, 4.0, 0.0], False),
+        ({"fustat": [0, 1, 1, 0]}, "futime", [59.0, 115.0, 421.0, 448.0], True),  # ovarian
+        ({"status": [1, 2, 2, 1]}, "time", [306.0, 455.0, 1010.0, 210.0], True),  # lung
+        ({"delta": [0, 1, 1, 0]}, "t", [3.0, 9.0, 4.0, 0.5], True),
+        ({"event": [1, 2, 2, 1]}, "week", [20.0, 17.0, 25.0, 52.0], True),
+        ({"death": [0, 1, 0, 0]}, "los", [3.0, 9.0, 4.0, 0.5], True),
+        ({"censored": [0, 1, 0, 0]}, "weeks", [3.0, 9.0, 4.0, 0.5], True),
+        ({"status": [0, 1, 1, 0]}, "t", [20.0, 21.5, 19.0, 20.0], False),  # a temperature, and whether a pump runs
+        ({"status": [1, 2, 3, 1]}, "time", [3.0, 9.0, 4.0, 0.5], False),
+        ({"status": [2, 2, 2, 2]}, "time", [3.0, 9.0, 4.0, 0.5], False),
+        ({"sex": [1, 2, 2, 1]}, "time", [3.0, 9.0, 4.0, 0.5], False),
+        ({"delta": [0.5, 1.0, -2.0, 0.0]}, "time", [3.0, 9.0, 4.0, 0.5], False),
+        ({"delta": [0, 1, 1, 0]}, "temperature", [3.0, 9.0, 4.0, 0.5], False),
     ],
 )
 def test_a_note_on_times_that_may_be_censored(columns: Any, target: str, y: list[float], noted: bool) -> None:
@@ -160,8 +172,8 @@ def test_a_note_on_times_that_may_be_censored(columns: Any, target: str, y: list
 def test_a_note_on_intervals_below_zero_of_targets_that_are_never_negative() -> None:
     y = np.maximum(RNG.normal(size=60), 0.0)  # half of them are 0
     notes = PPGPRRegressor(**TINY).fit(X, pd.Series(y, name="costs")).fitted_.notes
-    (note,) = (note for note in notes if note.subject == "'costs' is never negative")
-    found = re.match(r"but (\d+) % of the lower ends of 90 % intervals are", note.text)
+    (note,) = (note for note in notes if note.subject == "target 'costs' is never negative")
+    found = re.match(r"(\d+) % of the lower ends of its 90 % intervals are, as dspp has no distribution", note.text)
     assert found is not None
     assert int(found[1]) >= 5
     shifted = PPGPRRegressor(**TINY).fit(X, pd.Series(y + 100.0, name="costs")).fitted_.notes

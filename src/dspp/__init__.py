@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from dspp.tuning import tune as tune
 
     __version__: str
+    from dspp import scorers as scorers
 
 _NAMES = {
     "calibration": "Calibration Conformal",
@@ -70,6 +71,7 @@ _NAMES = {
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_HOME)  # a test compares these names with those above
+_MODULES = ("scorers",)  # that are attributes without an import of their own
 
 
 def __getattr__(name: str) -> Any:
@@ -77,6 +79,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("dspp")
+    if name in _MODULES:
+        return importlib.import_module(f"dspp.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'dspp' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"dspp.{_HOME[name]}"), name)
@@ -85,4 +89,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, *_MODULES, "__version__", *(name for name in globals() if name.startswith("__"))})

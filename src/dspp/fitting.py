@@ -19,6 +19,7 @@ from dspp.members.base import Run, Trained, one_thread
 from dspp.members.blend import HeldOutRows, blend
 from dspp.members.run import fit_members
 from dspp.notes import Note
+from dspp.numbers import count_epochs
 from dspp.predictive import Predictive
 from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
@@ -202,7 +203,7 @@ def _training_notes(trained: Sequence[Trained]) -> list[Note]:
         (least, epochs), (most, _) = min(short), max(short)
         made = f"{least:.2g}" if f"{least:.2g}" == f"{most:.2g}" else f"{least:.2g} to {most:.2g}"
         which = "each member" if len(short) == len(results) else f"{len(short)} of {len(results)} members"
-        notes.append(Note("the time budget ended training", f"{which} had {made} of {epochs} epochs"))
+        notes.append(Note("the time budget ended training", f"{which} had {made} of {count_epochs(epochs)}"))
     return notes
 
 
@@ -251,10 +252,10 @@ def _negative_notes(evaluation: Evaluation) -> list[Note]:
         share = float((one.interval(PROMISED)[0] < 0.0).double().mean())
         if share >= MANY_NEGATIVE:
             text = (
-                f"but {100 * share:.0f} % of the lower ends of {100 * PROMISED:.0f} % intervals are; dspp has no "
-                "distribution for such targets yet, so read a negative end as 0"
+                f"{100 * share:.0f} % of the lower ends of its {100 * PROMISED:.0f} % intervals are, as dspp has no "
+                "distribution for such targets yet; read a negative end as 0"
             )
-            notes.append(Note(f"{name!r} is never negative", text))
+            notes.append(Note(f"target {name!r} is never negative", text))
     return notes
 
 

@@ -32,6 +32,11 @@ def number_with_spread(value: float, spread: float) -> str:
     return _sign(f"{abs(value):,.{decimals}f}", value)
 
 
+def count_epochs(count: int) -> str:
+    """Return a number of epochs as text: 1 epoch, 40 epochs."""
+    return f"{count} epoch{'' if count == 1 else 's'}"
+
+
 def percent(share: float, decimals: int = 1) -> str:
     """Format a share as a percentage: 90.8 %."""
     return "–" if math.isnan(share) else _sign(f"{100 * abs(share):.{decimals}f}{SPACE}%", share)

@@ -39,19 +39,23 @@ def score_table(title: str, scores: Mapping[str, float], place: "Place") -> list
 
 def settings_line(spec: Any, epochs: int | None = None) -> str:
     """Return a one-line description of a model."""
+    from dspp.numbers import count_epochs  # imported here so that the command line starts fast
+
     model = spec.model
     deep = f"{model.layers} layers, width {model.width}, " if model.layers > 1 else "1 layer, "
     network = f"a network {'-'.join(map(str, model.features))} in front, " if model.features else ""
-    length = "" if epochs is None else f", {epochs} epochs"
+    length = "" if epochs is None else f", {count_epochs(epochs)}"
     return f"{spec.name}: {network}{deep}{model.inducing} inducing points{length}"
 
 
 def training_line(member: Any) -> str:
     """Return epochs, time and best epoch of the training of a member."""
+    from dspp.numbers import count_epochs
+
     best = "" if member.best_epoch is None else f"; epoch {member.best_epoch} was the best and is kept"
     if not member.history:
         return f"{'' if member.in_steps else 'in closed form '}in {seconds(member.seconds)}"
-    return f"{len(member.history)} epochs in {seconds(member.seconds)}{best}"
+    return f"{count_epochs(len(member.history))} in {seconds(member.seconds)}{best}"
 
 
 def training_lines(fitted: Any) -> str:

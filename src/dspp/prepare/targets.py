@@ -13,8 +13,12 @@ from dspp.notes import Note
 from dspp.table.discrete import is_discrete
 from dspp.table.table import MemoryTable
 
-EVENT = re.compile(r"(.*[_. ])?(event|status|death|dead|died|cens|censor|censored|censoring)([_. ].*)?", re.IGNORECASE)
+EVENT = re.compile(
+    r"(.*[_. ])?(event|status|death|dead|died|cens|censor|censored|censoring)([_. ].*)?|fu_?stat|fstat|delta",
+    re.IGNORECASE,
+)
 DURATION = re.compile(r".*(time|duration|surviv|tenure|days|weeks|months|years|hours).*", re.IGNORECASE)
+SHORT_DURATION = re.compile(r"t|week|month|los", re.IGNORECASE)  # names that have other meanings too
 
 
 def target_notes(y: Float[np.ndarray, "N T"], names: Sequence[str]) -> list[Note]:
@@ -34,28 +38,31 @@ def target_notes(y: Float[np.ndarray, "N T"], names: Sequence[str]) -> list[Note
 
 
 def censoring_notes(table: MemoryTable) -> list[Note]:
-    """Return a note if a target looks like a duration, and a column like the mark of those that had not yet ended."""
+    """Return a note if a target looks like a duration, and a column like the mark of those that had not yet ended.
+
+    Both are known by their names and values. A duration is never negative, and a mark has the values 0 and 1, 1 and 2,
+    or true and false. A target called "t", "week", "month" or "los" (length of stay) may be anything, and a status that
+    of anything, so these two together are not enough: such a target needs a mark called event, death, delta, ...
+    """
     if table.arrow is None:
         return []
-    y = table.targets
-    times = [
-        n
-        for n, column in zip(table.target_names, y.T, strict=True)
-        if DURATION.fullmatch(n) and not (column < 0.0).any()
-    ]
     marks = [name for name in table.names if EVENT.fullmatch(name) and _is_mark(table.arrow.column(name))]
-    if not times or not marks:
-        return []
-    text = (
-        "dspp does not model censored times yet: it takes every time as the time of the event, so predictions are too "
-        f"short; and {marks[0]!r} is not known in advance, so leave it out of the inputs"
-    )
-    return [Note(f"column {marks[0]!r} may say which values of {times[0]!r} are censored", text)]
+    certain = [name for name in marks if "status" not in name.lower()]
+    for time, column in zip(table.target_names, table.targets.T, strict=True):
+        found = marks if DURATION.fullmatch(time) else certain if SHORT_DURATION.fullmatch(time) else []
+        if found and not (column < 0.0).any():
+            text = (
+                "dspp does not model censored times yet: it takes every time as the time of the event, so predictions "
+                f"are too short; and {found[0]!r} is not known in advance, so leave it out of the inputs"
+            )
+            return [Note(f"column {found[0]!r} may say which values of {time!r} are censored", text)]
+    return []
 
 
 def _is_mark(column: pa.ChunkedArray) -> bool:
-    """Return whether a column has two values at most: 0 and 1, or true and false."""
+    """Return whether a column has two values at most: 0 and 1, or true and false; or exactly 1 and 2."""
     kind = column.type
     if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
         return False
-    return {float(value) for value in pc.unique(column).drop_null().to_pylist()} <= {0.0, 1.0}
+    values = {float(value) for value in pc.unique(column).drop_null().to_pylist()}
+    return values <= {0.0, 1.0} or values == {1.0, 2.0}

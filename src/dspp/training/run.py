@@ -18,6 +18,7 @@ from dspp.errors import InputError, NumericalError, TrainingInterrupted
 from dspp.gp.threads import num_threads
 from dspp.history import Epoch
 from dspp.model import Model
+from dspp.numbers import count_epochs
 from dspp.objectives import OBJECTIVES
 from dspp.presets import Spec
 from dspp.progress import ProgressBar, open_bar
@@ -299,7 +300,9 @@ class Run:
         if self.loop.has_stalled(start):
             return "early"
         done = start.state.step / self.plan.steps_per_epoch
-        self._note(f"the time budget of {self.clock.budget:g} s allowed {done:.3g} of {self.config.epochs} epochs")
+        self._note(
+            f"the time budget of {self.clock.budget:g} s allowed {done:.3g} of {count_epochs(self.config.epochs)}"
+        )
         return "time"
 
 
