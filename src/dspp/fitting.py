@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from dspp.calibration import Conformal, CrossConformal
+from dspp.engines import check_engine
 from dspp.fitted import Evaluation, Fitted
 from dspp.history import Epoch
 from dspp.members import MEMBERS, BoostedTrees
@@ -68,6 +69,7 @@ def train(
     Returns:
         The fitted model, and its evaluation on the validation rows, or None without validation rows.
     """
+    check_engine(settings.engine, settings.jobs, settings.address)
     time_left = None
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)

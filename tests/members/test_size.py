@@ -96,6 +96,20 @@ def test_models_that_have_no_closed_form_have_no_gp(settings: dict[str, Any]) ->
     assert {kind for kind, _ in make_plan(Settings(), 200, trees=False).slots} == {"plain"}
 
 
+def test_more_workers_of_a_cluster_buy_members_of_large_tables() -> None:
+    def count(rows: int, **given: Any) -> int:
+        return len(make_plan(Settings(**given), rows).slots)
+
+    for rows, usual in ((1_000, 15), (30_000, 4)):
+        assert {count(rows, jobs=jobs) for jobs in (None, 1, 16)} == {usual}, "on one machine"
+        assert count(rows, engine="ray") == count(rows, engine="ray", jobs=3) == usual
+    assert count(1_000, engine="ray", jobs=8) == 15
+    assert [count(30_000, engine="ray", jobs=jobs) for jobs in (4, 8, 100)] == [8, 16, 16]
+    assert count(30_000, engine="ray", jobs=8, members=4) == 4
+    one, more = (make_plan(Settings(engine="ray", jobs=jobs), 30_000) for jobs in (None, 8))
+    assert (one.spec, one.config) == (more.spec, more.config), "as large and as long"
+
+
 @pytest.mark.parametrize("rows", [20, 63, 64, 1_000])
 @pytest.mark.parametrize("folds", [2, 3, 5, 9])
 def test_every_row_is_in_one_fold_and_folds_are_equal(rows: int, folds: int) -> None:

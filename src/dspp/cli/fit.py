@@ -23,6 +23,7 @@ from dspp.cli.files import (
 from dspp.cli.fit_options import FitOptions
 from dspp.cli.options import csv_format, duration
 from dspp.cli.session import Session, Stopped
+from dspp.engines import check_engine
 from dspp.errors import CheckpointError, TrainingInterrupted
 from dspp.extras import require
 
@@ -50,6 +51,7 @@ def run(options: FitOptions, session: Session) -> None:
     options.check_search()
     if options.tune:
         require("tune", "a search for settings")
+    check_engine(options.engine, options.jobs, options.address)
     if options.engine == "ray":
         require("ray", "--engine ray")
     options.check_names()

@@ -4,6 +4,10 @@ The rule aims at a time for the whole fit: 14 s for up to 1,000 rows, growing li
 machine it was measured on. A shorter time budget buys fewer steps and, when these would become too few, smaller and
 then fewer members. The rule depends on the number of rows and the budget only, not on the machine, so that equal inputs
 give equal models.
+
+One exception: with `engine="ray"` and `jobs`, each `CORES` of these jobs buy the members of a large table once more, up
+to `MOST_ROUNDS` times. So the plan is a function of the rows and the settings in any case, never of the cluster that is
+found; for one plan, models are the same to the bit on all processors of one type, wherever members are trained.
 """
 
 import itertools
@@ -33,6 +37,8 @@ PILOTS = {True: 1.0, False: 0.5}  # the cost of pilots, in members, with folds o
 PILOT_SHARES = {True: (0.5, 0.25, 0.12, 0.06, 0.03), False: (0.3, 0.1, 0.03)}  # and their shares of the epochs
 
 MOST_ROWS_WITH_GP = 10_000  # up to which a kind that takes seconds, such as a GP, is a further member of each fold
+
+MOST_ROUNDS = 4  # times as many members of a large table on a cluster
 
 MEMBER_BETA = 1.0  # of members, if beta is None: they are small and trained to the end, without validation rows
 
@@ -142,6 +148,7 @@ def make_plan(
         time_budget=settings.time_budget,
         one_part=one_part,
         most_folds=most_folds,
+        rounds=max(1, (settings.jobs or 1) // CORES) if settings.engine == "ray" else 1,
     )
     config = _member_config(settings, size, num_rows)
     pilots: tuple[int, ...] = ()
@@ -197,6 +204,7 @@ def choose_size(
     time_budget: float | None = None,
     one_part: bool = False,
     most_folds: int | None = None,
+    rounds: int = 1,
 ) -> Size:
     """Return the size of an ensemble.
 
@@ -207,6 +215,7 @@ def choose_size(
         time_budget: Seconds for training; None: as long as the rule says.
         one_part: Whether all members hold out the same rows whatever the size of the table.
         most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
+        rounds: How many times as many cores there are as the rule expects. They buy more members of large tables.
     """
     quick = [kind for kind in kinds if not MEMBERS[kind].in_steps]
     kinds = [kind for kind in kinds if MEMBERS[kind].in_steps]
@@ -226,7 +235,8 @@ def choose_size(
             break
     else:
         too_short = True
-    slots = _slots(kinds, number, small, most_folds)
+    more = 1 if small or members else min(rounds, MOST_ROUNDS)
+    slots = _slots(kinds, more * number, small, most_folds)
     folds = 1 + max(fold for _, fold in slots)
     if not members and (number, inducing) == (numbers[0], wanted) and num_rows <= MOST_ROWS_WITH_GP:
         slots = (*slots, *((kind, fold) for kind in quick for fold in range(folds)))
