@@ -74,7 +74,7 @@ def train(
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)
         time_left = max(settings.time_budget - spent, LEAST_SHARE * settings.time_budget)
-    settings, plan, split = prepared.settings_of_models(settings), prepared.plan(settings), prepared.split
+    plan, split = prepared.plan(settings), prepared.split
     if time_left is not None and not plan.is_single:
         time_left *= 1.0 - FINISH_SHARE
     own = ProgressBar(None, settings.progress, smoothing=SMOOTHING, later=LATER)
