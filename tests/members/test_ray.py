@@ -58,7 +58,7 @@ def test_members_are_the_same_anywhere_and_a_killed_node_costs_their_time(
     cluster: Any, second: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 38."""
-    settings = TINY | {"epochs": 400}
+    settings = TINY | {"epochs": 100}
     here = DSPPRegressor(**settings, jobs=1).fit(X, Y)
     there = DSPPRegressor(**settings, engine="ray", address=cluster.address).fit(X, Y)
     assert same(here, there)
