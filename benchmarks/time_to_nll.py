@@ -41,14 +41,13 @@ from torch import Tensor
 
 from benchmarks.peers import PeerDSPP
 from benchmarks.uci import load, paper_row
+from dspp import training
 from dspp.config import TrainConfig
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError, TrainingInterrupted
-from dspp.model import Model
 from dspp.presets import Spec, preset
 from dspp.table.split import split
 from dspp.training import Epoch, fit
-from dspp.training.rows import Rows as TrainingRows
 from experiments.fitting import model_spec, train_config
 from experiments.protocol import read_protocol
 from experiments.units import Unit
@@ -126,9 +125,8 @@ def time_ours(
     config: TrainConfig | None = None,
     spec: Spec | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    score: Callable[[Model, TrainingRows], float] | None = None,
 ) -> Timing:
-    """Train until the target or the limit is reached; see `dspp.training.fit` for `score`."""
+    """Train until the target or the limit is reached."""
     config, spec = config or TrainConfig(), spec or preset("dspp")
     watch, best, last_step = Stopwatch(clock), math.inf, 0.0
 
@@ -146,9 +144,9 @@ def time_ours(
 
     while True:
         try:
-            validation = {"X_val": rows.X_val, "y_val": rows.y_val}
-            hooks = {"on_epoch": after_epoch, "should_stop": after_step, "score": score}
-            fit(spec, rows.X, rows.y, config=config, progress=False, **validation, **hooks)
+            train, validation = training.Rows.of(rows.X, rows.y), training.Rows.of(rows.X_val, rows.y_val)
+            hooks = {"on_epoch": after_epoch, "should_stop": after_step}
+            fit(spec, train, validation, config=config, progress=False, **hooks)
         except _Reached:
             return Timing(watch.seconds, True, best)
         except TrainingInterrupted:

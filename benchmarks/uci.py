@@ -21,7 +21,7 @@ from dspp.encoding.scaling import Standardizer
 from dspp.metrics import evaluate
 from dspp.presets import preset
 from dspp.table.split import split
-from dspp.training import fit
+from dspp.training import Rows, fit
 
 PAPER = {"epochs": 400, "batch_size": 1000, "learning_rate": 0.01, "schedule": "step"}
 QUICK = {"epochs": 40, "batch_size": 500, "learning_rate": 0.02, "schedule": "cosine"}
@@ -43,7 +43,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, object]:
     config = TrainConfig(**{**recipe, **given}, seed=options.seed, threads=options.threads, restarts=options.restarts)
     model = {k: getattr(options, k) for k in ("lengthscale", "jitter") if getattr(options, k) is not None}
     spec = preset("dspp", width=options.width, beta=options.beta, layers=options.layers, **model)
-    result = fit(spec, X[train], y[train], X_val=X[val], y_val=y[val], config=config)
+    result = fit(spec, Rows.of(X[train], y[train]), Rows.of(X[val], y[val]), config=config)
     predict = result.model.predictor()
     scores = {part: evaluate(predict(X[rows]), y[rows]) for part, rows in (("val", val), ("test", test))}
     weights = result.model.rule.log_weights().detach().exp().sort(descending=True).values

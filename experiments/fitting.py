@@ -18,7 +18,7 @@ from dspp.metrics import evaluate
 from dspp.model import Model
 from dspp.predictive import Predictive, unwrap
 from dspp.presets import Spec
-from dspp.training import FitResult, fit
+from dspp.training import FitResult, Rows, fit
 from experiments import data as datasets
 from experiments.catalogue import ENSEMBLE, METHODS
 from experiments.complexity import measure
@@ -99,14 +99,11 @@ def scores(test: Predictive, parts: Parts) -> dict[str, float | None]:
 def _fit_model(unit: Unit, parts: Parts, work: Path, stop: Callable[[], bool]) -> Fitted:
     result = fit(
         model_spec(unit),
-        parts.X,
-        parts.y,
-        X_val=parts.X_val,
-        y_val=parts.y_val,
+        Rows.of(parts.X, parts.y),
+        Rows.of(parts.X_val, parts.y_val),
         config=train_config(unit),
         progress=False,
         checkpoint=work / f"{unit.fit_key}.checkpoint",
-        resume=True,
         should_stop=stop,
     )
     predict = result.model.predictor()

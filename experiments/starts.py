@@ -20,8 +20,8 @@ from dspp.config import TrainConfig
 from dspp.gp.means import MEANS, LinearMean, Mean
 from dspp.model import build
 from dspp.presets import Spec, preset
-from dspp.training import fit
-from dspp.training.restarts import start_seed
+from dspp.training import Rows, fit
+from dspp.training.score import start_seed
 from experiments import data as datasets
 from experiments.catalogue import experiment
 from experiments.fitting import model_spec
@@ -55,7 +55,9 @@ def leading_directions(mean: Callable[[Floats], Floats], X: Floats) -> tuple[Flo
 def gradient_directions(parts: Parts) -> Floats:
     """Return the directions along which a PPGPR fitted to the training rows varies most."""
     config = TrainConfig(epochs=20, seed=0, threads=1)
-    predict = fit(preset("ppgpr", inducing=300), parts.X, parts.y, config=config, progress=False).model.predictor()
+    predict = fit(
+        preset("ppgpr", inducing=300), Rows.of(parts.X, parts.y), config=config, progress=False
+    ).model.predictor()
     directions, shares = leading_directions(lambda X: predict(X).mean.double().numpy(), parts.X[:ROWS])
     print("share of the variation along each direction:", " ".join(f"{share:.2f}" for share in shares))
     return directions

@@ -20,7 +20,7 @@ ORDER = [
     "notes",
     "pipelines",
     "storage",
-    "packing",
+    "codec",
     "history",
     "progress",
     "numbers",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dspp import DSPPRegressor, TrainConfig, fit, preset
+from dspp import DSPPRegressor, Rows, TrainConfig, fit, preset
 from dspp.encoding.scaling import Standardizer
 from dspp.simulation import robot_arm
 from experiments import data as datasets
@@ -26,7 +26,7 @@ def _arm(rows):
 def test_calibrated_on_its_own_samples():
     """Promise 7: the PIT of what a trained model itself draws is uniform, and 90 % of it lies in the 90 % interval."""
     X, y = _arm(3000)
-    model = fit(preset("dspp", inducing=100), X, y, config=TrainConfig(epochs=10, restarts=1)).model
+    model = fit(preset("dspp", inducing=100), Rows.of(X, y), config=TrainConfig(epochs=10, restarts=1)).model
     mixture = model.predictor()(torch.tensor(X[:1000]).float())
     draws = mixture.sample(100, torch.Generator().manual_seed(0))
     pit = torch.cat([mixture.pit(row) for row in draws])
@@ -41,7 +41,7 @@ def test_same_seed_same_bits_on_two_threads():
     config = TrainConfig(epochs=2, batch_size=1000, restarts=2, threads=2)
     hashes = set()
     for _ in range(3):
-        weights = fit(preset("dspp", inducing=200), X, y, config=config).model.state_dict()
+        weights = fit(preset("dspp", inducing=200), Rows.of(X, y), config=config).model.state_dict()
         hashes.add(hashlib.sha256(b"".join(v.numpy().tobytes() for v in weights.values())).hexdigest())
     assert len(hashes) == 1
 

@@ -13,6 +13,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 import dspp.trees
 from dspp import storage
+from dspp.codec import pack, unpack
 from dspp.errors import DsppError, InputError, TrainingInterrupted
 from dspp.trees import Trees, cross_fit, crossfit, ensemble, fit_trees
 from dspp.trees.bins import BINS, bin_columns, choose_cuts
@@ -424,9 +425,20 @@ def test_wrong_folds(fold: np.ndarray, message: str) -> None:
 def test_tensors_restore_the_same_bits(trees: Trees, tmp_path: Path) -> None:
     X = table(seed=1)[0]
     for some in (trees, first(trees, 0)):
-        storage.write(tmp_path / "trees", some.tensors(), {}, InputError)
-        restored = Trees.from_tensors(storage.read(tmp_path / "trees", InputError)[0], 4)
+        storage.write(tmp_path / "trees", *pack(some), InputError)
+        tensors, header = storage.read(tmp_path / "trees", InputError)
+        storage.check_digest(tmp_path / "trees", tensors, header, InputError)
+        restored = unpack(Trees, tensors, header)
         np.testing.assert_array_equal(restored.predict(X), some.predict(X))
+
+
+def tensors_of(trees: Trees) -> dict[str, torch.Tensor]:
+    return pack(trees)[0] | {"base": torch.tensor(trees.base, dtype=torch.float64)}
+
+
+def restored(tensors: dict[str, torch.Tensor]) -> Trees:
+    arrays = {name: tensor for name, tensor in tensors.items() if name != "base"}
+    return unpack(Trees, arrays, {"base": float(tensors["base"]), "num_features": 4})
 
 
 NAMES = ("feature", "threshold", "left_leaves", "value", "base")
@@ -440,13 +452,13 @@ NUMBERS = st.one_of(
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 10**6), NUMBERS), min_size=1, max_size=6))
 def test_changed_numbers_are_refused_or_harmless(trees: Trees, changes: list[tuple[str, int, float]]) -> None:
-    tensors = {name: tensor.clone() for name, tensor in first(trees, 5).tensors().items()}
+    tensors = {name: tensor.clone() for name, tensor in tensors_of(first(trees, 5)).items()}
     for name, place, number in changes:
         flat = tensors[name].reshape(-1)
         whole = not flat.is_floating_point()
         flat[place % len(flat)] = int(np.clip(np.nan_to_num(number), -(2**31), 2**31 - 1)) if whole else number
     try:
-        changed = Trees.from_tensors(tensors, 4)
+        changed = restored(tensors)
     except InputError:
         return
     assert np.isfinite(changed.predict(table(30)[0])).all()
@@ -464,7 +476,7 @@ def test_arrays_of_random_numbers_are_harmless(seed: int, num_trees: int) -> Non
         "base": np.zeros(()),
     }
     arrays["left_leaves"][0] = 2**31 - 1  # all but the last leaf
-    trees = Trees.from_tensors({name: torch.from_numpy(array) for name, array in arrays.items()}, 4)
+    trees = restored({name: torch.from_numpy(array) for name, array in arrays.items()})
     predicted = trees.predict(np.array([[-9.0] * 4, [9.0] * 4, [0.0] * 4]))
     bound = np.abs(arrays["value"]).max(1).sum()
     assert (np.abs(predicted) <= bound * (1 + 1e-9)).all()
@@ -475,23 +487,28 @@ def test_arrays_of_random_numbers_are_harmless(seed: int, num_trees: int) -> Non
     ("change", "message"),
     [
         ({"value": None}, "missing"),
-        ({"extra": torch.zeros(2)}, "not a tensor of trees"),
+        ({"extra": torch.zeros(2)}, "not a tensor of this file"),
         ({"value": torch.zeros(100, LEAVES)}, "float32"),
         ({"value": torch.zeros(99, LEAVES, dtype=torch.float64)}, "shape"),
         ({"value": torch.zeros((), dtype=torch.float64)}, "shape"),
-        ({"value": torch.zeros(MAX_TREES + 1, LEAVES, dtype=torch.float64)}, "at most"),
+        (dict.fromkeys(NAMES[:4]), "missing"),
         ({"feature": torch.full((100, NODES), 4, dtype=torch.int32)}, "columns"),
         ({"left_leaves": torch.full((100, NODES), -1, dtype=torch.int32)}, "masks"),
         ({"threshold": torch.full((100, NODES), torch.inf, dtype=torch.float64)}, "finite"),
         ({"base": torch.tensor(torch.nan, dtype=torch.float64)}, "finite"),
-        ({"value": torch.full((100, LEAVES), 1e307, dtype=torch.float64)}, "sums"),
-        ({"base": torch.zeros(1, dtype=torch.float64)}, "shape"),
+        ({"value": torch.full((100, LEAVES), 1e307, dtype=torch.float64)}, "finite numbers from -1e"),
     ],
 )
 def test_damaged_tensors_are_refused(trees: Trees, change: dict[str, torch.Tensor | None], message: str) -> None:
-    tensors = {name: tensor for name, tensor in (trees.tensors() | change).items() if tensor is not None}
+    tensors = {name: tensor for name, tensor in (tensors_of(trees) | change).items() if tensor is not None}
     with pytest.raises(InputError, match=message):
-        Trees.from_tensors(tensors, 4)
+        restored(tensors)
+
+
+def test_there_is_a_limit_to_the_number_of_trees(trees: Trees) -> None:
+    many = {name: tensor.repeat(11, 1) for name, tensor in tensors_of(trees).items() if name != "base"}
+    with pytest.raises(InputError, match=f"at most {MAX_TREES} trees, got 1100"):
+        restored(many | {"base": torch.zeros(())})
 
 
 def test_prediction_needs_little() -> None:
@@ -502,5 +519,5 @@ def test_prediction_needs_little() -> None:
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             for name in names:
-                own = name.startswith("dspp.trees") or name in ("dspp.errors", "dspp.table.checks")
+                own = name.startswith("dspp.trees") or name in ("dspp.codec", "dspp.errors", "dspp.table.checks")
                 assert own or name.split(".")[0] in allowed, f"{path.name} imports {name}"

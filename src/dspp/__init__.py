@@ -47,7 +47,10 @@ if TYPE_CHECKING:
     from dspp.presets import Spec as Spec
     from dspp.presets import preset as preset
     from dspp.report import write_model_report as write_model_report
+    from dspp.training import Budget as Budget
+    from dspp.training import Checkpoint as Checkpoint
     from dspp.training import FitResult as FitResult
+    from dspp.training import Rows as Rows
     from dspp.training import fit as fit
     from dspp.tuning import TuneResult as TuneResult
     from dspp.tuning import tune as tune
@@ -66,7 +69,7 @@ _NAMES = {
     "model": "Model Predictor build",
     "presets": "PRESETS Spec preset",
     "report": "write_model_report",
-    "training": "FitResult fit",
+    "training": "Budget Checkpoint FitResult Rows fit",
     "tuning": "TuneResult tune",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}

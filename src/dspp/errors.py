@@ -49,11 +49,11 @@ class TrainingDiverged(DsppError, RuntimeError):  # noqa: N818 - the name says w
 
     Example:
         >>> import numpy as np
-        >>> from dspp import TrainConfig, TrainingDiverged, fit, preset
+        >>> from dspp import Rows, TrainConfig, TrainingDiverged, fit, preset
         >>> X = np.linspace(-1.0, 1.0, 20)[:, None]
         >>> config = TrainConfig(epochs=1, restarts=1, learning_rate=1e30, max_recoveries=0)
         >>> try:
-        ...     fit(preset("ppgpr", inducing=4), X, X[:, 0], config=config)
+        ...     fit(preset("ppgpr", inducing=4), Rows.of(X, X[:, 0]), config=config)
         ... except TrainingDiverged:
         ...     print("lower the learning rate")
         lower the learning rate
@@ -79,11 +79,11 @@ class CheckpointError(DsppError, OSError):
     Example:
         >>> import tempfile
         >>> import numpy as np
-        >>> from dspp import CheckpointError, TrainConfig, fit, preset
+        >>> from dspp import CheckpointError, Rows, fit, preset
         >>> X = np.linspace(-1.0, 1.0, 20)[:, None]
         >>> with tempfile.NamedTemporaryFile() as file:  # not a checkpoint
         ...     try:
-        ...         fit(preset("ppgpr"), X, X[:, 0], checkpoint=file.name, resume=True)
+        ...         fit(preset("ppgpr"), Rows.of(X, X[:, 0]), checkpoint=file.name)
         ...     except CheckpointError:
         ...         print("choose another file")
         choose another file
@@ -95,10 +95,10 @@ class TrainingInterrupted(DsppError, RuntimeError):  # noqa: N818 - the name say
 
     Example:
         >>> import numpy as np
-        >>> from dspp import TrainConfig, TrainingInterrupted, fit, preset
+        >>> from dspp import Rows, TrainingInterrupted, fit, preset
         >>> X = np.linspace(-1.0, 1.0, 20)[:, None]
         >>> try:
-        ...     fit(preset("ppgpr", inducing=4), X, X[:, 0], should_stop=lambda: True)
+        ...     fit(preset("ppgpr", inducing=4), Rows.of(X, X[:, 0]), should_stop=lambda: True)
         ... except TrainingInterrupted as error:
         ...     print(str(error).split(";")[0])
         training was stopped at step 1

@@ -6,10 +6,10 @@ It has one or several members: models trained on the same encoded rows, whose pr
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dspp.calibration import HEADLINE, Calibration, Conformal, CrossConformal, calibration_of, is_inside
+from dspp.codec import AnyFloat, Range, pack
 from dspp.encoding.encoder import IN_X, TableEncoder, encode, name_columns
 from dspp.encoding.scaling import Standardizer, share_unknown, standardise
 from dspp.errors import InputError, NumericalError
@@ -68,6 +69,8 @@ class Fitted:
         '6 validation rows, which also chose the epoch'
     """
 
+    NEEDS_ALL: ClassVar[bool] = True
+
     members: tuple[Member, ...]
     weights: tuple[float, ...]  # of the members
     scale_X: Standardizer  # noqa: N815 - X is a matrix; of the encoded columns, (D,)
@@ -75,13 +78,13 @@ class Fitted:
     encoder: TableEncoder | None  # encodes the columns of a table; None if the rows were numbers
     feature_names: tuple[str, ...] | None  # of the encoded columns, if they have names
     target_names: tuple[str, ...]  # of the outputs
-    metrics: dict[str, float]  # scores on the rows that `scored` describes
+    metrics: dict[str, AnyFloat]  # scores on the rows that `scored` describes
     notes: tuple[Note, ...]  # for the user
     versions: dict[str, str]  # of dspp, Python and the libraries that trained it
     conformal: Float[Tensor, "n T"] | None  # calibration scores in float64: see calibration.Conformal
     num_rows: int  # training rows
     params: dict[str, Any] | None = None  # parameters of the estimator; None in files that do not store them
-    spread: float = 1.0  # factor of the variances of a mixture of `judged` members, learned on rows they held out
+    spread: Annotated[float, Range(1e-3, 1e3)] = 1.0  # factor of the variances of a mixture of `judged` members
     judged: int | None = None  # None: as many as there are
     guard: Guard | None = None  # the marginal distribution of the targets
     trees: Trees | None = None  # the boosted trees that members of this kind read
@@ -89,7 +92,7 @@ class Fitted:
     conformal_folds: Int[Tensor, " n"] | None = None  # of calibration scores by folds: see calibration.CrossConformal
     input_range: Float[np.ndarray, "2 D"] | None = None  # smallest and largest value of each encoded column in training
     seen_rows: Hashes | None = None  # hashes of training rows; None if not known
-    source: str = "the model"  # its file if it was loaded, for errors
+    source: str = field(default="the model", metadata={"stored": False})  # its file if it was loaded, for errors
 
     def __post_init__(self) -> None:
         weights = self.weights
@@ -592,14 +595,18 @@ def _shared(fitted: Fitted) -> dict[str, object]:
     """Return what members must share, as comparable values."""
     scale_X, scale_y = fitted.scale_X, fitted.outcome.scale
     return {
-        "encoder": None if fitted.encoder is None else fitted.encoder.to_json(),
+        "encoder": fitted.encoder,
         "set of feature names": fitted.feature_names,
         "set of target names": fitted.target_names,
         "outcome": fitted.outcome.kind,
-        "scale of the inputs": scale_X.to_json(),
-        "scale of the targets": scale_y.to_json(),
+        "scale of the inputs": _numbers(scale_X),
+        "scale of the targets": _numbers(scale_y),
         "correction (spread, guard or trees)": (fitted.spread, fitted.judged, id(fitted.guard), id(fitted.trees)),
     }
+
+
+def _numbers(scale: Standardizer) -> dict[str, Any]:
+    return {name: numbers.tolist() for name, numbers in pack(scale)[0].items()}
 
 
 def quantile_name(level: float) -> str:

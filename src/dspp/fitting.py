@@ -52,7 +52,6 @@ def train(
     resume: bool = True,
     spent: float = 0.0,
     bar: ProgressBar | None = None,
-    **more: Any,
 ) -> tuple[Fitted, Evaluation | None]:
     """Train a model with these settings, and evaluate it on the validation rows.
 
@@ -64,7 +63,6 @@ def train(
         resume: Whether to resume from an existing checkpoint.
         spent: Seconds of the time budget that were or will be spent on other things, such as reading the table.
         bar: A progress bar that is shown, and has further steps; None: one as `settings.progress` says.
-        **more: Further options of `training.fit`, such as `snapshot_steps`.
 
     Returns:
         The fitted model, and its evaluation on the validation rows, or None without validation rows.
@@ -80,7 +78,7 @@ def train(
     own = ProgressBar(None, settings.progress, smoothing=SMOOTHING, later=LATER)
     with own if bar is None else nullcontext(bar) as bar:
         rows = prepared.train.join(prepared.validation)
-        run = Run(bar, time_left, on_epoch, should_stop, resume, more)
+        run = Run(bar, time_left, on_epoch, should_stop, resume)
         trained, trees = fit_members(rows, split, prepared.means, prepared.outcome, plan, settings, run)
         if plan.is_single:
             return _finish_single(prepared, settings, trained[0], bar)

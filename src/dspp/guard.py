@@ -5,12 +5,14 @@ of weight w, the surprise −log p(y) of a row is at most −log w plus that of 
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dspp.codec import FAR, Range
 from dspp.errors import InputError
 from dspp.outcomes import Outcome
 from dspp.predictive import Predictive
@@ -34,10 +36,10 @@ class Guard:
         var: Their variances.
     """
 
-    weight: float
-    log_weights: Float[Tensor, " G"]
-    mean: Float[Tensor, "G T"]
-    var: Float[Tensor, "G T"]
+    weight: Annotated[float, Range(1e-9, 0.5)]
+    log_weights: Annotated[Float[Tensor, " G"], FAR]
+    mean: Annotated[Float[Tensor, "G T"], FAR]
+    var: Annotated[Float[Tensor, "G T"], Range(1e-6, FAR.high**2)]
 
     def __post_init__(self) -> None:
         shapes = [tuple(part.shape) for part in (self.mean, self.var)]

@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 
+from dspp.codec import AnyFloat
+
 
 @dataclass(frozen=True)
 class Epoch:
     """The results of one epoch."""
 
     number: int  # 1 is the first
-    objective: float  # mean over the steps, per row
-    train_nll: float  # mean over the steps at which it was computed
+    objective: AnyFloat  # mean over the steps, per row
+    train_nll: AnyFloat  # mean over the steps at which it was computed
     val_nll: float | None
     learning_rate: float  # at the last step
     seconds: float

@@ -3,11 +3,10 @@
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from traceback import walk_stack
-from typing import Any
 
-from dspp.errors import DsppWarning, InputError
+from dspp.errors import DsppWarning
 
 MOST_LISTED = 10
 _BETWEEN = ("dspp", "joblib", "mlflow", "sklearn", "skpro")  # packages that call us on behalf of the user
@@ -65,25 +64,3 @@ def warn(text: str, in_loops: bool = True) -> None:
         warnings.warn(text, DsppWarning, stacklevel=level + 1)
     if in_loop:
         _warned.add(issued)
-
-
-def notes_to_json(notes: Sequence[Note]) -> list[dict[str, str]]:
-    """Return notes as JSON values."""
-    return [asdict(note) for note in notes]
-
-
-def notes_from_json(values: Sequence[Any]) -> tuple[Note, ...]:
-    """Return the notes that `notes_to_json` wrote.
-
-    Raises:
-        InputError: The values are malformed; nothing in them is trusted.
-    """
-    return tuple(_note_from_json(value) for value in values)
-
-
-def _note_from_json(value: Any) -> Note:
-    if not isinstance(value, dict) or set(value) != {"subject", "text"}:
-        raise InputError(f"expected a note with subject and text, got {value!r:.60}; it is damaged")
-    if not all(isinstance(part, str) for part in value.values()):
-        raise InputError(f"expected a note made of text, got {value!r:.60}; it is damaged")
-    return Note(**value)

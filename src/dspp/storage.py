@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,20 +31,30 @@ if TYPE_CHECKING:  # imported where it is needed: reading a header or a table is
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # from file systems that sync no folders
 KEY = "dspp"  # entry of the safetensors metadata with the JSON header
+DIGEST = "digest"  # its entry in the header
+# JSON takes up to 30 times its size in memory, but no more than this many lists, objects and members of them.
+MAX_HEADER_BYTES = 8_000_000
+MAX_HEADER_VALUES = 400_000
 StorageError = type[ModelFileError] | type[CheckpointError] | type[InputError]
 
 
 def write(path: str | Path, tensors: Mapping[str, "Tensor"], header: Mapping[str, Any], error: StorageError) -> None:
-    """Write tensors and header to `path`, atomically.
+    """Write tensors and header to `path`, atomically, with a digest of both.
 
     Raises:
-        error: It could not be written; the previous file is unchanged.
+        error: It could not be written, or could not be read again; the previous file is unchanged.
     """
     from safetensors.torch import save as to_bytes
 
     plain = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors.items()}
-    text = json.dumps(header, allow_nan=False)
-    write_bytes(Path(path), to_bytes(plain, metadata={KEY: text}), error)
+    header = {name: value for name, value in header.items() if name != DIGEST}
+    text = json.dumps(header | {DIGEST: digest(plain, header)}, allow_nan=False)
+    content = to_bytes(plain, metadata={KEY: text})
+    try:
+        _check_header(*_measure(content))
+    except ValueError as problem:
+        raise error(f"cannot write {path}: {problem}; nothing was written") from None
+    write_bytes(Path(path), content, error)
 
 
 def read(path: str | Path, error: StorageError) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
@@ -69,11 +79,16 @@ def read_header(path: str | Path, error: StorageError) -> dict[str, Any]:
 
 @contextmanager
 def _open(path: Path, error: StorageError, framework: str = "pt") -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Open a file and yield it with its header."""
+    """Open a file and yield it with its header, whose size is checked before it is parsed."""
     if not path.is_file():
         what = f"is {_kind(path)}, not a file" if path.exists() else "does not exist"
         raise error(f"{path} {what}; check the path")
     try:
+        with path.open("rb") as start:
+            length, values = _measure(start.read(8 + MAX_HEADER_BYTES))
+        if length > path.stat().st_size:  # text whose first characters are read as a number
+            raise ValueError("it may be truncated")
+        _check_header(length, values)
         with safetensors.safe_open(path, framework=framework, device="cpu") as file:
             header = json.loads((file.metadata() or {})[KEY])
             if not isinstance(header, dict):
@@ -82,6 +97,41 @@ def _open(path: Path, error: StorageError, framework: str = "pt") -> Iterator[tu
     except (safetensors.SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as problem:
         reason = str(problem) or type(problem).__name__
         raise error(f"{path} was not written by dspp, or it is damaged ({reason:.200}); check the path") from None
+
+
+def check_digest(path: Path, tensors: Mapping[str, "Tensor"], header: dict[str, Any], error: StorageError) -> None:
+    """Take the digest out of a header and check that the content is what was written.
+
+    With a flipped bit a model may work, but be wrong.
+
+    Raises:
+        error: The digest is missing or does not match.
+    """
+    found = header.pop(DIGEST, None)
+    if found != digest(tensors, header):
+        what = "is missing" if found is None else "does not match"
+        remedy = "delete it to start afresh" if error is CheckpointError else "use another copy of it"
+        raise error(f"{path} is damaged: its hash {what}; {remedy}")
+
+
+def _measure(content: bytes) -> tuple[int, int]:
+    """Return the claimed length of the header of a file, and an upper bound on the number of its JSON values."""
+    length = int.from_bytes(content[:8], "little")
+    return length, count_values(content[8 : 8 + min(length, MAX_HEADER_BYTES)])
+
+
+def count_values(text: bytes) -> int:
+    """Return an upper bound on the number of JSON values, including brackets hidden by escapes in nested text."""
+    lower = text.lower()
+    return sum(lower.count(mark) for mark in (b"[", b"{", b",", rb"\u005b", rb"\u007b", rb"\u002c"))
+
+
+def _check_header(length: int, values: int) -> None:
+    if length > MAX_HEADER_BYTES or values > MAX_HEADER_VALUES:
+        raise ValueError(
+            f"expected a header of at most {MAX_HEADER_BYTES} bytes and {MAX_HEADER_VALUES} values, got {length} and "
+            f"{values}; use fewer columns or categories"
+        )
 
 
 def digest(tensors: Mapping[str, "Tensor"], header: Any) -> str:
@@ -119,18 +169,13 @@ def check_page_name(path: Path) -> None:
         )
 
 
-def to_plain(value: Any, non_finite: Callable[[float], Any] = str) -> Any:
-    """Return `value` as JSON represents it.
-
-    Args:
-        value: numbers, text and None, in dicts, lists and tuples.
-        non_finite: how to write NaN and infinity, which JSON lacks; by default as text that `float` can parse.
-    """
+def to_plain(value: Any) -> Any:
+    """Return numbers, text and None, in dicts, lists and tuples, as JSON values; NaN and infinity become text."""
     if isinstance(value, dict):
-        return {key: to_plain(part, non_finite) for key, part in value.items()}
+        return {key: to_plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(part, non_finite) for part in value]
-    return non_finite(value) if isinstance(value, float) and not math.isfinite(value) else value
+        return [to_plain(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # ---------------------------------------------------------------- atomic writes

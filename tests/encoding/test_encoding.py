@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dspp.codec import pack, unpack
 from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS
 from dspp.encoding.encoder import MAX_COLUMNS, TableEncoder, reading_types
 from dspp.errors import InputError
@@ -257,7 +258,7 @@ def test_days_stand_still_outside_of_the_range_seen_in_training() -> None:
     encoder = fit(t=pa.array([datetime.date(2024, 1, 3), datetime.date(2024, 1, 6)]))
     out = encoded(encoder, t=[datetime.date(y, m, d) for y, m, d in [(2023, 1, 1), (2024, 1, 5), (2030, 1, 1)]])
     assert out[:, 0].tolist() == [0.0, 2.0, 3.0]
-    assert TableEncoder.from_json(json.loads(json.dumps(encoder.to_json()))) == encoder
+    assert unpack(TableEncoder, {}, json.loads(json.dumps(pack(encoder)[1]))) == encoder
 
 
 def test_the_hour_goes_round() -> None:
@@ -306,7 +307,7 @@ def test_times_with_and_without_a_zone_are_not_mixed_up(as_text: bool) -> None:
         (of_zoned, ZONED, NAIVE, r"with a time zone, as in training, got none; add it, as in .dt.tz_localize\('UTC'\)"),
         (of_naive, NAIVE, ZONED, "without a time zone, as in training, got some with one; convert them to the clock"),
     ):
-        for again in (encoder, TableEncoder.from_json(json.loads(json.dumps(encoder.to_json())))):
+        for again in (encoder, unpack(TableEncoder, {}, json.loads(json.dumps(pack(encoder)[1])))):
             assert len(encoded(again, t=same)) == len(encoded(again, t=same.cast(pa.string()))) == 8
             for wrong in (other, other.cast(pa.string())):
                 with pytest.raises(InputError, match=f"^X: column 't': expected times {advice}"):
@@ -337,7 +338,7 @@ def test_years_and_months_as_text_are_numbers() -> None:
     assert "durations" in str(encoder.notes[0])
     expected = [61 + 4 / 12, 63, 1 + 1 / 12, 8 / 12, 2.5, 2.5]
     np.testing.assert_allclose(encoded(encoder, lease=words)[:, 0], expected)
-    assert TableEncoder.from_json(json.loads(json.dumps(encoder.to_json()))) == encoder
+    assert unpack(TableEncoder, {}, json.loads(json.dumps(pack(encoder)[1]))) == encoder
     with pytest.raises(InputError, match="column 'lease', row 1: expected a duration such as '61 years 4 months', got"):
         encoded(encoder, lease=["61 years", "61 years or so"])
     with pytest.raises(InputError, match="row 0: expected a value, as in all training rows, got none"):
@@ -519,7 +520,7 @@ def test_laws_of_any_table(table: pa.Table, random: Any, size: int) -> None:
     assert np.isfinite(whole).all()
     assert len(encoder.describe()) == table.num_columns
 
-    again = TableEncoder.from_json(json.loads(json.dumps(encoder.to_json(), allow_nan=False)))
+    again = unpack(TableEncoder, {}, json.loads(json.dumps(pack(encoder)[1], allow_nan=False)))
     assert again == encoder
     assert again.transform(table).tobytes() == whole.tobytes()
 
@@ -571,7 +572,7 @@ def test_every_library_gives_the_same_numbers() -> None:
 
 
 def good() -> dict[str, Any]:
-    return fit(n=[1, None, 3], c=["a", "b", "c"], b=[True, False, None], t=[*TWO_DAYS, None], k=[1, 1, 1]).to_json()
+    return pack(fit(n=[1, None, 3], c=["a", "b", "c"], b=[True, False, None], t=[*TWO_DAYS, None], k=[1, 1, 1]))[1]
 
 
 @pytest.mark.parametrize(
@@ -579,7 +580,7 @@ def good() -> dict[str, Any]:
 )
 def test_what_is_no_encoding_is_refused(values: Any) -> None:
     with pytest.raises(InputError):
-        TableEncoder.from_json(values)
+        unpack(TableEncoder, {}, values)
 
 
 BAD: dict[str, list[Any]] = {
@@ -601,7 +602,7 @@ def test_every_field_is_checked(field: str, value: Any) -> None:
     damaged = good()
     damaged["columns"][place][field] = value
     with pytest.raises(InputError, match="damaged"):
-        TableEncoder.from_json(damaged)
+        unpack(TableEncoder, {}, damaged)
 
 
 def test_the_structure_is_checked() -> None:
@@ -623,7 +624,7 @@ def test_the_structure_is_checked() -> None:
         lambda v: v.update(columns=v["columns"][-1:]),  # nothing but a column that is left out
     ):
         with pytest.raises(InputError):
-            TableEncoder.from_json(damaged(change))
+            unpack(TableEncoder, {}, damaged(change))
 
 
 JSON = st.recursive(
@@ -640,7 +641,7 @@ def test_anything_else_is_refused_or_works(value: Any, data: st.DataObject) -> N
     column = data.draw(st.sampled_from(values["columns"]))
     column[data.draw(st.sampled_from(sorted(column)))] = value
     try:
-        encoder = TableEncoder.from_json(values)
+        encoder = unpack(TableEncoder, {}, values)
     except InputError:
         return
     known = {"number": 1.0, "boolean": True, "category": "a", "datetime": TWO_DAYS[0]}

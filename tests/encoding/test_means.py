@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import dspp
+from dspp import storage
+from dspp.codec import pack, unpack
 from dspp.encoding import means as limits
 from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS
 from dspp.encoding.encoder import TableEncoder
@@ -22,7 +24,6 @@ from dspp.fitting import train
 from dspp.folds import Split
 from dspp.members.base import Task
 from dspp.members.run import part_rows
-from dspp.modelfile import file
 from dspp.prepare import prepare, split_rows
 from dspp.prepare.memory import _inner_folds_of_means
 from dspp.settings import Settings
@@ -99,7 +100,7 @@ def test_few_levels_need_no_means() -> None:
 def test_the_encoding_is_stored_exactly() -> None:
     table, y = levels_of()
     encoder = TableEncoder.fit(table, y=y)
-    again = TableEncoder.from_json(json.loads(json.dumps(encoder.to_json(), allow_nan=False)))
+    again = unpack(TableEncoder, {}, json.loads(json.dumps(pack(encoder)[1], allow_nan=False)))
     assert again == encoder
     assert again.transform(table).tobytes() == encoder.transform(table).tobytes()
     parts = [encoder.transform(batch) for batch in table.to_batches(max_chunksize=7)]
@@ -130,10 +131,10 @@ def test_the_encoding_is_stored_exactly() -> None:
 )
 def test_damaged_means_are_refused(change: dict[str, Any]) -> None:
     table, y = levels_of()
-    values = TableEncoder.fit(table, y=y).to_json()
+    values = pack(TableEncoder.fit(table, y=y))[1]
     values["columns"][0] |= change
     with pytest.raises(InputError, match="damaged"):
-        TableEncoder.from_json(values)
+        unpack(TableEncoder, {}, values)
 
 
 def test_a_file_can_hold_all_levels_that_are_kept() -> None:
@@ -152,9 +153,9 @@ def test_a_model_file_can_hold_the_largest_encodings(columns: int, outputs: int,
     words = [f"{text}{i}" for i in range(6_000)] * 3
     y = RNG.normal(size=(len(words), outputs))
     encoder = TableEncoder.fit(pa.table({f"c{k}": words for k in range(columns)}), y=y)
-    header = json.dumps(encoder.to_json())
-    assert len(json.dumps(header)) < file.MAX_HEADER_BYTES / 2
-    assert file._count_values(header.encode()) < file.MAX_HEADER_VALUES / 2
+    header = json.dumps(pack(encoder)[1])
+    assert len(json.dumps(header)) < storage.MAX_HEADER_BYTES / 2
+    assert storage.count_values(header.encode()) < storage.MAX_HEADER_VALUES / 2
     kept = len(encoder.columns[0].levels)  # type: ignore[attr-defined]
     assert f"the mean target of each of {kept:,} levels" in str(encoder.notes[0])
 

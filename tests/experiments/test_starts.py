@@ -12,7 +12,7 @@ from dspp.config import TrainConfig
 from dspp.gp.means import MEANS
 from dspp.presets import preset
 from dspp.simulation import robot_arm
-from dspp.training import fit
+from dspp.training import Rows, fit
 from experiments import starts
 
 
@@ -43,7 +43,9 @@ def test_the_directions_of_a_seed_are_those_of_a_fit_with_it() -> None:
     """A tiny learning rate leaves the weights where they start."""
     arm = robot_arm(60)
     spec, config = preset("dspp", inducing=8, width=2), TrainConfig(epochs=1, seed=5, learning_rate=1e-9)
-    trained = fit(spec, arm.X, arm.y, config=config, progress=False).model.layers[0].mean.weight.detach().numpy()
+    trained = (
+        fit(spec, Rows.of(arm.X, arm.y), config=config, progress=False).model.layers[0].mean.weight.detach().numpy()
+    )
     assert starts.seed_directions(spec, arm.X, 5) == pytest.approx(trained, abs=1e-5)
     assert starts.seed_directions(spec, arm.X, 4) != pytest.approx(trained, abs=0.1)
 

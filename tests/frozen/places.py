@@ -5,6 +5,7 @@ import pyarrow as pa
 import torch
 
 from dspp.batches import batch_indices
+from dspp.codec import pack
 from dspp.encoding.encoder import TableEncoder
 from dspp.model import build
 from dspp.prepare import split_rows
@@ -36,7 +37,7 @@ def encode(train: pa.Table, new: pa.Table):
 def encoder_json(train: pa.Table):
     """What a model file keeps of the encoding; that levels share an input was not noted when it was recorded."""
     encoder = TableEncoder.fit(train)
-    return encoder.to_json() | {"notes": [str(note) for note in encoder.notes if "share one" not in note.text]}
+    return pack(encoder)[1] | {"notes": [str(note) for note in encoder.notes if "share one" not in note.text]}
 
 
 def predictor_of(spec, x, num_outputs, parameters):

@@ -27,7 +27,7 @@ def main():
     parameters, predictions = {}, {}
     for name in MODELS:
         for outputs in OUTPUTS:
-            result = dspp.fit(spec(name), X, Y[outputs], config=CONFIG)
+            result = dspp.fit(spec(name), dspp.Rows.of(X, Y[outputs]), config=CONFIG)
             own = {places.frozen_name(n): v.clone() for n, v in result.model.state_dict().items()}
             parameters |= {f"{name}/{outputs}/{n}": v for n, v in own.items()}
             parameters[f"{name}/{outputs}/history"] = float64([e.train_nll for e in result.history])
@@ -78,7 +78,7 @@ def encoding():
 
 
 def whole_fit():
-    whole = dspp.fit(spec("dspp"), X, Y[1], X_val=X_NEW, y_val=Y_NEW[1], config=RESUMED)
+    whole = dspp.fit(spec("dspp"), dspp.Rows.of(X, Y[1]), dspp.Rows.of(X_NEW, Y_NEW[1]), config=RESUMED)
     kept = {places.frozen_name(n): v.clone() for n, v in whole.model.state_dict().items()}
     kept["history"] = float64([[e.objective, e.train_nll, e.val_nll, e.learning_rate] for e in whole.history])
     kept["restart_nll"] = float64(whole.restart_nll)

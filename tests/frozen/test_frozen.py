@@ -82,7 +82,7 @@ def test_encoding():
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_after_20_steps(parameters, name, outputs):
     frozen = under(parameters, f"{name}/{outputs}/")
-    result = dspp.fit(spec(name), X, Y[outputs], config=CONFIG)
+    result = dspp.fit(spec(name), dspp.Rows.of(X, Y[outputs]), config=CONFIG)
     found = {places.frozen_name(n): v for n, v in result.model.state_dict().items()}
     assert_same([epoch.train_nll for epoch in result.history], frozen.pop("history"))
     assert found.keys() == frozen.keys()
@@ -106,7 +106,7 @@ def test_predictions_of_stored_parameters(parameters, predictions, name, outputs
 
 def test_a_whole_fit():
     frozen = load_file(DATA / "resumed.safetensors")
-    result = dspp.fit(spec("dspp"), X, Y[1], X_val=X_NEW, y_val=Y_NEW[1], config=RESUMED)
+    result = dspp.fit(spec("dspp"), dspp.Rows.of(X, Y[1]), dspp.Rows.of(X_NEW, Y_NEW[1]), config=RESUMED)
     assert result.best_epoch == int(frozen.pop("best_epoch"))
     assert_same(result.restart_nll, frozen.pop("restart_nll"))
     history = [[e.objective, e.train_nll, e.val_nll, e.learning_rate] for e in result.history]

@@ -10,7 +10,7 @@ from dspp.config import TrainConfig
 from dspp.encoding.scaling import Standardizer
 from dspp.presets import preset
 from dspp.simulation import robot_arm
-from dspp.training import fit
+from dspp.training import Rows, fit
 
 
 @pytest.mark.parametrize("name", ["dspp", "svgp", "dgp"])
@@ -18,7 +18,7 @@ def test_float32_and_float64_agree_on_trained_parameters(name):
     data = robot_arm(2400, seed=3)
     X, y = Standardizer.fit(data.X).transform(data.X), Standardizer.fit(data.y).transform(data.y)
     config = TrainConfig(epochs=12, batch_size=200, restarts=1, threads=1)
-    model = fit(preset(name, inducing=100), X[:2000], y[:2000], config=config).model
+    model = fit(preset(name, inducing=100), Rows.of(X[:2000], y[:2000]), config=config).model
     precise = copy.deepcopy(model).double()
     rows, targets = torch.tensor(X[2000:]), torch.tensor(y[2000:])
     nll = -model.predictor()(rows.float()).log_prob(targets.float()).double().mean()
@@ -43,6 +43,6 @@ def test_distances_that_cancel_in_float32_are_reported(far, dtype, warned, seed)
     X, y = Standardizer.fit(X).transform(X), Standardizer.fit(y).transform(y)
     spec = preset("ppgpr", inducing=100, lengthscale=1 / max(far, 1), dtype=dtype)
     config = TrainConfig(epochs=60, restarts=1, threads=1, learning_rate=3e-4, seed=seed)
-    notes = fit(spec, X, y, config=config).notes
+    notes = fit(spec, Rows.of(X, y), config=config).notes
     assert [note for note in notes if 'use dtype="float64"' in note] == (list(notes) if warned else [])
     assert bool(notes) == warned

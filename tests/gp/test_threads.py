@@ -148,7 +148,7 @@ def _predict_here(predict: Predictor, rows: torch.Tensor, mean: torch.Tensor) ->
 FORK = """
 import os, sys, time
 import numpy as np, torch
-from dspp import DSPPRegressor, InputError, TrainConfig, fit, preset
+from dspp import DSPPRegressor, InputError, Rows, TrainConfig, fit, preset
 from dspp.members import plan, trees
 from dspp.trees import cross_fit
 from functools import partial
@@ -170,7 +170,7 @@ if child == 0:
     again = DSPPRegressor(members=4, **settings).fit(X[:64], X[:64, 0])
     assert np.array_equal(again.predict(X), models[1].predict(X))
     torch.set_num_threads(2)
-    for call in (predict, lambda: fit(preset("svgp"), X, X[:, 0], config=TrainConfig(epochs=1))):
+    for call in (predict, lambda: fit(preset("svgp"), Rows.of(X, X[:, 0]), config=TrainConfig(epochs=1))):
         try:
             call()
         except InputError as error:

@@ -103,7 +103,7 @@ SMALL = {"inducing": 12, "width": 2, "sites": 3, "test_sites": 4}
 @pytest.mark.parametrize("preset", ["dspp", "ppgpr", "dgp", "svgp", "gamma-dgp"])
 def test_classes_train_through_the_same_seam(preset: str, name: str, y: np.ndarray) -> None:
     spec = dspp.preset(preset, likelihood=name, **SMALL)
-    result = dspp.fit(spec, X[:200], y[:200], X_val=X[200:], y_val=y[200:], config=QUICK)
+    result = dspp.fit(spec, dspp.Rows.of(X[:200], y[:200]), dspp.Rows.of(X[200:], y[200:]), config=QUICK)
     predictive = result.model.predictor()(X[200:])
     probabilities = predictive.probabilities
     torch.testing.assert_close(probabilities.sum(-1), torch.ones(100), rtol=0, atol=1e-5)

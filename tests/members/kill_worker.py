@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dspp import training
 from dspp.fitted import Fitted
 from dspp.fitting import train
 from dspp.objectives import OBJECTIVES
@@ -21,15 +22,24 @@ from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
 from tests.members.ensembles import TINY, X, Y, bits
 
+training.run.LAP_STEPS = 2
+fit_model = training.fit
+
+
+def fit_and_keep_every_state(*given: Any, checkpoint: Path | None = None, **more: Any) -> Any:
+    kept = None if checkpoint is None else training.Checkpoint(checkpoint, seconds=0.0)
+    return fit_model(*given, checkpoint=kept, **more)
+
+
+training.fit = fit_and_keep_every_state
 MEMBERS, STEPS = 3, 6  # per member: 2 epochs of 3 batches
 KILLS = (1, 4, STEPS, STEPS + 1, 2 * STEPS - 1, 2 * STEPS + 3, MEMBERS * STEPS)
 
 
 def fit(checkpoint: Path | None) -> Fitted:
     settings = Settings(**TINY, members=MEMBERS, checkpoint=checkpoint, jobs=1)
-    more: dict[str, Any] = {"snapshot_steps": 2} | ({"checkpoint_seconds": 0.0} if checkpoint else {})
     prepared = prepare(attach_targets(to_table(X), Y), settings)
-    return train(prepared, settings, **more)[0]
+    return train(prepared, settings)[0]
 
 
 def die_at(step: int, checkpoint: Path) -> None:

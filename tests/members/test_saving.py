@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dspp import DSPPRegressor, modelfile
+from dspp.codec import pack
 from dspp.errors import InputError, ModelFileError
 from dspp.estimators import load
 from dspp.guard import Guard
@@ -50,8 +51,8 @@ def test_predictions_are_the_same_bits_after_loading(model: DSPPRegressor, saved
         assert torch.equal(getattr(after.guard, name), getattr(before.guard, name))
     assert after.trees is not None
     assert before.trees is not None
-    for name, value in before.trees.tensors().items():
-        assert torch.equal(after.trees.tensors()[name], value)
+    for name, value in pack(before.trees)[0].items():
+        assert torch.equal(pack(after.trees)[0][name], value)
     assert loaded.get_params()["members"] == "auto"
     modelfile.save(after, tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == saved
@@ -192,7 +193,7 @@ def test_trees_that_nobody_reads_are_refused(two_folds: None, saved: bytes, tmp_
     data = (tmp_path / "m").read_bytes()
     modelfile.load(tmp_path / "m")
     (tmp_path / "m").write_bytes(with_tensors(data, {"trees.base": torch.zeros((), dtype=F64)}))
-    with pytest.raises(ModelFileError, match="not a tensor of this model"):
+    with pytest.raises(ModelFileError, match="not a tensor of this file"):
         modelfile.load(tmp_path / "m")
 
 

@@ -8,8 +8,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from dspp.codec import pack, unpack
 from dspp.errors import InputError
-from dspp.notes import Note, notes_from_json, notes_to_json
+from dspp.notes import Note
 from dspp.table.files import open_table, write_table
 from dspp.table.joined import from_dataset, open_tables
 from dspp.table.memory import attach_targets, check_no_inf, split_targets, to_table
@@ -73,8 +74,8 @@ def test_targets_apart_from_the_rows_have_an_axis() -> None:
 
 def test_notes_survive_a_file() -> None:
     notes = (Note("column 'id' is left out", "it has no values"), Note("", "3 rows left out"))
-    assert notes_from_json(notes_to_json(notes)) == notes
+    assert tuple(unpack(Note, *pack(note)) for note in notes) == notes
     assert [str(note) for note in notes] == ["column 'id' is left out: it has no values", "3 rows left out"]
     for damaged in (3, "a sentence", {"subject": "x"}, {"subject": "x", "text": 3}):
-        with pytest.raises(InputError, match="expected a note"):
-            notes_from_json([damaged])
+        with pytest.raises(InputError, match="Note"):
+            unpack(Note, {}, damaged)

@@ -10,10 +10,11 @@ import shutil
 import numpy as np
 import pytest
 
+import dspp
 from dspp import TrainConfig, preset
 from dspp.errors import TrainingInterrupted
 from dspp.objectives import OBJECTIVES
-from dspp.training import fit
+from dspp.training import Budget, Checkpoint, Rows, run, score
 
 GENERATOR = np.random.default_rng(3)
 X, X_VAL = GENERATOR.normal(size=(200, 2)), GENERATOR.normal(size=(40, 2))
@@ -24,9 +25,34 @@ CONFIG = TrainConfig(epochs=4, batch_size=40, learning_rate=0.02, restarts=2, th
 ONE_START = CONFIG.change(restarts=1, epochs=2)
 
 
+def fit(spec, X, y, *, weights=None, X_val=None, y_val=None, weights_val=None, **options):
+    """`dspp.fit` on arrays. Options of `CONSTANTS` and of a checkpoint or a time budget are options of this."""
+    rows, validation = Rows.of(X, y, weights), None
+    if X_val is not None:
+        validation = Rows.of(X_val, y_val, weights_val)
+    if "checkpoint" in options:
+        how = {"resume": options.pop("resume", False), "seconds": options.pop("checkpoint_seconds", 60.0)}
+        options["checkpoint"] = Checkpoint(options["checkpoint"], **how)
+    if "time_budget" in options or "clock" in options:
+        clock = {"clock": options.pop("clock")} if "clock" in options else {}
+        options["budget"] = Budget(options.pop("time_budget", None), **clock)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, (module, constant) in CONSTANTS.items():
+            if name in options:
+                patch.setattr(module, constant, options.pop(name))
+        return dspp.fit(spec, rows, validation, **options)
+
+
+CONSTANTS = {
+    "lap_steps": (run, "LAP_STEPS"),  # after so many steps there is a state to return to
+    "trial_rows": (score, "MAX_TRIAL_ROWS"),
+    "score": (score, "nll"),
+}
+
+
 def train(config=CONFIG, **options):
     """A run that keeps a state to return to at every second step, unless told otherwise."""
-    return fit(SPEC, X, Y, **{"X_val": X_VAL, "y_val": Y_VAL, "config": config, "snapshot_steps": 2} | options)
+    return fit(SPEC, X, Y, **{"X_val": X_VAL, "y_val": Y_VAL, "config": config, "lap_steps": 2} | options)
 
 
 def untimed(result):

@@ -21,6 +21,7 @@ from runs import (
     X,
     Y,
     at_call,
+    fit,
     no_step,
     parameters_of,
     step_in,
@@ -32,7 +33,6 @@ import dspp
 from dspp import preset, storage
 from dspp.errors import CheckpointError, InputError, TrainingDiverged, TrainingInterrupted
 from dspp.objectives import OBJECTIVES
-from dspp.training import fit
 from dspp.training.schedules import SCHEDULES
 
 GENERATOR = np.random.default_rng(3)
@@ -62,7 +62,7 @@ def test_a_run_stopped_anywhere_goes_on_bit_for_bit(tmp_path, never_stopped, sec
         except TrainingInterrupted as stopped:
             messages.append(str(stopped))
     assert len(messages) >= 8
-    assert all(f"resume from {path} with the same call and resume=True" in message for message in messages)
+    assert all(f"resume from {path} with the same call" in message for message in messages)
     assert untimed(result) == untimed(never_stopped)
     assert os.listdir(tmp_path) == ["run"], "no lock, no temporary file"
 
@@ -72,7 +72,7 @@ def test_a_run_stopped_anywhere_goes_on_bit_for_bit(tmp_path, never_stopped, sec
     [("dgp", {}), ("svgp", {}), ("od-svgp", {}), ("nn+ppgpr", {"features": (4, 3)}), ("dspp", {"dtype": "float64"})],
 )
 def test_other_models_go_on_too(tmp_path, name, changes):
-    spec, how = preset(name, inducing=10, **changes), {"config": ONE_START, "snapshot_steps": 2}
+    spec, how = preset(name, inducing=10, **changes), {"config": ONE_START, "lap_steps": 2}
     whole = fit(spec, X, Y, **how)
     with pytest.raises(TrainingInterrupted):
         fit(spec, X, Y, **how, checkpoint=tmp_path / "run", should_stop=StopAfter(8))
@@ -142,8 +142,6 @@ def test_a_finished_run_returns_its_result_at_once(tmp_path):
 
 def test_resuming_without_a_file_begins(tmp_path, never_stopped):
     assert untimed(train(checkpoint=tmp_path / "run", resume=True)) == untimed(never_stopped)
-    with pytest.raises(InputError, match="resume=True: expected a file"):
-        train(resume=True)
 
 
 def test_what_on_epoch_raises_ends_training_and_the_checkpoint_stays(tmp_path, never_stopped):
@@ -404,7 +402,7 @@ def test_other_files_and_formats_are_refused(tmp_path, stopped):
     path = tmp_path / "run"
     path.write_bytes(stopped)
     tensors, header = storage.read(path, CheckpointError)
-    assert {"dspp", "torch", "threads", "spec", "config"} <= header.keys()
+    assert {"dspp", "torch", "threads", "identity"} <= header.keys()
     storage.write(path, tensors, {**header, "version": 2}, CheckpointError)
     with pytest.raises(CheckpointError, match="expected version 1 of the format, got 2"):
         train(checkpoint=path, resume=True)
@@ -415,7 +413,7 @@ def test_other_files_and_formats_are_refused(tmp_path, stopped):
         train(checkpoint=tmp_path, resume=True)
     with pytest.raises(InputError, match="expected the path of a file"):
         train(checkpoint="")
-    with pytest.raises(InputError, match="checkpoint_seconds: expected a number >= 0, got -1"):
+    with pytest.raises(InputError, match="checkpoint: expected seconds >= 0, got -1"):
         train(checkpoint=tmp_path / "new", checkpoint_seconds=-1)
 
 
@@ -436,8 +434,7 @@ def test_another_version_is_noted(tmp_path, stopped):
     path = tmp_path / "run"
     path.write_bytes(stopped)
     tensors, header = storage.read(path, CheckpointError)
-    header = {name: value for name, value in header.items() if name != "digest"} | {"dspp": "99.0"}
-    storage.write(path, tensors, {**header, "digest": storage.digest(tensors, header)}, CheckpointError)
+    storage.write(path, tensors, header | {"dspp": "99.0"}, CheckpointError)
     (note,) = train(checkpoint=path, resume=True).notes
     assert note.startswith("started with dspp 99.0, resumed with dspp ")
 
@@ -514,7 +511,7 @@ def test_writing_is_quick(tmp_path):
     """A 2-layer DSPP at the paper's size takes less than 50 ms, from being told to stop to having stopped."""
     rows, times = GENERATOR.normal(size=(400, 8)), []
     how = {"X_val": rows[:9], "y_val": rows[:9, 0], "config": CONFIG.change(restarts=1, batch_size=100)}
-    how |= {"checkpoint": tmp_path / "run", "resume": True, "snapshot_steps": 2}
+    how |= {"checkpoint": tmp_path / "run", "resume": True, "lap_steps": 2}
 
     def stop():
         times.append(time.perf_counter())

@@ -201,7 +201,7 @@ def crash_at(path, number, how):
 
     for name in CALLS:
         setattr(os, name, crashing(getattr(os, name), name == "write"))
-    train(ONE_EPOCH, checkpoint=path, checkpoint_seconds=0, snapshot_steps=3)
+    train(ONE_EPOCH, checkpoint=path, checkpoint_seconds=0, lap_steps=3)
 
 
 def test_every_crash_point_is_safe(tmp_path, alone):

@@ -5,12 +5,11 @@ import time
 
 import pytest
 import torch
-from runs import CONFIG, X_VAL, Y_VAL, StopAfter, X, Y, train, untimed
+from runs import CONFIG, X_VAL, Y_VAL, StopAfter, X, Y, fit, train, untimed
 
 from dspp import preset
 from dspp.errors import InputError, TrainingInterrupted
 from dspp.objectives import OBJECTIVES
-from dspp.training import fit
 
 
 def test_a_budget_that_suffices_changes_nothing():
@@ -31,7 +30,7 @@ class Pretend:
         self._objective = OBJECTIVES[self.SPEC.objective.name]
 
     def train(self, config, **options):
-        options |= {"X_val": X_VAL, "y_val": Y_VAL, "snapshot_steps": 2, "clock": lambda: self.now, "score": self.score}
+        options |= {"X_val": X_VAL, "y_val": Y_VAL, "lap_steps": 2, "clock": lambda: self.now, "score": self.score}
         with OBJECTIVES.temporarily(self.SPEC.objective.name, self.objective):
             return fit(self.SPEC, X, Y, config=config, **options)
 

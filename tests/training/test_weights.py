@@ -12,11 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from runs import fit
 from torch import Tensor
 from typer.testing import CliRunner
 
 import dspp
 from dspp import TrainConfig, preset
+from dspp.batches import batch_indices
 from dspp.calibration import calibration_of
 from dspp.cli.app import app
 from dspp.encoding.scaling import Standardizer
@@ -33,9 +35,8 @@ from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
 from dspp.table.messages import Place
 from dspp.table.roles import attach_roles, check_weights
-from dspp.training import fit
 from dspp.training.rows import Rows, training_rows
-from dspp.training.step import nll
+from dspp.training.score import nll
 
 N, TOLERANCE = 40, 1e-10
 RANDOM = np.random.default_rng(30)
@@ -69,7 +70,7 @@ OBJECTIVE_OF = {"dspp": "predictive", "ppgpr": "predictive", "svgp": "elbo", "ga
 
 
 def rows(name: str, x: np.ndarray, y: np.ndarray, weights: Any = None) -> Rows:
-    made = training_rows(x, y, weights, SPECS[name], CONFIG)
+    made = training_rows(Rows.of(x, y, weights), SPECS[name], CONFIG)
     assert isinstance(made, Rows)
     return made
 
@@ -132,8 +133,7 @@ def test_only_the_ratios_matter(name: str, y: str, factor: float) -> None:
 @every_target
 def test_batches_estimate_the_weighted_sum(y: np.ndarray) -> None:
     whole = rows("dspp", X, y, COUNTS)
-    batches = whole.batches(8, seed=0, epoch=0)
-    parts = [batches[k] for k in range(-(-len(whole) // 8))]
+    parts = [whole[numbers] for numbers in batch_indices(len(whole), 8, seed=0, epoch=0)]
     values = [objective("dspp", part, len(whole))[0] * len(part) / len(whole) for part in parts]
     assert sum(values) == pytest.approx(objective("dspp", whole, len(whole))[0], rel=1e-9)
 

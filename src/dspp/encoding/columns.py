@@ -64,6 +64,7 @@ CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
 class Column(ABC):
     """The encoding of one input column. Every field is checked, as it may come from a file."""
 
+    KINDS: ClassVar[Mapping[str, type["Column"]]]
     kind: ClassVar[str]
     checks: ClassVar[Mapping[str, Callable[[Any], bool]]] = CHECKS  # by field
     name: str

@@ -14,9 +14,9 @@ plus a column "<name> is missing" if the training rows have missing values.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ from dspp.encoding.learning import CategoryLearner, Learner, make_learner
 from dspp.encoding.means import CrossFittedMeans, MeanCategory, find_levels, levels_with_means
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
-from dspp.notes import Note, notes_from_json, notes_to_json
+from dspp.notes import Note
 from dspp.table.arrays import has_zone, kind_of
 from dspp.table.checks import check_width
 from dspp.table.memory import BLOCK, number_columns
@@ -71,8 +71,8 @@ class TableEncoder:
         names = [column.name for column in self.columns]
         if len(names) > MAX_COLUMNS:
             raise InputError(f"expected at most {MAX_COLUMNS:,} columns, got {len(names):,}; select some of them")
-        if len(set(names)) < len(names):
-            raise InputError("expected unique column names; the encoding is damaged")
+        if len(set(names)) < len(names) or not any(column.features for column in self.columns):
+            raise InputError("expected unique column names, and a column that is not left out; the encoding is damaged")
         if len(self.notes) > 2 * MAX_COLUMNS or not all(
             is_short_text(str(note), 2 * LONGEST_TEXT) for note in self.notes
         ):
@@ -235,31 +235,6 @@ class TableEncoder:
             raise InputError(f"{where}: expected a column {absent!r}, got none; {hint}")
         return table.select(list(self.column_names))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the encoder as plain JSON values."""
-        columns = [{"kind": column.kind, **asdict(column)} for column in self.columns]
-        plain = [{key: list(v) if isinstance(v, tuple) else v for key, v in column.items()} for column in columns]
-        return {"columns": plain, "notes": notes_to_json(self.notes)}
-
-    @classmethod
-    def from_json(cls, values: Any) -> Self:
-        """Return the encoder that `to_json` wrote.
-
-        Raises:
-            InputError: The values are malformed; nothing in them is trusted.
-        """
-        if not isinstance(values, dict) or set(values) != {"columns", "notes"}:
-            raise InputError("expected an encoding with columns and notes; it is damaged")
-        columns, notes = values["columns"], values["notes"]
-        if not isinstance(columns, list) or not isinstance(notes, list) or len(columns) > MAX_COLUMNS:
-            raise InputError(
-                f"expected an encoding with lists of notes and of at most {MAX_COLUMNS:,} columns; it is damaged"
-            )
-        encoder = cls(tuple(_column_from_json(column) for column in columns), notes_from_json(notes))
-        if not encoder.feature_names:
-            raise InputError("expected an encoding with at least one column; it is damaged")
-        return encoder
-
 
 def reading_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     """Return the Arrow types with which to read further rows of a table of this schema from a text file.
@@ -276,13 +251,13 @@ def reading_types(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def _make_encoder(kind: type[Encoder], learners: Sequence[Learner], columns: Sequence[Column], where: str) -> Encoder:
-    notes = [_make_note(*pair) for pair in zip(learners, columns, strict=True)]
-    encoder = kind(tuple(columns), tuple(note for note in notes if note is not None))
-    if not encoder.feature_names:
+    made = [_make_note(*pair) for pair in zip(learners, columns, strict=True)]
+    notes = tuple(note for note in made if note is not None)
+    if not any(column.features for column in columns):
         raise InputError(
-            f"{where}: expected at least one informative column, got none: {'; '.join(map(str, encoder.notes)):.1000}"
+            f"{where}: expected at least one informative column, got none: {'; '.join(map(str, notes)):.1000}"
         )
-    return encoder
+    return kind(tuple(columns), notes)
 
 
 def _add_means(
@@ -378,18 +353,5 @@ def name_columns(table: MemoryTable, encoder: TableEncoder) -> pa.Table:
     return pa.table(dict(zip(names, table.array.T, strict=True)))
 
 
-# ---------------------------------------------------------------- JSON
-
-KINDS: Final = (Dropped, Number, Boolean, Category, MeanCategory, Duration, Datetime)
-
-
-def _column_from_json(values: Any) -> Column:
-    kinds: dict[str, Any] = {kind.kind: kind for kind in KINDS}
-    if not isinstance(values, dict) or not isinstance(values.get("kind"), str) or values["kind"] not in kinds:
-        raise InputError(f"expected the encoding of a column of kind {', '.join(kinds)}; it is damaged")
-    made = kinds[values["kind"]]
-    given = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items() if key != "kind"}
-    if set(given) != {field.name for field in fields(made)}:
-        raise InputError(f"expected other fields in the encoding of a {made.kind} column; it is damaged")
-    column: Column = made(**given)
-    return column
+# Whatever a file may contain.
+Column.KINDS = {kind.kind: kind for kind in (Dropped, Number, Boolean, Category, MeanCategory, Duration, Datetime)}

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 from jaxtyping import Float
 
+from dspp.codec import POSITIVE
 from dspp.encoding.warping import Warp
 from dspp.table.messages import Place
 
@@ -32,7 +33,7 @@ class Standardizer:
     """
 
     mean: Float[np.ndarray, "*D"]
-    scale: Float[np.ndarray, "*D"]
+    scale: Annotated[Float[np.ndarray, "*D"], POSITIVE]
     warp: Warp | None = None
 
     @classmethod
@@ -60,17 +61,6 @@ class Standardizer:
     def select(self, columns: Sequence[int]) -> Self:
         """Return the standardizer of some columns, which are not warped."""
         return replace(self, mean=self.mean[columns], scale=self.scale[columns], warp=None)
-
-    def to_json(self) -> list[list[float]]:
-        """Return all numbers: mean, scale and, with a warp, its fields."""
-        warp = {} if self.warp is None else vars(self.warp)
-        return [part.tolist() for part in (self.mean, self.scale, *warp.values())]
-
-    @classmethod
-    def from_json(cls, values: list[list[float]]) -> Self:
-        """Return the standardizer that `to_json` described."""
-        mean, scale, *warp = (np.asarray(part, dtype=np.float64) for part in values)
-        return cls(mean, scale, Warp(*warp) if warp else None)
 
 
 def standardise(

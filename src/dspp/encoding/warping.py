@@ -6,10 +6,12 @@ along its tail (ages, prices, counts) needs inputs on another scale, such as the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 from jaxtyping import Float
+
+from dspp.codec import POSITIVE, Range
 
 SKEWED = 1.0  # smallest absolute skewness of a column that is warped
 FEWEST_VALUES = 10  # distinct ones of such a column
@@ -37,10 +39,10 @@ class Warp:
     """
 
     centre: Float[np.ndarray, " D"]
-    unit: Float[np.ndarray, " D"]
-    power: Float[np.ndarray, " D"]
+    unit: Annotated[Float[np.ndarray, " D"], POSITIVE]
+    power: Annotated[Float[np.ndarray, " D"], Range(*POWERS)]
     mean: Float[np.ndarray, " D"]
-    scale: Float[np.ndarray, " D"]
+    scale: Annotated[Float[np.ndarray, " D"], POSITIVE]
 
     @classmethod
     def fit(

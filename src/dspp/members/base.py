@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -23,6 +23,7 @@ from dspp.registry import Registry
 
 if TYPE_CHECKING:  # predicting does not need it
     from dspp.progress import ProgressBar
+    from dspp.training.checkpoint import Checkpoint
     from dspp.training.result import FitResult
     from dspp.training.rows import Rows
 
@@ -49,7 +50,7 @@ class Order:
     fold: int | None = None
     validation: "Rows | None" = None
     features: nn.Module | None = None
-    checkpoint: Path | None = None
+    checkpoint: "Path | Checkpoint | None" = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,6 @@ class Run:
         on_epoch: Called with each epoch; with several members, with those of each once it is trained.
         should_stop: Called regularly; True interrupts training, keeping the checkpoints.
         resume: Whether to resume from existing checkpoints.
-        options: Further options of `training.fit`.
     """
 
     bar: "ProgressBar | None" = None
@@ -70,7 +70,6 @@ class Run:
     on_epoch: Callable[[Epoch], None] | None = None
     should_stop: Callable[[], bool] | None = None
     resume: bool = True
-    options: Mapping[str, Any] = field(default_factory=dict)
     begin: float = field(default_factory=lambda: time.monotonic())
 
     def seconds_left(self) -> float | None:
@@ -98,6 +97,9 @@ class Member(ABC):
         >>> member.spec.name, member.kind, len(member.history)
         ('ppgpr', 'plain', 2)
     """
+
+    KINDS: ClassVar[Registry[Any]]
+    NEEDS_ALL: ClassVar[bool] = True
 
     kind: ClassVar[str]
     title: ClassVar[str]
@@ -218,6 +220,7 @@ class Trained:
 
 
 MEMBERS: Registry[type[Member]] = Registry("kind of member")
+Member.KINDS = MEMBERS
 
 
 def add_column(X: Inputs, column: Float[np.ndarray, " N"] | None) -> Inputs:

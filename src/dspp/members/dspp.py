@@ -1,6 +1,6 @@
 """Deep sigma point processes, or whatever model the user asks for, trained by steps on the columns alone."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dspp.config import ModelConfig
 from dspp.members.base import MEMBERS, Member, Order, Run
@@ -26,21 +26,16 @@ class Dspp(Member):
     def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
         """Train the model by steps."""
         from dspp import training
-        from dspp.training.rows import to_arguments
 
-        more: dict[str, Any] = dict(run.options)
-        if (held_out := order.validation) is not None:
-            more |= {"X_val": held_out.x, "y_val": held_out.y, "weights_val": held_out.weights}
         return training.fit(
             order.spec,
-            **to_arguments(rows),
+            rows,
+            order.validation,
             config=order.config,
             features=order.features,
-            progress=run.bar or False,
+            budget=run.seconds,
             checkpoint=order.checkpoint,
-            resume=run.resume and order.checkpoint is not None,
-            time_budget=run.seconds,
+            progress=run.bar or False,
             on_epoch=run.on_epoch,
             should_stop=run.should_stop,
-            **more,
         )

@@ -241,7 +241,6 @@ def closed_form(model: Model, began: float) -> "FitResult":
         restart_nll=(),
         best_epoch=None,
         recoveries=(),
-        jitter_climbs=model.jitter_climbs,
         notes=(),
         seconds=time.perf_counter() - began,
         planned_epochs=0,

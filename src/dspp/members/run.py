@@ -4,9 +4,9 @@ import contextlib
 import importlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from dspp.members.trees import BoostedTrees, growing_trees
 from dspp.outcomes import Outcome
 from dspp.registry import extension_modules
 from dspp.settings import Settings
-from dspp.training.checkpoint import identify, refuse_another_run
+from dspp.training.checkpoint import Checkpoint, Identity, check_identity, identify, write_identity
 from dspp.training.rows import Rows
 from dspp.trees import CrossFitted
 
@@ -46,14 +46,12 @@ class Job:
         plan: What to fit.
         checkpoint: The folder of checkpoints, or the checkpoint of a single model; None: none.
         features: A custom module in front of the first layer.
-        options: Further options of `training.fit`.
         modules: Modules that register custom parts.
     """
 
     plan: Plan
-    checkpoint: Path | None
+    checkpoint: Path | Checkpoint | None
     features: nn.Module | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
 
 
@@ -82,16 +80,17 @@ def fit_members(
         TrainingInterrupted: `run.should_stop` returned True.
         CheckpointError: See `open_folder`.
     """
-    more: dict[str, Any] = {"features": settings.module, "options": run.options, "modules": extension_modules()}
+    more: dict[str, Any] = {"features": settings.module, "modules": extension_modules()}
     if plan.is_single:
-        job = Job(plan, None if settings.checkpoint is None else Path(settings.checkpoint), **more)
+        single = None if settings.checkpoint is None else Checkpoint(settings.checkpoint, run.resume)
+        job = Job(plan, single, **more)
         return [train_member(Task(0, *plan.slots[0]), job, rows, split, means, run)], None
     assert run.bar is not None
     read_trees = any(MEMBERS[kind].reads_trees for kind, _ in plan.slots)
     growing: Any = nullcontext()
     if read_trees or plan.too_short:
         growing = growing_trees(rows, split, means, outcome, settings.random_state, run)
-    identity = {} if settings.checkpoint is None else _identify(rows, split, plan, settings)
+    identity = None if settings.checkpoint is None else _identify(rows, split, plan, settings)
     tried: list[Trained] = []
     with open_folder(settings.checkpoint, run.resume, identity) as folder, growing as find_trees:
         job = Job(plan, folder, **more)
@@ -151,7 +150,9 @@ def train_member(task: Task, job: Job, rows: Rows, split: Split, means: CrossFit
     if not plan.is_single:
         epochs, seed = task.epochs or plan.config.epochs, member_seed(plan.config.seed, task.number)
         own = None
-        if job.checkpoint is not None and job.checkpoint.is_dir() and not task.pilot:  # other nodes may not have it
+        if (
+            isinstance(job.checkpoint, Path) and job.checkpoint.is_dir() and not task.pilot
+        ):  # other nodes may not have it
             own = job.checkpoint / f"member-{task.number + 1:02d}.checkpoint"
         order = replace(order, config=plan.config.change(seed=seed, epochs=epochs), fold=task.fold, checkpoint=own)
     try:
@@ -257,7 +258,7 @@ def _train_task(task: Task, job: Job, rows: Rows, split: Split, means: CrossFitt
         if not task.pilot:
             report((task.number, epoch.number / epochs))
 
-    run = Run(None, time_left(task), on_epoch, is_stopped, options=job.options)
+    run = Run(None, time_left(task), on_epoch, is_stopped)
     try:
         with one_thread() if job.plan.config.device == "cpu" else nullcontext():
             return train_member(task, job, rows, split, means, run)
@@ -266,19 +267,19 @@ def _train_task(task: Task, job: Job, rows: Rows, split: Split, means: CrossFitt
 
 
 @contextmanager
-def open_folder(checkpoint: str | Path | None, resume: bool, identity: dict[str, Any]) -> Iterator[Path | None]:
+def open_folder(checkpoint: str | Path | None, resume: bool, identity: Identity | None) -> Iterator[Path | None]:
     """Open and lock the folder of an ensemble's checkpoints.
 
     Args:
         checkpoint: The folder; None: none.
         resume: Whether it may have checkpoints.
-        identity: What identifies the run.
+        identity: What identifies the run; None without a checkpoint.
 
     Raises:
         CheckpointError: Another process uses the folder; it exists and `resume` is False; it belongs to another run or
             has other files; or it is a file.
     """
-    if checkpoint is None:
+    if checkpoint is None or identity is None:
         yield None
         return
     path = Path(checkpoint)
@@ -297,9 +298,9 @@ def open_folder(checkpoint: str | Path | None, resume: bool, identity: dict[str,
             raise CheckpointError(f"{path} already exists; resume from it, or delete it to start afresh")
         check_folder(path)
         if (path / IDENTITY).exists():
-            refuse_another_run(path, storage.read_header(path / IDENTITY, CheckpointError), identity)
+            check_identity(path / IDENTITY, identity)
         else:
-            storage.write(path / IDENTITY, {}, identity, CheckpointError)
+            write_identity(path / IDENTITY, identity)
         yield path
 
 
@@ -315,13 +316,13 @@ def check_folder(path: Path) -> None:
 # ---------------------------------------------------------------- helpers
 
 
-def _identify(rows: Rows, split: Split, plan: Plan, settings: Settings) -> dict[str, Any]:
+def _identify(rows: Rows, split: Split, plan: Plan, settings: Settings) -> Identity:
     """Return what identifies the run of an ensemble: as of a single model, with its folds and members."""
     identity = identify(plan.spec, plan.config, settings.module, rows, None)
     kinds = [kind for kind, _ in plan.slots]
     members = {kind.title: kinds.count(name) for name, kind in MEMBERS.items()}
-    data = storage.digest({"fold": torch.from_numpy(split.fold)}, identity["data"])
-    return {**identity, "data": data, "members": members}
+    data = storage.digest({"fold": torch.from_numpy(split.fold)}, identity.data)
+    return replace(identity, data=data, members=members)
 
 
 def share_time(tasks: Iterator[Task | Any], plan: Plan, workers: Callable[[], int], run: Run) -> Iterator[Task | Any]:

@@ -1,4 +1,4 @@
-"""Writing and reading model files: checks before anything is parsed, and restoring a `Fitted`."""
+"""Writing and reading model files, and checks of what a file claims."""
 
 import json
 from collections.abc import Mapping
@@ -6,50 +6,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from dspp import storage
-from dspp.config import TrainConfig
+from dspp.calibration import Conformal, CrossConformal
+from dspp.codec import Tensors, pack, plain_fields, unpack
+from dspp.encoding.scaling import standardise
 from dspp.errors import InputError, ModelFileError, NumericalError
 from dspp.fitted import Fitted
-from dspp.members import MEMBERS, Member
-from dspp.modelfile.header import (
-    FORMAT,
-    VERSION,
-    get,
-    one_of,
-    or_nan,
-    read_config,
-    read_encoder,
-    read_epoch,
-    read_names,
-    read_number,
-    read_spec,
-    write_header,
-)
-from dspp.modelfile.weights import (
-    MAX_MEMBERS,
-    Tensors,
-    cheap_to_factorise,
-    check_tensors,
-    has_own_features,
-    read_guard,
-    read_input_range,
-    read_model,
-    read_scale,
-    read_scores,
-    read_seen_rows,
-    read_trees,
-    read_warp,
-    split_members,
-    write_tensors,
-)
-from dspp.notes import notes_from_json
-from dspp.outcomes import find_outcome
+from dspp.model import Model
+from dspp.modelfile.weights import cheap_to_factorise, has_own_features, model_converter
+from dspp.outcomes import Outcome
 from dspp.registry import UnknownPartError
+from dspp.seen import MOST_HASHES
+from dspp.table.messages import Place
 
-MAX_HEADER_BYTES = 8_000_000  # JSON takes up to 30 times its size in memory,
-MAX_HEADER_VALUES = 400_000  # but no more than this many lists, objects and members of them
+FORMAT, VERSION = "dspp-model", 1
+MAX_TENSORS = 5_000  # each may need a module
+MAX_MEMBERS = 100
+MAX_GUARD = 100  # components of the guard
+MAX_SCORES = 10_000_000  # calibration scores
 
 
 def save(fitted: Fitted, path: str | Path) -> None:
@@ -60,18 +37,14 @@ def save(fitted: Fitted, path: str | Path) -> None:
     Raises:
         ModelFileError: It could not be written, or could not be loaded again; the previous file is unchanged.
     """
-    own = [has_own_features(member, fitted.num_inputs + member.reads_trees) for member in fitted.members]
-    module = fitted.members[own.index(True)].model.features if any(own) else None
+    own = [member.model.features for member in fitted.members if has_own_features(member)]
+    module = own[0] if own else None
     try:
-        tensors, header = write_tensors(fitted), write_header(fitted, own)
-        header["digest"] = storage.digest(tensors, header)
-        text = json.dumps(header, allow_nan=False)
-        length = len(json.dumps(text)) + sum(len(name) + 200 for name in tensors)
-        _check_header_size(length, _count_values(text.encode()) + 20 * len(tensors))
-        _restore(tensors, json.loads(text), module)
+        tensors, header = pack(fitted, {Model: model_converter(fitted.num_inputs, fitted.num_outputs, module)})
+        _restore(tensors, json.loads(json.dumps(header, allow_nan=False)), module)
     except (InputError, ArithmeticError, RuntimeError, ValueError, TypeError) as problem:
         raise ModelFileError(f"cannot save the model to {path}: {problem}; nothing was written") from problem
-    storage.write(path, tensors, header, ModelFileError)
+    storage.write(path, tensors, {"format": FORMAT, "version": VERSION, **header}, ModelFileError)
 
 
 def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
@@ -90,55 +63,21 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
     """
     path = Path(path)
     try:
-        if path.is_file():  # otherwise `storage.read` raises
-            length, values = _measure_header(path)
-            if length > path.stat().st_size:  # text whose first characters are read as a number
-                raise ModelFileError(f"{path} was not written by dspp, or it is truncated; check the path")
-            _check_header_size(length, values)
         tensors, header = storage.read(path, ModelFileError)
         _check_format(path, header)
-        _check_digest(path, tensors, header)
-        members = get(header, "members", list[dict[str, Any]])
-        _check_features(path, any(member.get("features") == "custom" for member in members), features)
+        storage.check_digest(path, tensors, header, ModelFileError)
+        _check_features(path, header.get("members"), features)
         return replace(_restore(tensors, header, features), source=str(path))
     except UnknownPartError as problem:
         raise ModelFileError(
             f"{path}: unknown {problem.part}; import the module that registers it before loading (on the command line: "
             "--import MODULE)"
         ) from None
-    except (
-        InputError,
-        ArithmeticError,
-        RuntimeError,
-    ) as problem:  # RuntimeError: from torch, or JSON nested too deeply
+    except (InputError, ArithmeticError, RuntimeError) as problem:  # RuntimeError: from torch
         reason = problem.finding if isinstance(problem, NumericalError) else f"{problem!s:.500}"
         raise ModelFileError(
             f"{path} is not a model that this version of dspp can read, or it is damaged: {reason}"
         ) from None
-
-
-def _measure_header(path: Path) -> tuple[int, int]:
-    """Return the claimed length of the header in bytes, and a bound on the number of its values."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            return length, _count_values(file.read(min(length, MAX_HEADER_BYTES)))
-    except OSError as problem:
-        raise ModelFileError(f"cannot read {path}: {problem.strerror or problem}") from None
-
-
-def _count_values(text: bytes) -> int:
-    """Return an upper bound on the number of JSON values, including brackets hidden by escapes in nested text."""
-    lower = text.lower()
-    return sum(lower.count(mark) for mark in (b"[", b"{", b",", rb"\u005b", rb"\u007b", rb"\u002c"))
-
-
-def _check_header_size(length: int, values: int) -> None:
-    if length > MAX_HEADER_BYTES or values > MAX_HEADER_VALUES:
-        raise InputError(
-            f"expected a header of at most {MAX_HEADER_BYTES} bytes and {MAX_HEADER_VALUES} values, got {length} and "
-            f"{values}; use fewer columns or categories"
-        )
 
 
 def _check_format(path: Path, header: Mapping[str, Any]) -> None:
@@ -156,15 +95,10 @@ def _check_format(path: Path, header: Mapping[str, Any]) -> None:
         )
 
 
-def _check_digest(path: Path, tensors: Tensors, header: dict[str, Any]) -> None:
-    """Check that the content is what was saved: with a flipped bit a model may work, but be wrong."""
-    digest = header.pop("digest", None)
-    if digest != storage.digest(tensors, header):
-        what = "is missing" if digest is None else "does not match"
-        raise ModelFileError(f"{path} is damaged: its hash {what}; use another copy of it")
-
-
-def _check_features(path: Path, own: bool, features: nn.Module | None) -> None:
+def _check_features(path: Path, members: Any, features: nn.Module | None) -> None:
+    described = members if isinstance(members, list) else []
+    models = [member.get("model") for member in described if isinstance(member, dict)]
+    own = any(isinstance(model, dict) and model.get("has_own_features") is True for model in models)
     if own and features is None:
         raise ModelFileError(
             f"{path}: this model has a custom features module. A file holds its weights but not its code; create the "
@@ -176,61 +110,97 @@ def _check_features(path: Path, own: bool, features: nn.Module | None) -> None:
 
 def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | None) -> Fitted:
     """Return the fitted model, or raise an InputError, ArithmeticError or RuntimeError."""
-    check_tensors(tensors)
-    D, T = get(header, "num_inputs", int), get(header, "num_outputs", int)
-    described = get(header, "members", list[dict[str, Any]])
-    parts = list(zip(described, split_members(tensors, len(described)), strict=True))
-    bare_X, scale_y = (
-        read_scale(tensors, "scale_X", (D,)),
-        read_scale(tensors, "scale_y", (T,)),
-    )  # before models are built from D and T
-    scale_X = replace(bare_X, warp=read_warp(tensors, D))
-    members = tuple(_restore_member(values, weights, (D, T), features) for values, weights in parts)
-    conformal, conformal_folds = read_scores(tensors, T)
-    names = read_names(header, "target_names", T) or ()
-    kind, likelihood = find_outcome("auto", members[0].spec.model.likelihood, is_named=True)
-    fitted = Fitted(
-        members=members,
-        weights=tuple(map(float, get(header, "weights", list[float]))),
-        scale_X=scale_X,
-        outcome=kind(names, likelihood, scale_y),
-        encoder=read_encoder(get(header, "encoder", dict[str, Any] | None), D),
-        feature_names=read_names(header, "feature_names", D),
-        target_names=names,
-        metrics={name: or_nan(value) for name, value in get(header, "metrics", dict[str, float | None]).items()},
-        notes=notes_from_json(get(header, "notes", list[Any])),
-        versions=get(header, "versions", dict[str, str]),
-        conformal=conformal,
-        num_rows=get(header, "num_rows", int),
-        params=get(header, "params", dict[str, Any] | None) if "params" in header else None,
-        spread=read_number(header, "spread"),
-        guard=read_guard(tensors, get(header, "guard", float | None), T),
-        trees=read_trees(tensors, get(header, "trees", bool), D),
-        scored=get(header, "scored", str),
-        conformal_folds=conformal_folds,
-        judged=get(header, "judged", int | None),
-        input_range=read_input_range(tensors, scale_X),
-        seen_rows=read_seen_rows(tensors),
-    )
-    if cheap_to_factorise([member.model for member in members]):
-        for member in members:
+    if len(tensors) > MAX_TENSORS:
+        raise InputError(f"expected at most {MAX_TENSORS} tensors, got {len(tensors)}")
+    known = {name: value for name, value in header.items() if name in plain_fields(Fitted)}  # a later dspp may add some
+    members = known.get("members")
+    if not isinstance(members, list) or not 1 <= len(members) <= MAX_MEMBERS:
+        got = len(members) if isinstance(members, list) else f"{members!s:.50}"
+        raise InputError(f"members: expected 1 to {MAX_MEMBERS}, got {got}")
+    outcome = _check_outcome(tensors, known.get("outcome"))
+    scale = tensors.get("scale_X.mean")
+    if scale is None or scale.ndim != 1 or not len(scale):
+        raise InputError("scale_X.mean: expected one number for each of at least one column, got others")
+    converter = model_converter(len(scale), outcome.num_outputs, features)
+    fitted = unpack(Fitted, tensors, known, {Model: converter})
+    _check_columns(fitted)
+    _check_members(fitted)
+    _check_calibration(fitted)
+    if cheap_to_factorise([member.model for member in fitted.members]):
+        for member in fitted.members:
             _ = member.predictor  # may raise NumericalError; cached for the first prediction
     return fitted
 
 
-def _restore_member(
-    values: dict[str, Any], weights: Tensors, size: tuple[int, int], features: nn.Module | None
-) -> Member:
-    spec = read_spec(get(values, "spec", dict[str, Any]))
-    kind = MEMBERS[get(values, "kind", str)]
-    D, T = size
-    history = tuple(read_epoch(epoch) for epoch in get(values, "history", list[dict[str, Any]]))
-    return kind(
-        spec=spec,
-        train=read_config(TrainConfig, get(values, "train", dict[str, Any])),
-        model=read_model(spec.model, weights, values, (D + kind.reads_trees, T), features),
-        history=history,
-        best_epoch=one_of(get(values, "best_epoch", int | None), [None, *(epoch.number for epoch in history)]),
-        seconds=float(get(values, "seconds", float)),
-        fold=one_of(get(values, "fold", int | None), [None, *range(MAX_MEMBERS)]),
+def _check_outcome(tensors: Tensors, plain: Any) -> Outcome:
+    """Return the outcome of a file, whose scale must be that of its columns, within float64."""
+    outcome = unpack(Outcome, tensors, plain, prefix="outcome.")  # type: ignore[type-abstract]
+    if outcome.scale.mean.shape != (len(outcome.names),) or not outcome.names:
+        raise InputError(f"outcome.scale: expected one mean per target, got shape {outcome.scale.mean.shape}")
+    outcome.with_scale(outcome.scale, Place("outcome.scale"))
+    return outcome
+
+
+def _check_columns(fitted: Fitted) -> None:
+    """Check that names, ranges and hashes fit the columns."""
+    D, T, encoder, ends, hashes = (
+        fitted.num_inputs,
+        fitted.num_outputs,
+        fitted.encoder,
+        fitted.input_range,
+        fitted.seen_rows,
     )
+    given = {"feature_names": (fitted.feature_names, D), "target_names": (fitted.target_names, T)}
+    given["encoder"] = (None if encoder is None else encoder.feature_names, D)
+    for name, (names, count) in given.items():
+        if names is not None and len(names) != count:
+            raise InputError(f"{name}: expected {count}, got {len(names)}")
+    if ends is not None:
+        if ends.shape[1] != D or bool((ends[0] > ends[1]).any()):
+            raise InputError(f"input_range: expected ranges of {D} columns, got others")
+        standardise(ends, fitted.scale_X, "float32", None, Place("input_range"))
+    if hashes is not None and not (1 <= len(hashes) <= MOST_HASHES and bool((np.diff(hashes) > 0).all())):
+        raise InputError(f"seen_rows: expected up to {MOST_HASHES} numbers in ascending order, got others")
+    if fitted.trees is not None and fitted.trees.num_features != D:
+        raise InputError(f"trees: expected {D} columns, got {fitted.trees.num_features}")
+
+
+def _check_members(fitted: Fitted) -> None:
+    """Check what is said of each member, and the size of the guard."""
+    for member in fitted.members:
+        epochs = [None, *(epoch.number for epoch in member.history)]
+        if member.best_epoch not in epochs:
+            raise InputError(f"best_epoch: expected one of {str(epochs)[:100]}, got {str(member.best_epoch)[:50]}")
+        if member.fold is not None and not 0 <= member.fold < MAX_MEMBERS:
+            raise InputError(f"fold: expected a number below {MAX_MEMBERS}, got {str(member.fold)[:50]}")
+        inputs = fitted.num_inputs + member.reads_trees
+        if member.model.num_inputs != inputs:
+            raise InputError(f"num_inputs: expected {inputs} for a member of this kind, got {member.model.num_inputs}")
+        if member.spec.model.likelihood != fitted.outcome.likelihood:
+            raise InputError(f"likelihood: expected {fitted.outcome.likelihood!r}, as the outcome has, got another")
+    guard = fitted.guard
+    if guard is None:
+        return
+    count, outputs = guard.mean.shape
+    if outputs != fitted.num_outputs or count > MAX_GUARD or abs(float(guard.log_weights.exp().sum()) - 1.0) > 1e-6:
+        raise InputError(
+            f"guard: expected 1 to {MAX_GUARD} components of {fitted.num_outputs} outputs whose weights sum to 1"
+        )
+
+
+def _check_calibration(fitted: Fitted) -> None:
+    """Check the calibration scores, one column per output, and their folds, if they have any."""
+    scores, folds = fitted.conformal, fitted.conformal_folds
+    if scores is None:
+        if folds is not None:
+            raise InputError("conformal_folds: expected none without scores in conformal")
+        return
+    if tuple(scores.shape[1:]) != (fitted.num_outputs,) or not 1 <= scores.numel() <= MAX_SCORES:
+        expected = f"(n, {fitted.num_outputs}) with at most {MAX_SCORES} scores"
+        raise InputError(f"conformal: expected shape {expected}, got {tuple(scores.shape)}")
+    if folds is None:
+        Conformal(scores)
+    elif not bool((folds < MAX_MEMBERS).all()):  # folds that no member held out are refused by `Fitted`
+        raise InputError(f"conformal_folds: expected folds below {MAX_MEMBERS}, got {folds.max().item()}")
+    else:
+        CrossConformal(scores, folds)

@@ -44,6 +44,7 @@ class Outcome(ABC):
         (10.0, 1)
     """
 
+    KINDS: ClassVar[Registry[type["Outcome"]]] = OUTCOMES
     kind: ClassVar[str]  # its name in `OUTCOMES`
     default_likelihood: ClassVar[str]
 

@@ -29,9 +29,9 @@ def training_curves(history: Sequence[Epoch], *, best_epoch: int | None = None, 
 
     Example:
         >>> import numpy as np
-        >>> from dspp import TrainConfig, fit, plots, preset
+        >>> from dspp import Rows, TrainConfig, fit, plots, preset
         >>> X = np.random.default_rng(0).normal(size=(60, 2))
-        >>> result = fit(preset("ppgpr", inducing=8), X, X[:, 0], config=TrainConfig(epochs=3, restarts=1))
+        >>> result = fit(preset("ppgpr", inducing=8), Rows.of(X, X[:, 0]), config=TrainConfig(epochs=3, restarts=1))
         >>> plots.training_curves(result.history).get_xlabel()
         'epoch'
     """

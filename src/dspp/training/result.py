@@ -7,7 +7,7 @@ from dspp.history import Epoch, Recovery
 from dspp.model import Model
 from dspp.training.precision import precision_note
 from dspp.training.rows import Rows
-from dspp.training.state import RunState, Start
+from dspp.training.state import State
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,10 @@ class FitResult:
 
     Example:
         >>> import numpy as np
-        >>> from dspp import TrainConfig, fit, preset
+        >>> from dspp import Rows, TrainConfig, fit, preset
         >>> X = np.random.default_rng(0).normal(size=(60, 2))
-        >>> result = fit(preset("ppgpr", inducing=8), X, X[:, 0], config=TrainConfig(epochs=3, restarts=1))
+        >>> config = TrainConfig(epochs=3, restarts=1)
+        >>> result = fit(preset("ppgpr", inducing=8), Rows.of(X, X[:, 0]), config=config)
         >>> len(result.history), result.stopped, result.jitter_climbs
         (3, 'finished', 0)
     """
@@ -28,7 +29,6 @@ class FitResult:
     restart_nll: tuple[float, ...]  # training NLL of each restart; the lowest was trained to the end
     best_epoch: int | None  # the epoch whose state was kept; None without validation rows
     recoveries: tuple[Recovery, ...]
-    jitter_climbs: int
     notes: tuple[str, ...]
     seconds: float  # including those before a resume
     planned_epochs: int  # length of the schedule; under a time budget the last may be incomplete
@@ -36,32 +36,36 @@ class FitResult:
     epochs_made: float = 0.0  # passes over the training rows; the last may be incomplete
     time_note: str = ""  # the one of `notes` that says that the time budget ended training, if it did
 
+    @property
+    def jitter_climbs(self) -> int:
+        """Number of times a Cholesky factorisation needed more jitter than configured."""
+        return self.model.jitter_climbs
 
-def make_result(start: Start, end: RunState, steps_per_epoch: int, rows: Rows) -> FitResult:
+
+def make_result(model: Model, end: State, steps_per_epoch: int, rows: Rows) -> FitResult:
     """Return the result of a finished run, with the weights that validation found best, if any.
 
     Args:
-        start: the start that was trained to the end.
+        model: the model that was trained to the end.
         end: the state of the run.
         steps_per_epoch: steps per epoch.
         rows: training rows on which the precision of the model is checked.
     """
     assert end.stopped is not None
-    if start.state.best_weights is not None:
-        start.model.load_state_dict(start.state.best_weights)
-    model = start.model.eval()
+    if end.best_weights is not None:
+        model.load_state_dict(end.best_weights)
+    model.eval()
     imprecise = precision_note(model, rows)
     return FitResult(
         model=model,
-        history=start.state.history,
+        history=end.history,
         restart_nll=end.scores,
-        best_epoch=start.state.best_epoch,
-        recoveries=start.state.recoveries,
-        jitter_climbs=model.jitter_climbs,
+        best_epoch=end.best_epoch,
+        recoveries=end.recoveries,
         notes=(*model.notes, *end.notes, *([imprecise] if imprecise else [])),
         seconds=end.seconds,
         planned_epochs=math.ceil(end.total_steps / steps_per_epoch),
         stopped=end.stopped,
-        epochs_made=start.state.step / steps_per_epoch,
+        epochs_made=end.step / steps_per_epoch,
         time_note=end.notes[-1] if end.stopped == "time" else "",
     )

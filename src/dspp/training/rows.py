@@ -1,16 +1,11 @@
 """Rows as the model sees them: checked, on its device, in its dtype."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
-from dspp.batches import batch_indices
 from dspp.config import TrainConfig
 from dspp.errors import InputError
 from dspp.presets import Spec
@@ -20,14 +15,42 @@ from dspp.table.roles import check_weights
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs (N, D) and targets (N, T); NaN among several targets of a row means "not observed".
+    """Inputs (N, D) and encoded targets (N, E), standardised; NaN among several targets means "not observed".
 
     Weights are positive, with mean one over the table that the rows are from; None: all are one.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import Rows
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> rows = Rows.of(X, X[:, 0])
+        >>> len(rows), rows.y.shape
+        (60, torch.Size([60, 1]))
     """
 
     x: Float[Tensor, "N D"]
-    y: Float[Tensor, "N T"]
+    y: Float[Tensor, "N E"]
     weights: Float[Tensor, " N"] | None = None
+
+    @classmethod
+    def of(cls, X: Array, y: Array, weights: Array | None = None) -> "Rows":
+        """Return checked rows of arrays, in float64, without those of weight 0.
+
+        Args:
+            X: inputs (N, D): array, tensor or nested lists.
+            y: targets, (N,) for one output or (N, T) for several, where NaN means "not observed".
+            weights: one number ≥ 0 per row, of which only the ratios matter; None: all rows count once.
+
+        Raises:
+            InputError: they are not finite numbers in these shapes, or a row has no observed target.
+        """
+        x = torch.from_numpy(check_X(X))
+        targets = check_y(y, len(x), missing=True, every_output=False)
+        rows = cls(x, torch.from_numpy(targets.reshape(len(x), -1)))
+        if weights is None:
+            return rows
+        checked = torch.from_numpy(check_weights(weights, len(x), "weights"))
+        return replace(rows, weights=checked)[checked > 0]
 
     def __len__(self) -> int:
         return len(self.x)
@@ -35,17 +58,6 @@ class Rows:
     def __getitem__(self, rows: slice | Tensor) -> "Rows":
         """Return some of the rows."""
         return Rows(self.x[rows], self.y[rows], None if self.weights is None else self.weights[rows])
-
-    @property
-    def start(self) -> "Rows":
-        """All rows; see `Source`."""
-        return self
-
-    @property
-    def content(self) -> dict[str, Tensor]:
-        """What identifies the rows in a checkpoint; a single target is (N,), as in the first checkpoints."""
-        weights = {} if self.weights is None else {"weights": self.weights}
-        return {"x": self.x, "y": self.y[:, 0] if self.y.shape[1] == 1 else self.y, **weights}
 
     def join(self, other: "Rows") -> "Rows":
         """Return these rows and then the others."""
@@ -56,95 +68,49 @@ class Rows:
             )
         return Rows(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]), weights)
 
-    def batches(self, batch_size: int, seed: int, epoch: int) -> "Batches":
-        """Return the batches of an epoch; see `Source`."""
-        return _MemoryBatches(self, batch_indices(len(self), batch_size, seed, epoch))
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name."""
+        return {"x": self.x, "y": self.y} | ({} if self.weights is None else {"weights": self.weights})
 
 
-class Batches(Protocol):
-    """The batches of an epoch, by number."""
+def training_rows(rows: Rows, spec: Spec, config: TrainConfig) -> Rows:
+    """Return training rows on the device, in the model's dtype, with weights of mean one.
 
-    def __getitem__(self, number: int) -> Rows:
-        """Return batch `number`, on the device."""
-
-
-class Source(Protocol):
-    """Training rows, in memory (`Rows`) or on disk (`DiskRows`)."""
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-
-    @property
-    def start(self) -> Rows:
-        """Rows in memory, all or a random part, on which models are initialised and starts compared."""
-
-    @property
-    def content(self) -> dict[str, Tensor]:
-        """What identifies the rows in a checkpoint: tensors that are equal only for equal rows."""
-
-    def batches(self, batch_size: int, seed: int, epoch: int) -> Batches:
-        """Return each row once, in ⌈N / batch_size⌉ batches whose order is a function of seed and epoch."""
+    Raises:
+        InputError: there are none, or an output is not observed in any row.
+    """
+    if not len(rows):
+        raise InputError("rows: expected at least one training row, got none; check the file or filter they came from")
+    unobserved = rows.y.isnan().all(0).nonzero()
+    if len(unobserved):
+        raise InputError(
+            f"y: expected each output to be observed in some row, got only NaN in column {int(unobserved[0])} "
+            f"({len(unobserved)} such columns in total); leave out these outputs"
+        )
+    return _on_device(rows, spec, config)
 
 
-@dataclass(frozen=True)
-class _MemoryBatches:
-    """Batches of rows in memory."""
+def validation_rows(rows: Rows, like: Rows, spec: Spec, config: TrainConfig) -> Rows:
+    """Return validation rows as `training_rows` does.
 
-    rows: Rows
-    indices: Sequence[Tensor]
-
-    def __getitem__(self, number: int) -> Rows:
-        return self.rows[self.indices[number].to(self.rows.x.device)]
-
-
-def to_arguments(rows: Source) -> dict[str, Any]:
-    """Return training rows as arguments of `fit`."""
-    return {"X": rows.x, "y": rows.y, "weights": rows.weights} if isinstance(rows, Rows) else {"X": rows}
+    Raises:
+        InputError: they do not have the columns of the training rows.
+    """
+    check_width(rows.x, like.x.shape[1])
+    if rows.y.shape[1] != like.y.shape[1]:
+        raise InputError(
+            f"validation: expected as many outputs as in the training rows, {like.y.shape[1]}, got {rows.y.shape[1]}"
+        )
+    return _on_device(rows, spec, config)
 
 
-def training_rows(X: Array | Source, y: Array | None, weights: Array | None, spec: Spec, config: TrainConfig) -> Source:
-    """Check the training rows and move them to the device; a `Source` is returned as it is."""
-    if y is None:
-        if not callable(getattr(X, "batches", None)):
-            raise InputError("expected targets y, got none; pass y with one row for each row of X")
-        return cast(Source, X)
-    X64 = check_X(cast(Array, X))
-    return _to_rows(X64, check_y(y, len(X64), missing=True), weights, "weights", spec, config)
-
-
-def validation_rows(
-    X: Array | None, y: Array | None, weights: Array | None, like: Source, spec: Spec, config: TrainConfig
-) -> Rows | None:
-    """Check the validation rows against the training rows `like`; return None if there are none."""
-    if X is None and y is None:
-        return None
-    if X is None or y is None:
-        raise InputError("expected both X_val and y_val or neither, got only one of them")
-    X64 = check_X(X, "X_val")
-    y64 = check_y(y, len(X64), "y_val", missing=True, every_output=False)
-    check_width(X64, like.start.x.shape[1])
-    outputs = like.start.y.shape[1]
-    if y64[:1].size != outputs:
-        raise InputError(f"y_val: expected as many outputs as y, {outputs}, got shape {y64.shape}")
-    return _to_rows(X64, y64, weights, "weights_val", spec, config)
-
-
-def _to_rows(
-    X64: NDArray[np.float64],
-    y64: NDArray[np.float64],
-    weights: Array | None,
-    name: str,
-    spec: Spec,
-    config: TrainConfig,
-) -> Rows:
-    """Return the rows on the device, without those of weight 0."""
+def _on_device(rows: Rows, spec: Spec, config: TrainConfig) -> Rows:
     dtype, device = getattr(torch, spec.model.dtype), find_device(config.device)
-    y = torch.from_numpy(y64.reshape(len(y64), -1))
-    rows = Rows(torch.from_numpy(X64).to(device, dtype), y.to(device, dtype))
-    if weights is None:
-        return rows
-    w = torch.from_numpy(check_weights(weights, len(X64), name)).to(device, dtype)
-    return replace(rows, weights=w)[w > 0]
+    moved = Rows(rows.x.to(device, dtype), rows.y.to(device, dtype))
+    if rows.weights is None:
+        return moved
+    weights = torch.from_numpy(check_weights(rows.weights, len(rows), "weights")).to(device, dtype)
+    return replace(moved, weights=weights)[weights > 0]
 
 
 def find_device(name: str) -> torch.device:

@@ -6,15 +6,14 @@ x ≤ threshold that is false removes the leaves of its left branch; a row ends 
 one of the 32 leaves: the arrays of a damaged or hostile file may predict nonsense, but cannot index out of bounds.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int, Int32, Int64, UInt32
-from torch import Tensor
 
+from dspp.codec import FAR
 from dspp.errors import InputError
 from dspp.table.checks import check_width
 
@@ -24,12 +23,6 @@ MAX_TREES = 1_000
 BLOCK = 200  # trees evaluated together, which bounds the tables of `_steps` at 5 MB per block
 CELLS = 50_000  # rows × trees at a time, so that masks and values stay in the cache
 
-_TENSORS = {  # name: dtype and shape of one tree's part
-    "feature": (torch.int32, (NODES,)),
-    "threshold": (torch.float64, (NODES,)),
-    "left_leaves": (torch.int32, (NODES,)),
-    "value": (torch.float64, (LEAVES,)),
-}
 _Step = tuple[int, Float[np.ndarray, " R"], UInt32[np.ndarray, "R+1 B"]]
 
 
@@ -41,11 +34,19 @@ class Trees:
     """
 
     feature: Int32[np.ndarray, "T 31"]  # the column of X, per inner node
-    threshold: Float[np.ndarray, "T 31"]
+    threshold: Annotated[Float[np.ndarray, "T 31"], FAR]
     left_leaves: Int32[np.ndarray, "T 31"]  # mask of the leaves in the left branch: removed if x > threshold
-    value: Float[np.ndarray, "T 32"]
+    value: Annotated[Float[np.ndarray, "T 32"], FAR]
     base: float
     num_features: int
+
+    def __post_init__(self) -> None:
+        if len(self) > MAX_TREES:
+            raise InputError(f"trees: expected at most {MAX_TREES} trees, got {len(self)}; the file is damaged")
+        if (self.feature < 0).any() or (self.feature >= self.num_features).any() or (self.left_leaves < 0).any():
+            raise InputError(
+                f"trees: expected columns from 0 to {self.num_features - 1} and masks ≥ 0; the file is damaged"
+            )
 
     def __len__(self) -> int:
         return len(self.value)
@@ -85,33 +86,6 @@ class Trees:
             for part in parts
         ]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return what `from_tensors` restores bit for bit."""
-        base = torch.tensor(self.base, dtype=torch.float64)
-        return {name: torch.from_numpy(getattr(self, name)) for name in _TENSORS} | {"base": base}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], num_features: int) -> "Trees":
-        """Return the trees that `tensors` stored, after checking all numbers.
-
-        Args:
-            tensors: whatever a file contains under these names.
-            num_features: the number of columns of X.
-
-        Raises:
-            InputError: a tensor is missing, unknown, or has a wrong type, shape or value.
-        """
-        _check_layout(tensors)
-        arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
-        feature, masks = arrays["feature"], arrays["left_leaves"]
-        if (feature < 0).any() or (feature >= num_features).any() or (masks < 0).any():
-            raise InputError(f"trees: expected columns from 0 to {num_features - 1} and masks ≥ 0; the file is damaged")
-        with np.errstate(over="ignore"):
-            bound = np.abs(arrays["value"]).max(axis=1).sum() + np.abs(arrays["base"])  # of any prediction
-        if not (np.isfinite(bound) and np.isfinite(arrays["threshold"]).all()):
-            raise InputError("trees: expected finite thresholds, values and sums, got NaN or inf; the file is damaged")
-        return cls(**{name: arrays[name] for name in _TENSORS}, base=float(arrays["base"]), num_features=num_features)
-
 
 def _steps(
     feature: Int32[np.ndarray, "B 31"], threshold: Float[np.ndarray, "B 31"], left_leaves: Int32[np.ndarray, "B 31"]
@@ -145,21 +119,3 @@ def _lowest_zero(masks: UInt32[np.ndarray, "n T"]) -> Int64[np.ndarray, "n T"]:
     power = ~masks & (masks + np.uint32(1))  # 2ⁱ for the lowest zero bit i
     exponents: Int[np.ndarray, "n T"] = power.astype(np.float32).view(np.int32) >> 23  # i + 127
     return exponents - np.int64(127)
-
-
-def _check_layout(tensors: Mapping[str, Tensor]) -> None:
-    """Check names, types and shapes."""
-    for name in sorted(tensors.keys() ^ (_TENSORS.keys() | {"base"})):
-        what = "not a tensor of trees" if name in tensors else "the tensor is missing"
-        raise InputError(f"trees: {name:.100}: {what}; the file is damaged")
-    num_trees = len(tensors["value"]) if tensors["value"].ndim else 0
-    if num_trees > MAX_TREES:
-        raise InputError(f"trees: expected at most {MAX_TREES} trees, got {num_trees}; the file is damaged")
-    expected = {name: (dtype, (num_trees, *shape)) for name, (dtype, shape) in _TENSORS.items()}
-    for name, (dtype, shape) in (expected | {"base": (torch.float64, ())}).items():
-        got = tensors[name]
-        if (got.dtype, tuple(got.shape), got.layout) != (dtype, shape, torch.strided):
-            raise InputError(
-                f"trees: {name}: expected {dtype} of shape {shape}, got {got.dtype} of {tuple(got.shape)}; "
-                "the file is damaged"
-            )
