@@ -149,11 +149,9 @@ def train_member(task: Task, job: Job, rows: Rows, split: Split, means: CrossFit
     )
     if not plan.is_single:
         epochs, seed = task.epochs or plan.config.epochs, member_seed(plan.config.seed, task.number)
-        own = None
-        if (
-            isinstance(job.checkpoint, Path) and job.checkpoint.is_dir() and not task.pilot
-        ):  # other nodes may not have it
-            own = job.checkpoint / f"member-{task.number + 1:02d}.checkpoint"
+        folder, own = job.checkpoint, None
+        if isinstance(folder, Path) and folder.is_dir() and not task.pilot:  # other nodes may not have it
+            own = folder / f"member-{task.number + 1:02d}.checkpoint"
         order = replace(order, config=plan.config.change(seed=seed, epochs=epochs), fold=task.fold, checkpoint=own)
     try:
         result = kind.fit(training, order, run)
