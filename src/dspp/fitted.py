@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dspp.calibration import HEADLINE, Calibration, Conformal, CrossConformal, calibration_of, is_inside
 from dspp.codec import AnyFloat, Range, pack
-from dspp.encoding.encoder import IN_X, TableEncoder, encode, name_columns
+from dspp.encoding.encoder import IN_X, TableEncoder, encode, parse
 from dspp.encoding.scaling import Standardizer, share_unknown, standardise
 from dspp.errors import InputError, NumericalError
 from dspp.gp.threads import run
@@ -195,7 +195,7 @@ class Fitted:
             InputError: X is not a table of finite numbers with D columns, or a number is too large for the model.
             NumericalError: A prediction is not finite.
         """
-        return self.predict_standardised(self._standardise(X, place), place)
+        return self.predict_standardised(self._standardise(check_X(X, may_be_empty=True), place), place)
 
     def predict_standardised(
         self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"], place: Place = IN_X
@@ -227,12 +227,12 @@ class Fitted:
                 "copy of its file), or a number in these rows is absurd"
             ) from None
 
-    def _standardise(self, X: Array, place: Place) -> Float[np.ndarray, "N D"]:
-        rows = check_X(X, may_be_empty=True)
-        check_width(rows, self.num_inputs)
+    def _standardise(self, X: Float[np.ndarray, "N D"], place: Place) -> Float[np.ndarray, "N D"]:
+        """Return encoded rows in standardised units, which are finite in the dtype of every member."""
+        check_width(X, self.num_inputs)
         dtypes = {member.spec.model.dtype for member in self.members}
         shortest = "float32" if "float32" in dtypes else "float64"  # numbers must stay finite in it
-        return standardise(rows, self.scale_X, shortest, self.feature_names, place)
+        return standardise(X, self.scale_X, shortest, self.feature_names, place)
 
     def _predict_members(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> list[Predictive]:
         """Return the prediction of each member, in standardised units."""
@@ -301,19 +301,22 @@ class Fitted:
         Raises:
             InputError: A column is missing, or a value is not of the type seen in training.
         """
-        return self.distribution(self._encode(table, impute), table.place)
+        X = self._standardise(self._encode(table, impute), table.place)
+        return self.predict_standardised(X, table.place)
 
-    def _encode(self, table: MemoryTable, impute: bool) -> Array:
+    def _encode(self, table: MemoryTable, impute: bool) -> Float[np.ndarray, "N D"]:
         return encode(self.inputs(table), self.encoder, impute)
 
     def inputs(self, table: MemoryTable) -> MemoryTable:
-        """Return the table with the columns that the model reads; with names, if it has learned names.
+        """Return the table with the columns that the model reads, parsed; with names, if it has learned names.
+
+        Predictions, scores and what is new of a table take each of its values from what is parsed here.
 
         Raises:
             InputError: The table has another number of columns than the array that the model was trained on.
         """
         if self.encoder is not None:
-            return table if table.arrow is not None else replace(table, arrow=name_columns(table, self.encoder))
+            return parse(table, self.encoder)
         if table.arrow is not None:
             table = table.select(name for name in table.names if name not in self.target_names)
             if len(table.names) != self.num_inputs:
@@ -324,13 +327,13 @@ class Fitted:
         return table
 
     def _predict_folds(
-        self, table: MemoryTable, impute: bool = False, encoded: Array | None = None
+        self, table: MemoryTable, impute: bool = False, encoded: Float[np.ndarray, "N D"] | None = None
     ) -> tuple[Predictive, dict[int, Predictive]]:
         """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
         encoded = self._encode(table, impute) if encoded is None else encoded
-        if self.conformal_folds is None:
-            return self.distribution(encoded, table.place), {}
         X = self._standardise(encoded, table.place)
+        if self.conformal_folds is None:
+            return self.predict_standardised(X, table.place), {}
         with self.named_in_errors(table.place):
             parts, unknown = self._predict_members(X), self.shares_unknown(X)
             return self._mix_all(parts, unknown, table.place), self._mix_by_fold(parts, unknown)
@@ -443,6 +446,7 @@ class Fitted:
         recogniser, sample = Recogniser(self.seen_rows), Sample()
         if second is None:
             mixture, folds = self._predict_targets(first, impute, recogniser)
+            first = replace(first, parsed=None)  # figures change values of columns
             return Evaluation(self, first, mixture, caveat=recogniser.caveat(), folds=folds)
         levels = _find_levels(first, batches)
         weights: list[Float[np.ndarray, " n"]] = []

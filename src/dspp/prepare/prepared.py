@@ -39,8 +39,6 @@ class Prepared:
         input_range: The smallest and the largest value of each encoded column.
         seen_rows: Hashes of the training rows; None: too many of them are equal.
         outcome: What the target is: encodes the user's values and decodes predictions.
-        target_names: T of them.
-        table_rows: How many rows the table has, those without a target and those that are not sampled included.
         fold: For an ensemble, the fold of each row of `train` and then of `validation`; see `assign_folds`.
         means: For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them
             reads; those in `train` leave out the row's own inner fold only.
@@ -57,8 +55,6 @@ class Prepared:
     encoder: TableEncoder | None
     scale_X: Standardizer  # noqa: N815 - X is a matrix
     outcome: Outcome
-    target_names: tuple[str, ...]
-    table_rows: int
     notes: tuple[Note, ...]
     fold: Int[np.ndarray, " N"] | None = None
     input_range: Float[np.ndarray, "2 D"] | None = None
@@ -77,6 +73,16 @@ class Prepared:
         fold = np.repeat([NEVER, 0], [self.num_rows, len(self.validation)]) if self.fold is None else self.fold
         forward = self.table.times is not None and bool(fold.max(initial=NEVER) > 0)
         return Split(fold, self.inner, self.num_rows, forward)
+
+    @property
+    def table_rows(self) -> int:
+        """How many rows the table has, those without a target and those that are not sampled included."""
+        return self.table.num_table_rows
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The names of the targets."""
+        return self.outcome.names
 
     def settings_of_models(self, settings: Settings) -> Settings:
         """Return the settings with the likelihood of the outcome."""
