@@ -102,8 +102,6 @@ class Outcome(ABC):
     # The score that a search minimises, and what `loss` is called.
     tunes: ClassVar[str] = "nll"
     loss_name: ClassVar[str] = "NLL"
-    # Whether members may be moved towards their common mean.
-    may_pull: ClassVar[bool] = False
 
     names: tuple[str, ...]
     likelihood: str
@@ -212,7 +210,7 @@ class Outcome(ABC):
 
     @property
     def member_kinds(self) -> tuple[str, ...]:
-        """The kinds of members that can predict it: see `settings.KIND_NAMES`."""
+        """The kinds of members that can predict it: see `members.MEMBERS`."""
         return ("plain",)
 
     def tree_target(self, y: Encoded) -> Float[np.ndarray, "N K"]:

@@ -45,7 +45,6 @@ class Real(Outcome):
     headlines: ClassVar[tuple[str, ...]] = ("nll", "rmse", "crps")
     score: ClassVar[str] = "r2"
     loss_name: ClassVar[str] = "CRPS"
-    may_pull: ClassVar[bool] = True
     constant_name: ClassVar[str] = "one Normal for all rows"
 
     # ---------------------------------------------------------------- values and encoded columns
