@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int, Shaped
 
 from dspp.batches import derive_seed
 from dspp.errors import InputError
+from dspp.table.split import spread_evenly
 
 HELD_OUT_SHARE = 0.1  # of the rows, if there is one fold,
 MOST_HELD_OUT = 10_000  # but not more than this
@@ -52,8 +53,9 @@ def assign_folds(
     seed: int,
     groups: Int[np.ndarray, " N"] | None = None,
     times: Shaped[np.ndarray, " N"] | None = None,
+    strata: Int[np.ndarray, " N"] | None = None,
 ) -> Int[np.ndarray, " N"]:
-    """Return the fold of each row, a function of the seed, the number of rows, their groups and their times.
+    """Return the fold of each row, a function of the seed, the number of rows, their groups, times and strata.
 
     Args:
         num_rows: Number of rows.
@@ -61,6 +63,7 @@ def assign_folds(
         seed: The seed.
         groups: Rows of a group have the same fold.
         times: Folds are spans of time, the latest first; the single part has the latest rows.
+        strata: Of rows without groups and times; every fold has its share of each.
 
     Raises:
         InputError: All rows have the same group or time.
@@ -76,6 +79,9 @@ def assign_folds(
         keep = 2 if len(np.unique(groups)) > 2 else 1  # trees need two
         return np.where(draw_groups(groups, held_out, derive_seed(seed, _FOLDS), keep), 0, NEVER)
     order = np.random.default_rng(derive_seed(seed, _FOLDS)).permutation(num_rows)
+    if strata is not None:
+        order = spread_evenly(order, strata)
+        return order * folds // num_rows if folds > 1 else np.where(order < held_out, 0, NEVER)
     if folds > 1:
         return order % folds
     return np.where(order < held_out, 0, NEVER)

@@ -24,8 +24,10 @@ from dspp.errors import InputError
 from dspp.likelihoods import LIKELIHOODS
 from dspp.metrics import METRICS
 from dspp.outcomes import OUTCOMES
+from dspp.prepare import prepare
 from dspp.registry import restored
 from dspp.report.model import write_model_report
+from dspp.table.memory import to_table
 
 SKETCHES = Path(__file__).parent / "sketches"
 RNG = np.random.default_rng(0)
@@ -193,6 +195,32 @@ def test_a_search_tunes_it(name: str) -> None:
     result = dspp.tune(X[:N], TARGETS[name][:N], trials=2, space={"beta": [0.1, 0.2]}, **how)
     assert {trial.state for trial in result.trials} <= {"finished", "pruned"}, result.trials
     assert result.best_nll == result.best_estimator.fitted_.metrics["nll"]
+
+
+def test_folds_and_parts_have_their_share_of_each_class() -> None:
+    shares = {}
+    for members in (1, "auto"):
+        model = dspp.DSPPRegressor(outcome="labels", members=members, random_state=3)
+        outcome, table = OUTCOMES["labels"].start(to_table(X[:N]), KINDS[:N], "categorical")
+        made = prepare(table, model.settings(), outcome=outcome)
+        codes = np.concatenate([made.train.y.numpy()[:, 0], made.validation.y.numpy()[:, 0]]).astype(int)
+        fold = made.split.fold
+        shares[members] = [np.bincount(codes[fold == k], minlength=3) for k in range(made.split.num_folds)]
+    counts = np.bincount(np.unique(KINDS[:N], return_inverse=True)[1])
+    assert len(shares["auto"]) > 1
+    for found in (shares["auto"], shares[1]):
+        rows = sum(map(sum, found)) / len(found)
+        np.testing.assert_allclose(found, np.tile(counts * rows / N, (len(found), 1)), atol=1.5)
+
+
+def test_mlflow_serves_its_columns(single: tuple[str, dspp.DSPPRegressor]) -> None:
+    pytest.importorskip("mlflow")
+    from dspp.mlflow import PyfuncModel
+
+    name, model = single
+    served = PyfuncModel(model).predict(X[N:])
+    assert list(served.columns) == {"labels": ["kind"], "interval": ["from_to_to_mean"]}[name]
+    assert served.iloc[:, 0].tolist() == model.predict(X[N:]).tolist()
 
 
 def test_errors_name_row_and_column() -> None:

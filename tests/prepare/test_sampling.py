@@ -257,7 +257,7 @@ def test_times_weights_and_groups_of_a_sample(folder: Path, members: int | str) 
             ).max()
         ), "the latest are held out"
     else:
-        assert found.is_forward
+        assert found.split.forward
         assert found.fold is not None
         latest = found.table.times[found.fold == 0]
         assert latest.min() > found.table.times[found.fold != 0].max()

@@ -179,7 +179,8 @@ def test_the_nll_of_a_weak_setting_of_several_outputs_is_that_of_a_value_in_its_
     for trial in result.trials:
         estimator = ESTIMATORS["ppgpr"](**SHALLOW["base"], learning_rate=trial.params["learning_rate"])
         fitted = estimator.fit(*data).fitted_
-        observed = ~np.isnan(Y3[90:] if given else Y3[split_rows(estimator.settings(), len(X), False, Y3)[1]])
+        held_out = split_rows(estimator.settings(), len(X), False, ~np.isnan(Y3))[1]
+        observed = ~np.isnan(Y3[90:] if given else Y3[held_out])
         joint = len(observed) * min(
             e.val_nll for e in fitted.members[0].history[: trial.epochs]
         )  # of standardised rows

@@ -143,9 +143,13 @@ class Outcome(ABC):
         """
         return table.with_targets(self.read(to_columns(y, len(table), name), Place(name)), self.names)
 
-    def count_observed(self, values: Values) -> Int[np.ndarray, " N"]:
-        """Return the number of observed values in each row, of which the NLL is the mean."""
-        return np.asarray((~np.isnan(values)).any(axis=1), dtype=np.int64)
+    def observed(self, values: Values) -> Bool[np.ndarray, "N O"]:
+        """Return what was observed in each row, one column per output that may be missing alone."""
+        return np.asarray((~np.isnan(values)).any(axis=1, keepdims=True))
+
+    def strata(self, values: Values) -> Int[np.ndarray, " N"] | None:
+        """Return the stratum of each row, of which every fold gets its share; None: rows are dealt at random."""
+        return None
 
     @abstractmethod
     def to_numbers(self, values: Values, place: Place) -> Encoded:

@@ -63,9 +63,9 @@ class Real(Outcome):
         """Return a table with an array or frame of numbers."""
         return attach_targets(table, y, name, every_output)
 
-    def count_observed(self, values: Values) -> Int[np.ndarray, " N"]:
-        """Return the number of outputs that were observed in each row."""
-        return np.asarray((~np.isnan(values)).sum(axis=1))
+    def observed(self, values: Values) -> Bool[np.ndarray, "N O"]:
+        """Return which outputs were observed in each row."""
+        return np.asarray(~np.isnan(values))
 
     def to_numbers(self, values: Values, place: Place) -> Encoded:
         """Return the values as they are."""

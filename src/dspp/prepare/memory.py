@@ -45,13 +45,14 @@ def prepare_in_memory(
     if settings.conformal:
         outcome.check_recalibration()
     outcome.to_numbers(table.targets, target_place(table))  # raises for invalid targets
-    ensemble = settings.is_ensemble(len(table))
+    ensemble, observed = settings.is_ensemble(len(table)), outcome.observed(table.targets)
     if ensemble:
-        _check_counts(~np.isnan(table.targets))
+        _check_counts(observed)
         index = np.arange(len(table)), np.empty(0, np.intp), np.empty(0, np.intp)  # members hold out rows themselves
     else:
         given = validation is not None
-        index = split_rows(settings, len(table), given, table.targets, table.groups, table.times)
+        strata = outcome.strata(table.targets)
+        index = split_rows(settings, len(table), given, observed, table.groups, table.times, strata)
     train, held_out, calibration = (table if len(i) == len(table) else table.take(i) for i in index)
     validation = held_out if validation is None else validation
     fold = _assign_folds(table, validation, settings, outcome) if ensemble else None
@@ -203,7 +204,8 @@ def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Setting
     together = table.groups if table.times is None else table.times
     most = None if together is None else len(np.unique(together))
     folds = make_plan(settings, len(table), outcome.num_outputs, kinds=outcome.member_kinds, most_folds=most).folds
-    return assign_folds(len(table), folds, settings.random_state, table.groups, table.times)
+    strata = outcome.strata(table.targets)
+    return assign_folds(len(table), folds, settings.random_state, table.groups, table.times, strata)
 
 
 def _assign_inner_folds(train: MemoryTable, fold: Index | None, seed: int) -> Index | None:
@@ -225,9 +227,10 @@ def split_rows(
     settings: Settings,
     num_rows: int,
     validation_given: bool,
-    y: Float[np.ndarray, "N T"] | None = None,
+    observed: Bool[np.ndarray, "N T"] | None = None,
     groups: Int[np.ndarray, " N"] | None = None,
     times: Shaped[np.ndarray, " N"] | None = None,
+    strata: Index | None = None,
 ) -> tuple[Index, Index, Index]:
     """Return the numbers of the training, validation and calibration rows, each in increasing order.
 
@@ -241,14 +244,14 @@ def split_rows(
     shares = settings.shares(num_rows, validation_given)
     if groups is None and times is None:
         sizes = [num_rows * (1 - sum(shares)), *(max(1.0, s * num_rows) if s else 0.0 for s in shares)]
-        cut = iter(split(num_rows, [size for size in sizes if size], settings.random_state))
+        cut = iter(split(num_rows, [size for size in sizes if size], settings.random_state, strata))
         train, validation, calibration = (np.sort(next(cut)) if size else np.empty(0, np.intp) for size in sizes)
     else:
         part = _split_whole(shares, num_rows, settings.random_state, groups, times)
         train, validation, calibration = (np.flatnonzero(part == p) for p in (TRAIN, VALIDATION, CALIBRATION))
-    if y is None or y.shape[1] == 1:
+    if observed is None or observed.shape[1] == 1:
         return train, validation, calibration
-    trained = _choose_training_rows(~np.isnan(y), train)
+    trained = _choose_training_rows(observed, train)
     if times is not None and trained.sum() > len(train):
         raise InputError(
             f"time: expected {FEWEST_OBSERVED} observed values of every output before the rows held out, got fewer; "

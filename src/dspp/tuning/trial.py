@@ -97,7 +97,7 @@ def evaluate(
     """Train a setting and evaluate it on the validation rows."""
     held_out, target = prepared.validation_table, prepared.outcome
     # The number of outputs, or less where some are missing.
-    observed_per_row = float(np.average(target.count_observed(held_out.targets), weights=held_out.weights))
+    observed_per_row = float(np.average(target.observed(held_out.targets).sum(axis=1), weights=held_out.weights))
     try:
         settings = space.settings(params, seed, monitor.allowed)
         monitor.planned = settings.train_config(prepared.num_rows).epochs

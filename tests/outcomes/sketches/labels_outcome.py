@@ -103,6 +103,9 @@ class Labels(Outcome):
             raise place.of(columns.column_names[0]).error(problem, int(unknown[0]))
         return codes[:, None]
 
+    def strata(self, values: np.ndarray) -> np.ndarray:
+        return values[:, 0].astype(int)
+
     def to_numbers(self, values: np.ndarray, place: Any) -> np.ndarray:
         return values
 
