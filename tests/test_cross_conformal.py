@@ -184,9 +184,9 @@ def test_each_output_has_its_own_scores_and_missing_ones_do_not_count() -> None:
         ([0.1, NAN], [0, 1], r"outside \[0, 0.5\]"),
         ([1.0, 1.0], [0, 1], r"outside \[0, 0.5\]"),
         ([0.1, 0.2], [-1, 0], r"outside \[0, 0.5\]"),
-        ([0.1, 0.2], [1, 0], "conformal_folds: expected int64 of shape"),
-        ([0.1, 0.2], [0], "conformal_folds: expected int64 of shape"),
-        ([0.1, 0.2], [0.0, 1.0], "conformal_folds: expected int64 of shape"),
+        ([0.1, 0.2], [1, 0], "folds in ascending order"),
+        ([0.1, 0.2], [0], "folds in ascending order"),
+        ([0.1, 0.2], [0.0, 1.0], "folds in ascending order"),
         ([], [], r"got \(0,\)"),
     ],
 )

@@ -33,7 +33,7 @@ PAPER = ("nll", "rmse", "crps", "coverage90", "mrmse")  # recorded by experiment
 
 _GOLDEN, _SILVER = 0.6180339887498949, 0.4142135623730950  # multiples of such numbers fill [0, 1) evenly
 
-REAL = ("real", "several outputs")  # kinds of targets
+SEVERAL = "several outputs"  # targets of a score that adds nothing for one
 
 Levels = Sequence[Float[np.ndarray, " K"] | None]
 Format = Literal["number", "percent", "p-value"]
@@ -382,9 +382,10 @@ class Comparison:
             InputError: A name is not a metric.
             NumericalError: A distribution is not finite where y was observed.
         """
-        every = (name for name, metric in METRICS.items() if metric.targets in REAL)
+        every = (name for name, metric in METRICS.items() if metric.suits_real(self.several))
         wanted = {name: METRICS[name] for name in (every if names is None else names)}
-        return {name: float(metric.function(self)) for name, metric in wanted.items() if metric.applies_to(self)}
+        found = {name: metric for name, metric in wanted.items() if metric.targets != SEVERAL or self.several}
+        return {name: float(metric.function(self)) for name, metric in found.items()}
 
     def average(self, values: Float[Tensor, " N *T"], dim: int | None = None) -> Float[Tensor, " *T"]:
         """Average the values whose target was observed; other NaN propagate to the result."""
@@ -429,13 +430,9 @@ class Metric:
     shown: tuple[Place, ...] = ("evaluate", "report")
     target: float | None = None
 
-    def applies_to(self, comparison: Comparison) -> bool:
-        """Return whether the score can be computed and adds information."""
-        return self.targets != "several outputs" or comparison.several
-
     def suits_real(self, several: bool) -> bool:
         """Return whether the score is of real targets, and adds information for one output or several."""
-        return self.targets == "real" or (several and self.targets == "several outputs")
+        return self.targets == "real" or (several and self.targets == SEVERAL)
 
     def sentence(self, several: bool = False) -> str:
         """Return its meaning, for one output or for several."""
@@ -498,7 +495,7 @@ for _name, _metric in {  # in this order in all tables, cards and dictionaries
         "Mean RMSE",
         Comparison.mrmse,
         "Root mean squared error of each output, averaged over the outputs; lower is better.",
-        targets="several outputs",
+        targets=SEVERAL,
     ),
     "r2": Metric(
         "R²",
@@ -577,7 +574,7 @@ def effective_rows(weights: Float[Tensor, " N"]) -> int:
 
 def have_several_outputs(scores: Iterable[str]) -> bool:
     """Return whether scores of these names are of several outputs."""
-    return any(METRICS[name].targets == "several outputs" for name in scores if name in METRICS)
+    return any(METRICS[name].targets == SEVERAL for name in scores if name in METRICS)
 
 
 def nll(mixture: Predictive, y: Array) -> float:

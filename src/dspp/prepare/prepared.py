@@ -79,11 +79,6 @@ class Prepared:
         """How many rows the table has, those without a target and those that are not sampled included."""
         return self.table.num_table_rows
 
-    @property
-    def target_names(self) -> tuple[str, ...]:
-        """The names of the targets."""
-        return self.outcome.names
-
     def settings_of_models(self, settings: Settings) -> Settings:
         """Return the settings with the likelihood of the outcome."""
         return replace(settings, likelihood=self.outcome.likelihood)

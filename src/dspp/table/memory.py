@@ -87,22 +87,15 @@ def split_targets(
 
 
 def read_numbers(columns: pa.Table, place: Place) -> Float[np.ndarray, "N T"]:
-    """Return columns of targets as numbers; see `number_column`."""
-    return np.column_stack([number_column(columns.column(name), place.of(name)) for name in columns.column_names])
-
-
-def target_column(table: MemoryTable, name: str) -> Float[np.ndarray, " N"]:
-    """Return a column of targets as numbers; see `number_column`."""
-    assert table.arrow is not None
-    return number_column(table.arrow.column(name), table.place.of(name))
-
-
-def number_column(column: pa.ChunkedArray, place: Place) -> Float[np.ndarray, " N"]:
-    """Return a target column as float64, NaN where missing.
+    """Return columns of targets as float64, NaN where missing.
 
     Raises:
-        InputError: The column contains anything but finite numbers.
+        InputError: A column contains anything but finite numbers.
     """
+    return np.column_stack([_read_numbers(columns.column(name), place.of(name)) for name in columns.column_names])
+
+
+def _read_numbers(column: pa.ChunkedArray, place: Place) -> Float[np.ndarray, " N"]:
     column = column.combine_chunks()
     kind = column.type
     arrays.check_no_classes(column, place)
