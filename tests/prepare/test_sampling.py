@@ -132,6 +132,17 @@ def test_rows_keep_their_order_and_their_names(folder: Path) -> None:
         raise text.place.error("odd", 5)
 
 
+def test_categories_that_differ_between_files_are_sampled(tmp_path: Path) -> None:
+    for k, first in enumerate(range(0, ROWS, 3_000)):
+        towns = [f"{town} {k}" for town in TABLE["town"].slice(first, 3_000).to_pylist()]
+        part = TABLE.slice(first, 3_000).set_column(3, "town", pa.array(towns).dictionary_encode())
+        pq.write_table(part, tmp_path / f"{k}.parquet", row_group_size=1_000)
+    found = content(read(open_tables(tmp_path)))
+    town_of = dict(zip(TABLE["y"].to_pylist(), TABLE["town"].to_pylist(), strict=True))
+    assert len({row["town"].split()[1] for row in found}) == 4
+    assert [row["town"].split()[0] for row in found] == [town_of[row["y"]] for row in found]
+
+
 def test_a_larger_limit_adds_rows_and_drops_none(folder: Path) -> None:
     table = open_table(folder / "one.parquet")
     few, more = ({row["y"] for row in content(read(table, rows))} for rows in (1_200, 4_000))

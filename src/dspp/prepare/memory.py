@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Bool, Float, Int, Shaped
 
 from dspp.batches import derive_seed
@@ -60,13 +61,17 @@ def prepare_in_memory(table: MemoryTable, settings: Settings, validation: Memory
     encoder, (rows, *others) = _parse(table, index, validation, y)
     if encoder is not None and rows.parsed is not None and len(trained) < len(train):
         encoder = encoder.ending_with({name: values[trained] for name, values in rows.parsed.items()})
-    learned = _learn(outcome, y, encoder, rows, own_inner, ensemble)
+    X = encode(rows, encoder)
+    if encoder is not None and rows.parsed is not None:  # the other values are in X now
+        rows = replace(rows, parsed={name: rows.parsed[name] for name in encoder.mean_columns})
+        pa.default_memory_pool().release_unused()  # which Arrow would keep
+    learned = _learn(outcome, y, encoder, rows, X, own_inner, ensemble)
     chosen: list[Note] = []
     if ensemble and not settings.names_likelihood:
         roles = train.weights, train.groups, settings.time_budget
         better, chosen = outcome.choose(learned.X, train.targets, validation.targets, settings.random_state, *roles)
         if better is not outcome:
-            learned = _with_outcome(learned, better, rows, own_inner, ensemble)
+            learned = _with_outcome(learned, better, rows, X, own_inner, ensemble)
     encoder, scale_X, outcome = learned.encoder, learned.scale_X, learned.outcome
     held_out_rows = [standardise_rows(part, encoder, scale_X, outcome, model.dtype) for part in others]
     return Prepared(
@@ -147,20 +152,22 @@ def _learn(
     y: Float[np.ndarray, "N T"],
     encoder: TableEncoder | None,
     rows: MemoryTable,
+    X: Float[np.ndarray, "N D"],
     inner: Index,
     warp: bool,
 ) -> _Learned:
-    """Encode the training rows, and learn their scales.
+    """Learn the scales of the training rows.
 
     Args:
         outcome: The kind of the targets.
         y: Standardised targets.
         encoder: The encoding of the rows.
-        rows: The rows, parsed.
+        rows: The rows, of which the columns with mean targets are parsed.
+        X: The encoded rows.
         inner: The inner folds of the mean targets of levels.
         warp: Whether to warp skewed inputs.
     """
-    means, X = None, encode(rows, encoder)
+    means = None
     input_range = np.stack([X.min(axis=0), X.max(axis=0)])
     seen_rows = choose_hashes(hash_rows(X, rows.targets, encoder))
     scale_X = Standardizer.fit(X, rows.weights)
@@ -174,13 +181,21 @@ def _learn(
     return _Learned(outcome, encoder, scale_X, means, X, y, input_range, seen_rows)
 
 
-def _with_outcome(learned: _Learned, outcome: Outcome, rows: MemoryTable, inner: Index, warp: bool) -> _Learned:
+def _with_outcome(
+    learned: _Learned,
+    outcome: Outcome,
+    rows: MemoryTable,
+    X: Float[np.ndarray, "N D"],
+    inner: Index,
+    warp: bool,
+) -> _Learned:
     """Return the same for another kind of targets, on which only the mean targets of levels depend."""
     outcome = outcome.fit(rows.targets, target_place(rows), rows.weights)
     y = outcome.encode(rows.targets, target_place(rows))
     if learned.means is None or learned.encoder is None or rows.parsed is None:
         return replace(learned, outcome=outcome, y=y)
-    return _learn(outcome, y, learned.encoder.with_targets(rows.parsed, y), rows, inner, warp)
+    encoder = learned.encoder.with_targets(rows.parsed, y)
+    return _learn(outcome, y, encoder, rows, encoder.insert_means(X, rows.parsed), inner, warp)
 
 
 def _inner_folds_of_means(train: MemoryTable, fold: Index | None, inner: Index | None, seed: int) -> Index:
