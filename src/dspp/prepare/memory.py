@@ -16,6 +16,7 @@ from dspp.encoding.scaling import Standardizer
 from dspp.encoding.warping import Warp
 from dspp.errors import InputError
 from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
+from dspp.members.plan import make_plan
 from dspp.notes import Note
 from dspp.outcomes import Outcome, find_outcome
 from dspp.prepare.prepared import Prepared, standardise_rows, target_place, to_rows
@@ -213,8 +214,8 @@ def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Setting
         return np.repeat([NEVER, 0], [len(table), len(validation)])
     together = table.groups if table.times is None else table.times
     most = None if together is None else len(np.unique(together))
-    size = settings.size(len(table), outcome.member_kinds, most_folds=most)
-    return assign_folds(len(table), size.folds, settings.random_state, table.groups, table.times)
+    folds = make_plan(settings, len(table), outcome.num_outputs, kinds=outcome.member_kinds, most_folds=most).folds
+    return assign_folds(len(table), folds, settings.random_state, table.groups, table.times)
 
 
 def _assign_inner_folds(train: MemoryTable, fold: Index | None, seed: int) -> Index | None:
