@@ -285,10 +285,9 @@ def test_members_read_means_without_the_rows_they_hold_out(given: bool) -> None:
     X, y = shops(200)
     validation = attach_targets(to_table(X[:50]), y[:50]) if given else None
     made = prepare(attach_targets(to_table(X), y), Settings(members=5), validation=validation)
-    assert made.fold is not None
     assert (made.means is None) == given
     if made.means is not None:
-        np.testing.assert_array_equal(made.means.inner, made.fold)
+        np.testing.assert_array_equal(made.means.inner, made.split.fold)
         assert isinstance(made.train, Rows)
         again = made.means.insert(made.train.x.numpy(), np.zeros(200, bool))
         np.testing.assert_array_equal(again, made.train.x.numpy())

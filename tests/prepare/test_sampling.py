@@ -268,17 +268,16 @@ def test_times_weights_and_groups_of_a_sample(folder: Path, members: int | str) 
             ).max()
         ), "the latest are held out"
     else:
-        assert found.is_forward
-        assert found.fold is not None
-        latest = found.table.times[found.fold == 0]
-        assert latest.min() > found.table.times[found.fold != 0].max()
+        assert found.split.forward or found.split.num_folds == 1
+        latest = found.table.times[found.split.fold == 0]
+        assert latest.min() > found.table.times[found.split.fold != 0].max()
     weighted = prepared(folder, settings, weight="w")
     assert weighted.train.weights is not None
     assert any("of weight 0 are left out" in str(note) for note in weighted.notes)
     grouped = prepared(folder, settings, group="who")
     assert grouped.table.groups is not None
-    parts = grouped.fold if grouped.fold is not None else None
-    if parts is not None:
+    parts = grouped.split.fold
+    if len(parts) == len(grouped.table):
         assert all(len(set(parts[grouped.table.groups == g])) == 1 for g in np.unique(grouped.table.groups))
     for one in (found, weighted, grouped):
         assert f"of {ROWS:,} rows are used" in str(one.notes[0])

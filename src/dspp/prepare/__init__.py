@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dspp.encoding.sampling import parse_size, read_table
-from dspp.prepare.memory import prepare_in_memory, split_rows
+from dspp.prepare.memory import prepare_in_memory
 from dspp.prepare.prepared import Prepared
+from dspp.prepare.split import split_rows
 from dspp.settings import Settings
 from dspp.table.roles import drop_weightless, label_rows
 from dspp.table.table import MemoryTable, Table
