@@ -18,18 +18,22 @@ from dspp.notes import Note
 from dspp.outcomes import Outcome, find_outcome
 from dspp.prepare.prepared import Prepared, standardise_rows, target_place, to_rows
 from dspp.prepare.split import Index, inner_folds, split_table
-from dspp.prepare.targets import censoring_notes, target_notes
 from dspp.seen import Hashes, choose_hashes, hash_rows
 from dspp.settings import Settings
 from dspp.table.arrays import intern_texts
 from dspp.table.table import MemoryTable
 
 
-def prepare_in_memory(table: MemoryTable, settings: Settings, validation: MemoryTable | None) -> Prepared:
+def prepare_in_memory(
+    table: MemoryTable, settings: Settings, validation: MemoryTable | None, outcome: Outcome | None = None
+) -> Prepared:
     """Split the rows, learn encoding and scales, and encode; see `prepare`."""
     model = settings.spec().model
-    kind, likelihood = find_outcome("auto", model.likelihood, settings.names_likelihood)
-    outcome = kind(table.target_names, likelihood)
+    if outcome is None:
+        kind, likelihood = find_outcome(*settings.named_outcome)
+        outcome = kind(table.target_names, likelihood)
+    if settings.conformal:
+        outcome.check_recalibration()
     outcome.to_numbers(table.targets, target_place(table))  # raises for invalid targets
     ensemble = settings.is_ensemble(len(table))
     index, split = split_table(table, settings, outcome, validation)
@@ -38,7 +42,7 @@ def prepare_in_memory(table: MemoryTable, settings: Settings, validation: Memory
     own_inner = inner_folds(split, len(train), settings.random_state)
     outcome = outcome.fit(train.targets, target_place(train), train.weights)
     y = outcome.encode(train.targets, target_place(train))
-    encoder, (rows, *others) = _parse(table, index, validation, y)
+    encoder, (rows, *others) = _parse(table, index, validation, outcome.mean_target(y))
     if encoder is not None and rows.parsed is not None and train.times is not None and split.num_folds == 1:
         trained = split.fold[: len(train)] == NEVER  # by all members
         encoder = encoder.ending_with({name: values[trained] for name, values in rows.parsed.items()})
@@ -48,7 +52,7 @@ def prepare_in_memory(table: MemoryTable, settings: Settings, validation: Memory
         pa.default_memory_pool().release_unused()  # which Arrow would keep
     learned = _learn(outcome, y, encoder, rows, X, own_inner, ensemble)
     chosen: list[Note] = []
-    if ensemble and not settings.names_likelihood:
+    if ensemble and settings.chooses_outcome:
         roles = train.weights, train.groups, settings.time_budget
         better, chosen = outcome.choose(learned.X, train.targets, validation.targets, settings.random_state, *roles)
         if better is not outcome:
@@ -69,9 +73,8 @@ def prepare_in_memory(table: MemoryTable, settings: Settings, validation: Memory
         outcome=outcome,
         notes=(
             *table.notes,
-            *target_notes(table.targets, table.target_names),
+            *outcome.notes(table),
             *_time_notes(table, settings),
-            *censoring_notes(table),
             *_notes(encoder, train, table),
             *chosen,
         ),
@@ -156,7 +159,7 @@ def _learn(
         scale_X = replace(scale_X, warp=Warp.fit(scale_X.transform(X), rows.weights, leave))
     X = scale_X.transform(X)
     if encoder is not None and rows.parsed is not None:
-        means = encoder.cross_fit_means(rows.parsed, y, inner, scale_X)
+        means = encoder.cross_fit_means(rows.parsed, outcome.mean_target(y), inner, scale_X)
         X = X if means is None else means.insert(X, np.zeros(len(X), bool))
     return _Learned(outcome, encoder, scale_X, means, X, y, input_range, seen_rows)
 
@@ -174,7 +177,7 @@ def _with_outcome(
     y = outcome.encode(rows.targets, target_place(rows))
     if learned.means is None or learned.encoder is None or rows.parsed is None:
         return replace(learned, outcome=outcome, y=y)
-    encoder = learned.encoder.with_targets(rows.parsed, y)
+    encoder = learned.encoder.with_targets(rows.parsed, outcome.mean_target(y))
     return _learn(outcome, y, encoder, rows, encoder.insert_means(X, rows.parsed), inner, warp)
 
 

@@ -82,7 +82,7 @@ class Prepared:
     def plan(self, settings: Settings) -> Plan:
         """Return what to fit to these rows."""
         folds = self.split.num_folds
-        return make_plan(
+        plan = make_plan(
             self.settings_of_models(settings),
             self.num_rows,
             self.outcome.num_outputs,
@@ -91,6 +91,8 @@ class Prepared:
             trees=self.split.has_inner_folds,
             most_folds=folds or None,
         )
+        same = len(self.outcome.encoded_names) == self.outcome.num_outputs
+        return plan if same else replace(plan, spec=replace(plan.spec, outputs=self.outcome.num_outputs))
 
 
 def standardise_rows(
