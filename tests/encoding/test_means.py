@@ -25,7 +25,7 @@ from dspp.folds import Split
 from dspp.members.base import Task
 from dspp.members.run import part_rows
 from dspp.prepare import prepare, split_rows
-from dspp.prepare.memory import _inner_folds_of_means
+from dspp.prepare.split import inner_folds
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
 from dspp.training.rows import Rows
@@ -314,7 +314,7 @@ def test_groups_stay_together_in_the_means_of_a_single_model() -> None:
     X, y = shops(200)
     group = np.arange(200) // 10
     table = replace(attach_targets(to_table(X), y), groups=group)
-    inner = _inner_folds_of_means(table, None, None, 0)
+    inner = inner_folds(prepare(table, Settings(members=1, validation_fraction=0.0)).split, 200, 0)
     assert len(np.unique(inner)) == 5
     assert all(np.ptp(inner[group == g]) == 0 for g in range(20))
 
