@@ -23,6 +23,7 @@ from dspp.predictive import MultivariateNormalMixture, NormalMixture
 from dspp.report.model import report_data
 from dspp.table.discrete import is_discrete
 from dspp.table.memory import attach_targets, to_table
+from tests.members.ensembles import of_kind
 from tests.modelfile.test_modelfile import apart, with_header, with_tensors
 
 F64, NAN = torch.float64, math.nan
@@ -293,7 +294,7 @@ def saved(ensemble: dspp.DSPPRegressor, tmp_path: Path) -> bytes:
 def test_folds_come_back_to_the_last_bit(ensemble: dspp.DSPPRegressor, saved: bytes, tmp_path: Path) -> None:
     loaded = dspp.load(tmp_path / "saved.dspp")
     assert [member.fold for member in loaded.fitted_.members] == [0, 1, 2, 3]
-    assert loaded.fitted_.held_out_spread == ensemble.fitted_.held_out_spread
+    assert loaded.fitted_.judged == ensemble.fitted_.judged == 1
     assert loaded.conformal is True
     np.testing.assert_array_equal(loaded.predict_interval(X), ensemble.predict_interval(X))
 
@@ -327,11 +328,11 @@ def test_a_member_holds_out_one_fold_or_none(fold: object, saved: bytes, tmp_pat
         modelfile.load(tmp_path / "m")
 
 
-@pytest.mark.parametrize("spread", [0.0, -1.0, "1", None])
-def test_the_spread_of_held_out_rows_is_a_positive_number(spread: object, saved: bytes, tmp_path: Path) -> None:
-    assert apart(saved)[1]["held_out_spread"] > 0.0
-    (tmp_path / "m").write_bytes(with_header(saved, lambda h: h.update(held_out_spread=spread)))
-    with pytest.raises(ModelFileError, match="held_out_spread"):
+@pytest.mark.parametrize("judged", [0, -1, "1", 1.5, True])
+def test_rows_were_judged_by_a_number_of_members(judged: object, saved: bytes, tmp_path: Path) -> None:
+    assert apart(saved)[1]["judged"] == 1
+    (tmp_path / "m").write_bytes(with_header(saved, lambda h: h.update(judged=judged)))
+    with pytest.raises(ModelFileError, match="judged"):
         modelfile.load(tmp_path / "m")
 
 
@@ -396,13 +397,14 @@ def test_what_is_discrete() -> None:
 
 def test_kinds_weigh_in_a_fold_as_in_the_whole(ensemble: dspp.DSPPRegressor) -> None:
     fitted = ensemble.fitted_
-    kinds = ("plain", "plain", "other", "other")
+    kinds = ("plain", "plain", "gp", "gp")
     folds = (0, 1, 0, 1)
     members = tuple(
-        replace(member, kind=kind, fold=fold) for member, kind, fold in zip(fitted.members, kinds, folds, strict=True)
+        of_kind(member, kind, fold=fold) for member, kind, fold in zip(fitted.members, kinds, folds, strict=True)
     )
     bare: Fitted = replace(fitted, conformal=None, conformal_folds=None)
     mixed = replace(bare, members=members, weights=(0.1, 0.2, 0.3, 0.4))
-    assert mixed._fold_weights(1) == pytest.approx({1: 0.3, 3: 0.7})
+    assert mixed.without_others(1).members == (members[1], members[3])
+    assert mixed.without_others(1).weights == pytest.approx((0.3, 0.7))
     with pytest.raises(InputError, match="fold 2: expected members of every kind"):
-        mixed._fold_weights(2)
+        mixed.without_others(2)

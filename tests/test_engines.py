@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dspp.engines import WAIT, TasksLost, _Lost, run_all
+from dspp.engines import WAIT, TasksLost, _Lost, is_stopped, report, run_all, waited
 from dspp.errors import DsppError, InputError, NumericalError, TrainingInterrupted
 
 GENERATOR = np.random.default_rng(11)
@@ -176,6 +176,41 @@ def test_when_the_caller_is_told_to_stop_so_are_the_workers(tmp_path: Path) -> N
     with pytest.raises(TrainingInterrupted, match="enough"):
         list(run_all(endless, [0], shared=(tmp_path,), jobs=2, while_waiting=stop))
     assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def patient(task: int, folder: Path) -> tuple[int, float]:
+    """Report, and wait for the sign to stop."""
+    (folder / f"{task}.begun").touch()
+    while not is_stopped():
+        report(10 * task)
+        time.sleep(0.01)
+    return task, waited()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_running_tasks_are_told_to_stop_and_no_more_are_drawn(jobs: int, tmp_path: Path) -> None:
+    reports: dict[int, int] = {}
+
+    def stop() -> bool:
+        return len(reports) == jobs
+
+    found = run_all(
+        patient, [5, 6, 7], shared=(tmp_path,), jobs=jobs, while_waiting=stop, on_report=reports.__setitem__
+    )
+    if jobs == 1:
+        assert next(found)[1] == (5, 0.0)
+        return
+    results = dict(found)
+    assert [task for task, _ in results.values()] in ([5, 6], [6, 5])
+    assert all(0.0 < seconds < 60.0 for _, seconds in results.values())
+    assert reports == {0: 50, 1: 60}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_outside_of_tasks_nobody_is_told_anything() -> None:
+    report(1)
+    assert not is_stopped()
+    assert waited() == 0.0
 
 
 def test_workers_end_when_the_process_that_waits_for_them_is_killed(tmp_path: Path) -> None:
@@ -369,7 +404,7 @@ class Losing:
     def free(self) -> bool:
         return self.is_free
 
-    def submit(self, task: Any) -> int:
+    def submit(self, number: int, task: Any, waited: float) -> int:
         self.is_free = False
         self.given.append(task)
         return len(self.given) - 1
@@ -384,6 +419,12 @@ class Losing:
             raise _Lost("killed")
         self.outcomes.append(self.function(self.given[handle], *self.shared))
         return self.outcomes[-1]
+
+    def news(self) -> list[tuple[int, Any]]:
+        return []
+
+    def stop(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -401,9 +442,8 @@ def test_a_trial_that_is_given_again_gets_no_more_than_the_time_that_is_left(
     monkeypatch: pytest.MonkeyPatch, trials: int, losses: dict[int, float], states: list[str], most: float | None
 ) -> None:
     pools: list[Losing] = []
-    now = time.time
     monkeypatch.setattr("dspp.engines._pool", lambda *how: pools.append(Losing(losses, *how[3:])) or pools[0])
-    monkeypatch.setattr("dspp.tuning.trial.time.time", lambda: now() + sum(pool.lost for pool in pools))
+    monkeypatch.setattr("dspp.tuning.trial.waited", lambda: sum(pool.lost for pool in pools))
     result = search(jobs=2, trials=trials, time_budget=60.0)
     assert [t.state for t in result.trials] == states
     if most is None:

@@ -27,6 +27,7 @@ from dspp.report.page import render
 from dspp.report.tables import settings_table
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
+from tests.members.ensembles import of_kind
 from tests.modelfile.test_modelfile import apart, with_header, with_tensors
 from tests.outline import Outline
 
@@ -308,7 +309,7 @@ def test_info_lists_members(joined, parts, tmp_path):
     assert "members" not in known
     assert known["settings"]["model"]["inducing"] == 6
     trained, last = joined.members
-    closed_form = replace(last, kind="gp", history=(), best_epoch=None)
+    closed_form = of_kind(last, "gp", history=(), best_epoch=None)
     modelfile.save(replace(joined, members=(trained, closed_form)), several)
     text, known = run("info", several), json.loads(run("info", several, "--json"))
     assert re.search(r"learning_rate +[0-9.]+ +– *\n", text)

@@ -4,11 +4,15 @@ There are two pools and one loop. `local` uses one loky process (from joblib) pe
 than its joblib backend (`ray.util.joblib`), which runs a fixed set of actors without retries, so that the whole call
 fails if a node dies. `joblib.Parallel` is not used either: it gives up all running tasks when one worker dies, and it
 draws the next task before the caller has seen the last result, on which a search depends.
+
+While a task runs, `report` and `is_stopped` connect it with the caller, and `waited` says how long it took to start. So
+no clock, file or signal of one machine is needed: time limits travel as seconds, counted from when a task was drawn.
 """
 
 import atexit
 import logging
 import os
+import select
 import socket
 import sys
 import threading
@@ -18,14 +22,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import count
+from multiprocessing import Pipe
 from typing import Any, Protocol, TypeVar
 
 from dspp.errors import DsppError, InputError
 from dspp.extras import require
 
 ENGINES = ("local", "ray")
-BEAT = 0.2  # seconds between two calls of `while_waiting`
+BEAT = 0.2  # seconds between two calls of `while_waiting`, and at least between two reports from a worker
 REACH = 5.0  # timeout for reaching a Ray cluster, in seconds; Ray itself would retry for minutes
 WAIT = object()  # in place of a task: there is none until another result has arrived
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -49,18 +55,82 @@ class _Lost(Exception):  # noqa: N818 - not an error of the task, which is retri
     """The worker or node of a task was lost."""
 
 
+class _Channel:
+    """What connects a running task with the caller of `run_all`.
+
+    Args:
+        waited: Seconds from when the task was drawn to when it began.
+        send: Sends the caller what the task reports; some reports may get lost.
+        ask: Returns whether the caller wants the task to stop, or is gone.
+        every: Seconds between two calls of these.
+    """
+
+    def __init__(
+        self, waited: float, send: Callable[[Any], object], ask: Callable[[], object], every: float = 0.0
+    ) -> None:
+        self.waited, self._send, self._ask, self._every = waited, send, ask, every
+        self._stopped, self._sent, self._asked = False, 0.0, 0.0
+
+    def report(self, value: Any) -> None:
+        """Send a value."""
+        if time.monotonic() - self._sent >= self._every:
+            self._sent = time.monotonic()
+            self._send(value)
+
+    def is_stopped(self) -> bool:
+        """Return whether the task should stop."""
+        if not self._stopped and time.monotonic() - self._asked >= self._every:
+            self._asked = time.monotonic()
+            self._stopped = self._ask() is True
+        return self._stopped
+
+
+_channel: _Channel | None = None  # of the task that runs in this process
+
+
+def report(value: Any) -> None:
+    """Report how far the running task is, to `on_report` of its caller; does nothing outside of `run_all`."""
+    if _channel is not None:
+        _channel.report(value)
+
+
+def is_stopped() -> bool:
+    """Return whether the running task should stop, because its caller wants it or is gone."""
+    return _channel is not None and _channel.is_stopped()
+
+
+def waited() -> float:
+    """Return how many seconds the running task waited for its worker."""
+    return 0.0 if _channel is None else _channel.waited
+
+
+@contextmanager
+def _connected(channel: _Channel) -> Iterator[None]:
+    """Connect the task that runs in a block."""
+    global _channel
+    before, _channel = _channel, channel
+    try:
+        yield
+    finally:
+        _channel = before
+
+
 class _Pool(Protocol):
     """A pool of workers."""
 
     def free(self) -> bool: ...  # whether another task can run now
 
-    def submit(self, task: Any) -> Any: ...  # a handle
+    def submit(self, number: int, task: Any, waited: float) -> Any: ...  # a handle
 
     def ready(
         self, handles: list[Any], seconds: float
     ) -> list[Any]: ...  # those that are done, waiting at most this long
 
     def result(self, handle: Any) -> Any: ...  # raises _Lost, or what the function raised
+
+    def news(self) -> Iterable[tuple[int, Any]]: ...  # what tasks have reported, with their numbers
+
+    def stop(self) -> None: ...  # tell running tasks to stop
 
     def close(self) -> None: ...  # stop running tasks
 
@@ -75,6 +145,7 @@ def run_all(
     address: str | None = None,
     tries: int = 3,
     while_waiting: Callable[[], object] | None = None,
+    on_report: Callable[[int, Any], None] | None = None,
 ) -> Iterator[tuple[int, R]]:
     """Call `function(task, *shared)` for each task, and yield (task number, result) in the order of completion.
 
@@ -92,8 +163,10 @@ def run_all(
         address: Address of a Ray cluster, HOST:PORT, or "auto" for one on this machine. None: $RAY_ADDRESS or, if not
             set, a new Ray instance that ends with the tasks. An existing connection of this process takes precedence.
         tries: How often to try a task whose worker is lost.
-        while_waiting: Called a few times per second while waiting for results; an exception it raises stops all tasks.
-            Not called if tasks run in this process.
+        while_waiting: Called a few times per second while waiting for results. If it returns True, no more tasks are
+            drawn, and in those that run `is_stopped` is true; an exception it raises ends them at once. If tasks run in
+            this process, it is called by `is_stopped`.
+        on_report: Called with the number of a task and what it passed to `report`.
 
     Raises:
         InputError: The engine is unknown or not installed, or the cluster cannot be reached.
@@ -102,8 +175,9 @@ def run_all(
     """
     check_engine(engine, jobs, address)
     if engine == "local" and (jobs or cores()) == 1:
-        return ((number, function(task, *shared)) for number, task in enumerate(tasks))
-    return _run_on_pool(lambda: _pool(engine, jobs, address, function, shared), tasks, tries, while_waiting)
+        return _run_here(function, tasks, shared, while_waiting, on_report)
+    open_pool = partial(_pool, engine, jobs, address, function, shared)
+    return _run_on_pool(open_pool, tasks, tries, while_waiting, on_report)
 
 
 def check_engine(engine: str, jobs: int | None, address: str | None) -> None:
@@ -125,10 +199,42 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def num_workers(engine: str, jobs: int | None) -> int:
+    """Return how many tasks run side by side; of a Ray cluster, the number of its CPUs once it is connected."""
+    if jobs is not None or engine == "local":
+        return jobs or cores()
+    ray = _import_ray()
+    return int(ray.cluster_resources().get("CPU", 1)) or 1 if ray.is_initialized() else 1
+
+
+def _run_here(
+    function: Callable[..., R],
+    tasks: Iterable[T],
+    shared: tuple[Any, ...],
+    while_waiting: Callable[[], object] | None,
+    on_report: Callable[[int, Any], None] | None,
+) -> Iterator[tuple[int, R]]:
+    for number, task in enumerate(tasks):
+        send = _ignore if on_report is None else partial(on_report, number)
+        with _connected(_Channel(0.0, send, while_waiting or _ignore)):
+            result = function(task, *shared)
+        yield number, result
+
+
+def _ignore(*given: Any) -> None:
+    """Do nothing."""
+
+
 def _run_on_pool(
-    open_pool: Callable[[], _Pool], tasks: Iterable[T], tries: int, while_waiting: Callable[[], object] | None
+    open_pool: Callable[[], _Pool],
+    tasks: Iterable[T],
+    tries: int,
+    while_waiting: Callable[[], object] | None,
+    on_report: Callable[[int, Any], None] | None,
 ) -> Iterator[tuple[int, Any]]:
     tasks, numbers = iter(tasks), count()
+    drawn_at: dict[int, float] = {}
+    stopping = False
     again: deque[tuple[int, T]] = deque()  # lost tasks, before fresh ones
     running: dict[Any, tuple[int, T]] = {}  # by handle
     losses: dict[int, int] = {}
@@ -137,8 +243,11 @@ def _run_on_pool(
         pool = open_pool()
         stack.callback(pool.close)
         while True:
-            while pool.free() and (drawn := again.popleft() if again else _draw(tasks, numbers)) is not None:
-                running[pool.submit(drawn[1])] = drawn
+            while not stopping and pool.free():
+                if (drawn := again.popleft() if again else _draw(tasks, numbers)) is None:
+                    break
+                since = drawn_at.setdefault(drawn[0], time.monotonic())
+                running[pool.submit(*drawn, time.monotonic() - since)] = drawn
             if not running:
                 break
             for handle in pool.ready(list(running), BEAT):
@@ -153,8 +262,12 @@ def _run_on_pool(
                         given_up[number] = f"task {number} ({_short(task)}): {_short(loss)}"
                 else:
                     yield number, result
-            if while_waiting is not None:
-                while_waiting()
+            for number, value in pool.news():
+                if on_report is not None and any(number == one for one, _ in running.values()):
+                    on_report(number, value)
+            if while_waiting is not None and while_waiting() is True and not stopping:
+                stopping = True
+                pool.stop()
     if given_up:
         raise TasksLost(
             f"lost the worker {tries} times, gave up {'; '.join(given_up.values())}. The most common cause is too "
@@ -182,37 +295,47 @@ def _pool(
 
 # ---------------------------------------------------------------- this machine
 
-_work: tuple[Callable[..., Any], tuple[Any, ...]]  # in a worker: the function and its shared arguments
+_work: tuple[Callable[..., Any], tuple[Any, ...], Any]  # in a worker: function, shared arguments, end of pipe
 _parent: int | None = None  # in a worker: the parent process
 _busy = threading.Lock()  # held while a worker runs a task
 
 
-def is_orphan() -> bool:
+def _is_orphan() -> bool:
     """Return whether this process is a local worker whose parent is gone; Ray stops its own workers."""
     return _parent is not None and os.getppid() != _parent
 
 
-def _start_worker(function: Callable[..., Any], shared: tuple[Any, ...], parent: int) -> None:
+def _start_worker(function: Callable[..., Any], shared: tuple[Any, ...], parent: int, end: Any) -> None:
     """Initialise a worker. It ignores Ctrl-C, which the terminal also sends to its parent."""
     import signal
 
     global _work, _parent
-    _work, _parent = (function, shared), parent
+    _work, _parent = (function, shared, end), parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_when_orphaned, daemon=True).start()
 
 
 def _exit_when_orphaned() -> None:
     """Exit once the parent is gone and the current task, which may save its state, has ended."""
-    while not is_orphan():
+    while not _is_orphan():
         time.sleep(1.0)
     with _busy:
         os._exit(1)
 
 
-def _call(task: Any) -> Any:
-    function, shared = _work
-    with _busy:
+def _call(number: int, task: Any, drawn_at: float) -> Any:
+    """Call the function; `drawn_at` is a time of a clock (`time.monotonic`) that processes of a machine share."""
+    function, shared, end = _work
+
+    def send(value: Any) -> None:
+        if select.select([], [end.fileno()], [], 0.0)[1]:  # unless the pipe is full
+            with suppress(OSError):
+                end.send((number, value))
+
+    def ask() -> bool:
+        return _is_orphan() or bool(end.poll())
+
+    with _busy, _connected(_Channel(time.monotonic() - drawn_at, send, ask, BEAT)):
         return function(task, *shared)
 
 
@@ -258,23 +381,28 @@ class _Local:
         self._jobs, self._worker_args = jobs, (function, shared, os.getpid())
         self._idle: list[Any] = []
         self._busy: dict[Any, Any] = {}  # executors by future
+        self._pipes: dict[Any, tuple[Any, Any]] = {}  # both ends, by executor
 
     def free(self) -> bool:
         """Return whether a process is idle or may be started."""
         return len(self._busy) < self._jobs
 
-    def submit(self, task: Any) -> Any:
+    def submit(self, number: int, task: Any, waited: float) -> Any:
         """Submit a task to an idle or new process; one that died while it was idle is dropped."""
         from joblib.externals.loky import ProcessPoolExecutor
 
+        call = number, task, time.monotonic() - waited
         while self._idle:
             executor = self._idle.pop()
             with suppress(BrokenExecutor):
-                return self._keep(executor, executor.submit(_call, task))
-            executor.shutdown(kill_workers=True)
-        executor = ProcessPoolExecutor(1, initializer=_start_worker, initargs=self._worker_args, env=ONE_THREAD)
+                return self._keep(executor, executor.submit(_call, *call))
+            self._drop(executor)
+        mine, its = Pipe()
+        start = {"initializer": _start_worker, "initargs": (*self._worker_args, its)}
+        executor = ProcessPoolExecutor(1, env=ONE_THREAD, **start)
+        self._pipes[executor] = mine, its  # the executor may need its end again, to replace the process
         with _blocked_signals():  # in the new process for good: this one decides when to stop
-            return self._keep(executor, executor.submit(_call, task))
+            return self._keep(executor, executor.submit(_call, *call))
 
     def _keep(self, executor: Any, future: Any) -> Any:
         self._busy[future] = executor
@@ -290,7 +418,7 @@ class _Local:
         try:
             result = handle.result()
         except BrokenExecutor as problem:
-            executor.shutdown(kill_workers=True)
+            self._drop(executor)
             raise _Lost(problem) from None
         except BaseException:
             self._idle.append(executor)
@@ -298,10 +426,28 @@ class _Local:
         self._idle.append(executor)
         return result
 
+    def news(self) -> Iterator[tuple[int, Any]]:
+        """Yield what tasks have reported."""
+        for executor in self._busy.values():
+            mine, _ = self._pipes[executor]
+            while mine.poll():
+                yield mine.recv()
+
+    def stop(self) -> None:
+        """Tell running tasks to stop."""
+        for executor in self._busy.values():
+            with suppress(OSError):
+                self._pipes[executor][0].send(None)
+
+    def _drop(self, executor: Any) -> None:
+        executor.shutdown(kill_workers=True)
+        for end in self._pipes.pop(executor):
+            end.close()
+
     def close(self) -> None:
         """Stop all processes."""
         for executor in self._busy.values():
-            executor.shutdown(kill_workers=True)
+            self._drop(executor)
         for executor in self._idle:
             executor.shutdown(wait=False)  # it takes seconds to exit
 
@@ -322,18 +468,23 @@ class _Ray:
             _connect(ray, address or os.environ.get("RAY_ADDRESS") or "local", jobs or cores())
         self._running: set[Any] = set()
         with _silence_ray():
+            here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+                ray.get_runtime_context().get_node_id(), soft=False
+            )
+            self._mailbox = ray.remote(num_cpus=0, scheduling_strategy=here)(_Mailbox).remote()
             self._remote = ray.remote(num_cpus=1, max_retries=0)(_call_on_ray)
             self._work = ray.put((function, shared))  # stored on this node; other nodes fetch it once
         self._paths = [os.path.abspath(path) for path in sys.path]
 
     def free(self) -> bool:
         """Return whether the cluster, which may grow and shrink, has a free CPU."""
-        return len(self._running) < (self._jobs or int(self._ray.cluster_resources().get("CPU", 1)) or 1)
+        return len(self._running) < num_workers("ray", self._jobs)
 
-    def submit(self, task: Any) -> Any:
+    def submit(self, number: int, task: Any, waited: float) -> Any:
         """Submit a task to the cluster."""
+        self._mailbox.expect.remote(number, waited)
         with _silence_ray():
-            handle = self._remote.remote(self._paths, (self._work, self._ray.put(task)))
+            handle = self._remote.remote(self._paths, (self._work, self._ray.put(task)), number, self._mailbox)
         self._running.add(handle)
         return handle
 
@@ -357,6 +508,14 @@ class _Ray:
         except errors.RayError as problem:  # its worker, its node or its result was lost
             raise _Lost(problem) from None
 
+    def news(self) -> Iterable[tuple[int, Any]]:
+        """Return what tasks have reported."""
+        return list(self._ray.get(self._mailbox.take.remote()).items())
+
+    def stop(self) -> None:
+        """Tell running tasks to stop."""
+        self._ray.get(self._mailbox.stop.remote())
+
     def close(self) -> None:
         """Cancel running tasks, and shut Ray down if we started it."""
         for handle in self._running:
@@ -366,13 +525,50 @@ class _Ray:
             self._ray.shutdown()
 
 
-def _call_on_ray(paths: list[str], sent: tuple[Any, Any]) -> Any:
+class _Mailbox:
+    """An actor on the caller's node, through which tasks on all nodes reach the caller."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self.drawn_at: dict[int, float] = {}  # by the clock of this node
+        self.reports: dict[int, Any] = {}
+
+    def expect(self, number: int, waited: float) -> None:
+        self.drawn_at[number] = time.monotonic() - waited
+
+    def waited(self, number: int) -> float:
+        return time.monotonic() - self.drawn_at[number]
+
+    def report(self, number: int, value: Any) -> None:
+        self.reports[number] = value
+
+    def take(self) -> dict[int, Any]:
+        reports, self.reports = self.reports, {}
+        return reports
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def is_stopped(self) -> bool:
+        return self.stopped
+
+
+def _call_on_ray(paths: list[str], sent: tuple[Any, Any], number: int, mailbox: Any) -> Any:
     """Extend sys.path by the caller's, then unpickle and call the function."""
     import ray
 
     sys.path.extend(path for path in paths if path not in sys.path)
     (function, shared), task = ray.get(list(sent))
-    return function(task, *shared)
+
+    def ask() -> bool:
+        try:
+            return bool(ray.get(mailbox.is_stopped.remote()))
+        except ray.exceptions.RayError:  # the caller is gone
+            return True
+
+    waited = float(ray.get(mailbox.waited.remote(number)))
+    with _connected(_Channel(waited, partial(mailbox.report.remote, number), ask, BEAT)):
+        return function(task, *shared)
 
 
 def _last_line(problem: Exception) -> str:
@@ -383,6 +579,7 @@ def _import_ray() -> Any:
     require("ray", "engine='ray'")
     with _silence_ray():
         import ray
+        import ray.util.scheduling_strategies
     return ray
 
 

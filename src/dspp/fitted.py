@@ -6,7 +6,7 @@ It has one or several members: models trained on the same encoded rows, whose pr
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Self, cast
@@ -18,22 +18,20 @@ from torch import Tensor
 
 from dspp.calibration import HEADLINE, Calibration, Conformal, CrossConformal, calibration_of, is_inside
 from dspp.codec import AnyFloat, Range, pack
-from dspp.config import TrainConfig
-from dspp.encoding.encoder import IN_X, TableEncoder, encode, name_columns
+from dspp.encoding.encoder import IN_X, TableEncoder, encode, parse
 from dspp.encoding.scaling import Standardizer, share_unknown, standardise
 from dspp.errors import InputError, NumericalError
 from dspp.gp.threads import run
 from dspp.guard import Guard
-from dspp.history import Epoch
+from dspp.members import Member
+from dspp.members.blend import mix, spread_of
 from dspp.metrics import Comparison, Levels
-from dspp.model import Model, Predictor
 from dspp.notes import Note, list_notes
 from dspp.outcomes import Outcome
-from dspp.predictive import Predictive, RealPredictive, pull_together
-from dspp.presets import Spec
+from dspp.predictive import Predictive, RealPredictive
 from dspp.sample import SCORED_ROWS, Sample
 from dspp.seen import Hashes, Recogniser, hash_rows
-from dspp.settings import READ_TREES, check_number
+from dspp.settings import check_number
 from dspp.table.checks import Array, check_width, check_X
 from dspp.table.discrete import MOST_DISTINCT, distinct_values
 from dspp.table.messages import Place
@@ -41,57 +39,7 @@ from dspp.table.table import MemoryTable
 from dspp.trees import Trees
 
 HEADLINES = ("nll", "rmse", "crps", "coverage90")  # scores in the `repr` of a model
-HIDDEN_LAYER_SETTINGS = ("width", "hidden_mean", "topology", "rule", "sites", "test_sites")
 WEIGHT_TOLERANCE = 1e-6  # of the sum of the weights, as in `Predictive.mix`
-
-
-@dataclass(frozen=True, eq=False)
-class Member:
-    """One trained model, in standardised units, and how it was trained.
-
-    Example:
-        >>> import numpy as np
-        >>> from dspp import PPGPRRegressor
-        >>> X = np.random.default_rng(0).normal(size=(60, 2))
-        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
-        >>> member = model.fitted_.members[0]
-        >>> member.spec.name, member.kind, len(member.history)
-        ('ppgpr', 'plain', 2)
-    """
-
-    NEEDS_ALL: ClassVar[bool] = True
-
-    spec: Spec  # the model and its objective
-    train: TrainConfig  # training settings
-    model: Model
-    history: tuple[Epoch, ...]
-    best_epoch: int | None  # the epoch that was kept; None without validation rows
-    seconds: float  # training time
-    kind: str = "plain"  # what it reads: see settings.KIND_NAMES
-    fold: int | None = None  # the fold it was not trained on; None for a single model
-
-    @property
-    def settings(self) -> dict[str, dict[str, Any]]:
-        """The settings of the model, the objective and training, without those that have no meaning for this member.
-
-        A single layer has no settings of hidden layers, and a member without epochs, such as a GP in closed form, none
-        of training but the seed.
-        """
-        model, train = asdict(self.spec.model), asdict(self.train)
-        if self.spec.model.layers == 1:
-            model = {name: value for name, value in model.items() if name not in HIDDEN_LAYER_SETTINGS}
-        if not self.history:
-            train = {"seed": self.train.seed}
-        return {"model": model, "objective": asdict(self.spec.objective), "training": train}
-
-    @cached_property
-    def predictor(self) -> Predictor:
-        """The model frozen for predictions, created on first use; later changes of the model have no effect.
-
-        Raises:
-            NumericalError: the kernel matrix of the inducing points cannot be factorised.
-        """
-        return self.model.predictor()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,12 +47,12 @@ class Fitted:
     """The result of fitting, which `modelfile.save` stores and all predictions come from.
 
     Members may differ in their settings, but not in the likelihood. All other fields are shared by the members. The
-    prediction is p(y) = (1 − g) Σ_k w_k p_k(y) + g p_guard(y), where each p_k is moved towards the common mean by the
-    share `pull` of the way, and the variances of its components are multiplied by `spread`.
+    prediction is p(y) = (1 − g) Σ_k w_k p_k(y) + g p_guard(y), where the variances of all components of p_k are
+    multiplied by `spread`, or by less if more members are mixed than it was learned from: see `members.blend`.
 
     `metrics` are the scores of `dspp evaluate` by name, such as "nll", "crps" and "coverage90", on the rows that
-    `scored` describes: for an ensemble, rows predicted only by members that did not see them (out of fold), with
-    `held_out_spread`; for a single model the validation rows, which also chose the epoch. Empty without such rows.
+    `scored` describes: for an ensemble, rows predicted only by members that did not see them (out of fold); for a
+    single model the validation rows, which also chose the epoch. Empty without such rows.
 
     Raises:
         InputError: there are no members, their weights are not positive numbers that sum to one, their likelihoods
@@ -136,13 +84,12 @@ class Fitted:
     conformal: Float[Tensor, "n T"] | None  # calibration scores in float64: see calibration.Conformal
     num_rows: int  # training rows
     params: dict[str, Any] | None = None  # parameters of the estimator; None in files that do not store them
-    spread: Annotated[float, Range(1e-3, 1e3)] = 1.0  # factor of the variances, learned on rows that members held out
+    spread: Annotated[float, Range(1e-3, 1e3)] = 1.0  # factor of the variances of a mixture of `judged` members
+    judged: int | None = None  # None: as many as there are
     guard: Guard | None = None  # the marginal distribution of the targets
     trees: Trees | None = None  # the boosted trees that members of this kind read
     scored: str = ""  # the rows that `metrics` are of
     conformal_folds: Int[Tensor, " n"] | None = None  # of calibration scores by folds: see calibration.CrossConformal
-    held_out_spread: Annotated[float, Range(1e-3, 1e3)] = 1.0  # `spread` of members that held out the same fold
-    pull: Annotated[float, Range(0.0, 1.0)] = 0.0  # how far members are moved towards their mean; learned likewise
     input_range: Float[np.ndarray, "2 D"] | None = None  # smallest and largest value of each encoded column in training
     seen_rows: Hashes | None = None  # hashes of training rows; None if not known
     source: str = field(default="the model", metadata={"stored": False})  # its file if it was loaded, for errors
@@ -157,19 +104,18 @@ class Fitted:
             raise InputError(
                 f"weights: expected positive numbers that sum to 1, got {str(weights)[:100]}; divide them by their sum"
             )
-        for name in ("spread", "held_out_spread"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0.0):
-                raise InputError(f"{name}: expected a positive number, got {getattr(self, name)}")
-        if not 0.0 <= self.pull <= 1.0:
-            raise InputError(f"pull: expected a number from 0 to 1, got {self.pull}")
-        if self.trees is None and any(member.kind in READ_TREES for member in self.members):
+        if not (math.isfinite(self.spread) and self.spread > 0.0):
+            raise InputError(f"spread: expected a positive number, got {self.spread}")
+        if self.judged is not None and self.judged < 1:
+            raise InputError(f"judged: expected at least one member, got {self.judged}")
+        if self.trees is None and any(member.reads_trees for member in self.members):
             raise InputError("expected the trees that some members read, got none")
         likelihoods = sorted({member.spec.model.likelihood for member in self.members})
         if len(likelihoods) > 1:
             raise InputError(f"expected members with the same likelihood, got the likelihoods {', '.join(likelihoods)}")
         if self.conformal_folds is not None:
             for fold in self.conformal_folds.unique().tolist():
-                self._fold_weights(fold)  # raises if no member, or not every kind, held it out
+                self._of_fold(fold)  # raises if no member, or not every kind, held it out
 
     def __repr__(self) -> str:
         names, count = ", ".join(self.target_names), len(self.members)
@@ -249,7 +195,7 @@ class Fitted:
             InputError: X is not a table of finite numbers with D columns, or a number is too large for the model.
             NumericalError: A prediction is not finite.
         """
-        return self.predict_standardised(self._standardise(X, place), place)
+        return self.predict_standardised(self._standardise(check_X(X, may_be_empty=True), place), place)
 
     def predict_standardised(
         self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"], place: Place = IN_X
@@ -264,7 +210,7 @@ class Fitted:
 
     def _mix_all(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None, place: Place) -> Predictive:
         """Mix the predictions of all members, in the units of y, and check that the result is finite."""
-        mixed = self.outcome.decode(self.mix(parts, self.weights, unknown))
+        mixed = self.outcome.decode(self.mix(parts, unknown))
         if not bool((finite := mixed.std.isfinite()).all()):  # it contains the mean
             row = int((~finite).reshape(len(mixed), -1).any(1).int().argmax())
             raise NumericalError(f"the prediction of row {place.label(row)} is not finite")
@@ -281,20 +227,18 @@ class Fitted:
                 "copy of its file), or a number in these rows is absurd"
             ) from None
 
-    def _standardise(self, X: Array, place: Place) -> Float[np.ndarray, "N D"]:
-        rows = check_X(X, may_be_empty=True)
-        check_width(rows, self.num_inputs)
+    def _standardise(self, X: Float[np.ndarray, "N D"], place: Place) -> Float[np.ndarray, "N D"]:
+        """Return encoded rows in standardised units, which are finite in the dtype of every member."""
+        check_width(X, self.num_inputs)
         dtypes = {member.spec.model.dtype for member in self.members}
         shortest = "float32" if "float32" in dtypes else "float64"  # numbers must stay finite in it
-        return standardise(rows, self.scale_X, shortest, self.feature_names, place)
+        return standardise(X, self.scale_X, shortest, self.feature_names, place)
 
     def _predict_members(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> list[Predictive]:
         """Return the prediction of each member, in standardised units."""
         run([partial(getattr, member, "predictor") for member in self.members if "predictor" not in vars(member)])
         column = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))
-        return [
-            member.predictor(add_column(X, column if member.kind in READ_TREES else None)) for member in self.members
-        ]
+        return [member.predict(X, column) for member in self.members]
 
     def shares_unknown(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[Tensor, " N"] | None:
         """Return how little the training rows say about each row; None if all rows lie in their range."""
@@ -313,52 +257,37 @@ class Fitted:
             ends[:, self.encoder.mean_features] = [[-math.inf], [math.inf]]
         return ends
 
-    def mix(
-        self, parts: Sequence[Predictive], weights: Sequence[float], unknown: Float[Tensor, " N"] | None = None
-    ) -> Predictive:
-        """Mix predictions of members in standardised units, corrected for spread and with the guard.
+    def mix(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None = None) -> Predictive:
+        """Mix the predictions of all members in standardised units; see `members.blend.mix`."""
+        spread = spread_of(self.spread, self.judged, len(parts))
+        return mix(parts, self.weights, spread, self.guard, self.outcome, self.members[0].noise_floor, unknown)
 
-        Args:
-            parts: The predictions.
-            weights: Their weights.
-            unknown: How far each row's prediction goes towards the marginal distribution; None: not at all.
-        """
-        if len(parts) == 1 and self.spread == 1.0 and self.guard is None and unknown is None:
-            return parts[0]
-        exact = [part.to(torch.float64) for part in parts]  # members may differ in dtype
-        if self.pull and len(exact) > 1:
-            exact = pull_together(exact, weights, self.pull)
-        mixed = type(exact[0]).mix(exact, weights)  # Σ_k w_k p_k(y)
-        if self.spread != 1.0:
-            floor = max(member.spec.model.noise_floor for member in self.members)
-            mixed = mixed.widen(self.spread, floor)
-        if unknown is not None:
-            mixed = mixed.approach_standard(unknown)
-        if self.guard is None:
-            return mixed
-        marginal = self.guard.predictive(self.outcome, len(mixed))
-        if marginal is None:
-            return mixed
-        return type(mixed).mix([mixed, cast(Any, marginal)], [1.0 - self.guard.weight, self.guard.weight])
+    def without_others(self, fold: int) -> Self:
+        """Return the model of the members that held out a fold, in which kinds weigh as in the whole mixture."""
+        numbers, weights = self._of_fold(fold)
+        members = tuple(self.members[k] for k in numbers)
+        trees = self.trees if any(member.reads_trees for member in members) else None
+        return replace(self, members=members, weights=weights, trees=trees, conformal=None, conformal_folds=None)
 
-    def _mix_by_fold(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None) -> dict[int, Predictive]:
-        """Mix predictions of members fold by fold, in the units of y: F_j of `CrossConformal`."""
-        assert self.conformal_folds is not None
-        judge = replace(self, spread=self.held_out_spread)
-        mixed = {}
-        for fold in self.conformal_folds.unique().tolist():
-            weights = self._fold_weights(fold)
-            mixed[fold] = self.outcome.decode(judge.mix([parts[k] for k in weights], list(weights.values()), unknown))
-        return mixed
-
-    def _fold_weights(self, fold: int) -> dict[int, float]:
-        """Return the weights, by number, of the members that held out a fold: kinds weigh as in the whole mixture."""
+    def _of_fold(self, fold: int) -> tuple[list[int], tuple[float, ...]]:
+        """Return the numbers and the weights of the members that held out a fold."""
         found = [k for k, member in enumerate(self.members) if member.fold == fold]
+        if len(found) == len(self.members):
+            return found, self.weights
         kinds = [member.kind for member in self.members]
         if {kinds[k] for k in found} != set(kinds):
             raise InputError(f"fold {fold}: expected members of every kind that held it out, got {len(found)} members")
         shares = {kind: sum(w for w, k in zip(self.weights, kinds, strict=True) if k == kind) for kind in set(kinds)}
-        return {k: shares[kinds[k]] / sum(kinds[i] == kinds[k] for i in found) for k in found}
+        return found, tuple(shares[kinds[k]] / sum(kinds[i] == kinds[k] for i in found) for k in found)
+
+    def _mix_by_fold(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None) -> dict[int, Predictive]:
+        """Mix predictions of members fold by fold, in the units of y: F_j of `CrossConformal`."""
+        assert self.conformal_folds is not None
+        mixed = {}
+        for fold in self.conformal_folds.unique().tolist():
+            own = [parts[k] for k in self._of_fold(fold)[0]]
+            mixed[fold] = self.outcome.decode(self.without_others(fold).mix(own, unknown))
+        return mixed
 
     # ---------------------------------------------------------------- the user's tables
 
@@ -372,19 +301,22 @@ class Fitted:
         Raises:
             InputError: A column is missing, or a value is not of the type seen in training.
         """
-        return self.distribution(self._encode(table, impute), table.place)
+        X = self._standardise(self._encode(table, impute), table.place)
+        return self.predict_standardised(X, table.place)
 
-    def _encode(self, table: MemoryTable, impute: bool) -> Array:
+    def _encode(self, table: MemoryTable, impute: bool) -> Float[np.ndarray, "N D"]:
         return encode(self.inputs(table), self.encoder, impute)
 
     def inputs(self, table: MemoryTable) -> MemoryTable:
-        """Return the table with the columns that the model reads; with names, if it has learned names.
+        """Return the table with the columns that the model reads, parsed; with names, if it has learned names.
+
+        Predictions, scores and what is new of a table take each of its values from what is parsed here.
 
         Raises:
             InputError: The table has another number of columns than the array that the model was trained on.
         """
         if self.encoder is not None:
-            return table if table.arrow is not None else replace(table, arrow=name_columns(table, self.encoder))
+            return parse(table, self.encoder)
         if table.arrow is not None:
             table = table.select(name for name in table.names if name not in self.target_names)
             if len(table.names) != self.num_inputs:
@@ -395,13 +327,13 @@ class Fitted:
         return table
 
     def _predict_folds(
-        self, table: MemoryTable, impute: bool = False, encoded: Array | None = None
+        self, table: MemoryTable, impute: bool = False, encoded: Float[np.ndarray, "N D"] | None = None
     ) -> tuple[Predictive, dict[int, Predictive]]:
         """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
         encoded = self._encode(table, impute) if encoded is None else encoded
-        if self.conformal_folds is None:
-            return self.distribution(encoded, table.place), {}
         X = self._standardise(encoded, table.place)
+        if self.conformal_folds is None:
+            return self.predict_standardised(X, table.place), {}
         with self.named_in_errors(table.place):
             parts, unknown = self._predict_members(X), self.shares_unknown(X)
             return self._mix_all(parts, unknown, table.place), self._mix_by_fold(parts, unknown)
@@ -514,6 +446,7 @@ class Fitted:
         recogniser, sample = Recogniser(self.seen_rows), Sample()
         if second is None:
             mixture, folds = self._predict_targets(first, impute, recogniser)
+            first = replace(first, parsed=None)  # figures change values of columns
             return Evaluation(self, first, mixture, caveat=recogniser.caveat(), folds=folds)
         levels = _find_levels(first, batches)
         weights: list[Float[np.ndarray, " n"]] = []
@@ -574,11 +507,6 @@ def _find_levels(first: MemoryTable, batches: Callable[[], Iterator[MemoryTable]
         return [None] * first.targets.shape[1]
     y = np.concatenate([rows.targets for rows in batches()])
     return [distinct_values(column) for column in y.T]
-
-
-def add_column(X: Any, column: Float[np.ndarray, " N"] | None) -> Any:
-    """Return the rows with a further column, or unchanged if there is none."""
-    return X if column is None else np.column_stack([np.asarray(X, dtype=np.float64), column])
 
 
 @dataclass(frozen=True, eq=False)
@@ -677,7 +605,7 @@ def _shared(fitted: Fitted) -> dict[str, object]:
         "outcome": fitted.outcome.kind,
         "scale of the inputs": _numbers(scale_X),
         "scale of the targets": _numbers(scale_y),
-        "correction (spread, pull, guard or trees)": (fitted.spread, fitted.pull, id(fitted.guard), id(fitted.trees)),
+        "correction (spread, guard or trees)": (fitted.spread, fitted.judged, id(fitted.guard), id(fitted.trees)),
     }
 
 

@@ -2,28 +2,32 @@
 
 import math
 import platform
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from dspp import training
 from dspp.calibration import Conformal, CrossConformal
-from dspp.ensemble import EnsembleRows, train_ensemble
-from dspp.fitted import Evaluation, Fitted, Member
+from dspp.engines import check_engine
+from dspp.fitted import Evaluation, Fitted
 from dspp.history import Epoch
+from dspp.members import MEMBERS, BoostedTrees
+from dspp.members.base import Run, Trained, one_thread
+from dspp.members.blend import HeldOutRows, blend
+from dspp.members.run import fit_members
 from dspp.notes import Note
+from dspp.numbers import count_epochs
+from dspp.predictive import Predictive
 from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
 from dspp.settings import Settings, check_number
-from dspp.training.checkpoint import Checkpoint
+from dspp.training.rows import Rows
 from dspp.training.run import SMOOTHING
+from dspp.trees import CrossFitted
 
 VERSIONS = ("dspp", "torch", "numpy", "scikit-learn")
 CHOSE_EPOCH = "These rows also chose the epoch, so this is optimistic; score new rows with dspp evaluate."
@@ -63,48 +67,49 @@ def train(
     Returns:
         The fitted model, and its evaluation on the validation rows, or None without validation rows.
     """
+    check_engine(settings.engine, settings.jobs, settings.address)
     time_left = None
     if settings.time_budget is not None:
         check_number("time_budget", settings.time_budget)
         time_left = max(settings.time_budget - spent, LEAST_SHARE * settings.time_budget)
+    plan, split = prepared.plan(settings), prepared.split
+    if time_left is not None and not plan.is_single:
+        time_left *= 1.0 - FINISH_SHARE
     own = ProgressBar(None, settings.progress, smoothing=SMOOTHING, later=LATER)
     with own if bar is None else nullcontext(bar) as bar:
-        train_kind = _train_ensemble if settings.is_ensemble(prepared.num_rows) else _train_single
-        return train_kind(prepared, settings, bar, time_left, on_epoch, should_stop, resume)
+        rows = prepared.train.join(prepared.validation)
+        run = Run(bar, time_left, on_epoch, should_stop, resume)
+        trained, trees = fit_members(rows, split, prepared.means, prepared.outcome, plan, settings, run)
+        if plan.is_single:
+            return _finish_single(prepared, settings, trained[0], bar)
+        with one_thread():  # of many small operations
+            good = [one for one in trained if one.member is not None]
+            found = blend(good, rows, split, prepared.outcome, plan.spec.model.noise_floor)
+            kept = [good[k] for k in found.kept]
+            fitted = _make_fitted(
+                prepared,
+                settings,
+                members=tuple(one.member for one in kept),
+                weights=found.weights,
+                spread=found.spread,
+                judged=found.judged,
+                guard=found.guard,
+                trees=trees.all_rows if trees is not None and any(_reads_trees(one) for one in kept) else None,
+                notes=(*_divergence_notes(trained), *_training_notes(kept), *_trees_notes(kept, found.weights)),
+            )
+            parts = [_judge(fitted, group, kept, rows, prepared, trees) for group in found.groups]
+        bar.step("scoring the held-out rows", SCORING)
+        return _finish_ensemble(prepared, settings, fitted, found.groups, parts)
 
 
-def _train_single(
-    prepared: Prepared,
-    settings: Settings,
-    bar: ProgressBar,
-    time_left: float | None,
-    on_epoch: Callable[[Epoch], None] | None,
-    should_stop: Callable[[], bool] | None,
-    resume: bool,
+def _finish_single(
+    prepared: Prepared, settings: Settings, trained: Trained, bar: ProgressBar
 ) -> tuple[Fitted, Evaluation | None]:
-    """Train a single model, and evaluate it on the validation rows."""
-    single = prepared.settings_of_models(settings).of_single_model(prepared.num_rows)
-    spec, config = single.spec(prepared.outcome.num_outputs), single.train_config(prepared.num_rows)
-    result = training.fit(
-        spec,
-        prepared.train,
-        prepared.validation if len(prepared.validation) else None,
-        config=config,
-        features=settings.module,
-        budget=time_left,
-        checkpoint=None if settings.checkpoint is None else Checkpoint(settings.checkpoint, resume),
-        progress=bar,
-        on_epoch=on_epoch,
-        should_stop=should_stop,
-    )
+    """Recalibrate a single model, and evaluate it on the validation rows."""
     bar.step("scoring the held-out rows", SCORING)
-    fitted = _make_fitted(
-        prepared,
-        settings,
-        members=(Member(spec, config, result.model, result.history, result.best_epoch, result.seconds),),
-        weights=(1.0,),
-        notes=tuple(Note("", note) for note in result.notes),
-    )
+    assert trained.result is not None
+    notes = tuple(Note("", note) for note in trained.result.notes)
+    fitted = _make_fitted(prepared, settings, members=(trained.member,), weights=(1.0,), notes=notes)
     if len(prepared.calibration):
         fitted = _recalibrate(fitted, prepared)
     evaluation = evaluate_validation(fitted, prepared)
@@ -112,6 +117,102 @@ def _train_single(
         return fitted, None
     fitted = _with_scores(fitted, evaluation, f"{len(evaluation.table):,} validation rows, which also chose the epoch")
     return fitted, replace(evaluation, fitted=fitted)
+
+
+def _finish_ensemble(
+    prepared: Prepared,
+    settings: Settings,
+    fitted: Fitted,
+    groups: Sequence[HeldOutRows],
+    parts: Sequence[tuple[Fitted, Predictive]],
+) -> tuple[Fitted, Evaluation | None]:
+    """Evaluate an ensemble on the rows that its members held out, and recalibrate it by them."""
+    if not groups:
+        if settings.conformal:
+            note = Note("intervals are not recalibrated", "no fold was held out by members of every kind")
+            fitted = replace(fitted, notes=(*fitted.notes, note))
+        return fitted, None
+    rows = np.concatenate([group.rows for group in groups])
+    place = np.split(np.argsort(np.argsort(rows)), np.cumsum([len(group.rows) for group in groups])[:-1])
+    predicted = [predictive for _, predictive in parts]
+    held_out = type(predicted[0]).concat(predicted).rows(torch.from_numpy(rows.argsort()))
+    models = tuple((model, index) for (model, _), index in zip(parts, place, strict=True))
+    table = prepared.validation_table
+    if not len(prepared.validation):
+        table = prepared.table if len(rows) == len(prepared.table) else prepared.table.take(np.sort(rows))
+    in_folds, forward = prepared.split.num_folds > 1, prepared.split.forward
+    caveat = OUT_OF_FOLD if in_folds else SET_WEIGHTS
+    evaluation = Evaluation(fitted, table, fitted.outcome.decode(held_out), models, caveat)
+    if settings.conformal:  # these rows give the calibration scores, so their coverage would say nothing
+        fitted = _with_conformal(fitted, _score_held_out(evaluation, in_folds))
+    scored = "that no member was trained on"
+    if forward:
+        scored = "that are the latest, predicted by the members trained on earlier ones"
+    elif in_folds:
+        scored = "out of fold, each predicted by the members that did not see it"
+    fitted = _with_scores(fitted, evaluation, f"{len(table):,} rows {scored}")
+    return fitted, replace(evaluation, fitted=fitted)
+
+
+def _judge(
+    fitted: Fitted,
+    group: HeldOutRows,
+    kept: Sequence[Trained],
+    rows: Rows,
+    prepared: Prepared,
+    trees: CrossFitted | None,
+) -> tuple[Fitted, Predictive]:
+    """Return the model of the members that held out a fold, and its prediction of that fold in standardised units.
+
+    Its encoder and its trees did not see the fold either.
+    """
+    model = fitted.without_others(group.fold)
+    if model.encoder is not None and prepared.means is not None:
+        means = prepared.means.by_level(prepared.split.held_out(group.fold))
+        model = replace(model, encoder=model.encoder.with_means(means))
+    if trees is not None and model.trees is not None:
+        model = replace(model, trees=trees.without_fold[group.fold])
+    unknown = fitted.shares_unknown(rows.x[torch.from_numpy(group.rows)].double().numpy())
+    own = [one.held_out for one in kept if one.task.fold == group.fold and one.held_out is not None]
+    return model, model.mix(own, unknown)
+
+
+def _reads_trees(one: Trained) -> bool:
+    return MEMBERS[one.task.kind].reads_trees
+
+
+def _divergence_notes(trained: Sequence[Trained]) -> list[Note]:
+    """Return a note on each member whose training diverged."""
+    return [
+        Note(f"member {one.task.number + 1} is left out", f"its training diverged: {one.problem}")
+        for one in trained
+        if one.result is None
+    ]
+
+
+def _training_notes(trained: Sequence[Trained]) -> list[Note]:
+    """Return the notes of all members, each once, and one for all whose training the time budget ended."""
+    results = [
+        (one.result, one.member.train.epochs)
+        for one in trained
+        if one.result is not None and one.member is not None and not isinstance(one.member, BoostedTrees)
+    ]
+    notes = [Note("", text) for text in dict.fromkeys(t for r, _ in results for t in r.notes if t != r.time_note)]
+    short = [(result.epochs_made, epochs) for result, epochs in results if result.time_note]
+    if short:
+        (least, epochs), (most, _) = min(short), max(short)
+        made = f"{least:.2g}" if f"{least:.2g}" == f"{most:.2g}" else f"{least:.2g} to {most:.2g}"
+        which = "each member" if len(short) == len(results) else f"{len(short)} of {len(results)} members"
+        notes.append(Note("the time budget ended training", f"{which} had {made} of {count_epochs(epochs)}"))
+    return notes
+
+
+def _trees_notes(kept: Sequence[Trained], weights: Sequence[float]) -> list[Note]:
+    """Return a note if boosted trees stand in for members whose training was cut short."""
+    pairs = zip(kept, weights, strict=True)
+    share = sum(weight for one, weight in pairs if isinstance(one.member, BoostedTrees))
+    how = f"boosted trees alone have {100 * share:.0f} % of the weight; raise time_budget for a better model"
+    return [Note("the budget was too short for the sigma-point members", how)] if share else []
 
 
 def _recalibrate(fitted: Fitted, prepared: Prepared) -> Fitted:
@@ -156,61 +257,6 @@ def _negative_notes(evaluation: Evaluation) -> list[Note]:
             )
             notes.append(Note(f"target {name!r} is never negative", text))
     return notes
-
-
-def _train_ensemble(
-    prepared: Prepared,
-    settings: Settings,
-    bar: ProgressBar,
-    time_left: float | None,
-    on_epoch: Callable[[Epoch], None] | None,
-    should_stop: Callable[[], bool] | None,
-    resume: bool,
-) -> tuple[Fitted, Evaluation | None]:
-    """Train an ensemble, and evaluate it on the rows that its members held out."""
-    begin, outputs = time.monotonic(), prepared.outcome.num_outputs
-    size = prepared.size(settings)
-    members = prepared.settings_of_models(settings)
-    spec, config = members.member_spec(size, outputs), members.member_config(size, prepared.num_rows)
-    deadline = None if time_left is None else begin + (1.0 - FINISH_SHARE) * time_left
-    more_data: dict[str, Any] = {"inner": prepared.inner, "means": prepared.means, "forward": prepared.is_forward}
-    joined = prepared.train.join(prepared.validation)
-    data = EnsembleRows(joined, prepared.fold, prepared.outcome, validation=len(prepared.validation), **more_data)
-    ensemble = train_ensemble(
-        data,
-        spec,
-        config,
-        size,
-        partial(_make_fitted, prepared, settings),
-        settings,
-        bar,
-        deadline=deadline,
-        on_epoch=on_epoch,
-        should_stop=should_stop,
-        resume=resume,
-    )
-    bar.step("scoring the held-out rows", SCORING)
-    fitted = ensemble.fitted
-    if ensemble.held_out is None:
-        if settings.conformal:
-            note = Note("intervals are not recalibrated", "no fold was held out by members of every kind")
-            fitted = replace(fitted, notes=(*fitted.notes, note))
-        return fitted, None
-    given = len(prepared.validation) > 0
-    whole = prepared.validation_table if given else prepared.table
-    table = whole if given or len(ensemble.rows) == len(whole) else whole.take(ensemble.rows)
-    in_folds = data.num_folds > 1
-    held_out, caveat = fitted.outcome.decode(ensemble.held_out), OUT_OF_FOLD if in_folds else SET_WEIGHTS
-    evaluation = Evaluation(fitted, table, held_out, ensemble.parts, caveat)
-    if settings.conformal:  # these rows give the calibration scores, so their coverage would say nothing
-        fitted = _with_conformal(fitted, _score_held_out(evaluation, in_folds))
-    scored = "that no member was trained on"
-    if prepared.is_forward:
-        scored = "that are the latest, predicted by the members trained on earlier ones"
-    elif in_folds:
-        scored = "out of fold, each predicted by the members that did not see it"
-    fitted = _with_scores(fitted, evaluation, f"{len(table):,} rows {scored}")
-    return fitted, replace(evaluation, fitted=fitted)
 
 
 def _score_held_out(evaluation: Evaluation, in_folds: bool) -> Conformal | CrossConformal:

@@ -1,6 +1,7 @@
 """Which rows are held out: at random, by groups that stay together, or spans of time, the latest first."""
 
 import heapq
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
@@ -12,6 +13,37 @@ HELD_OUT_SHARE = 0.1  # of the rows, if there is one fold,
 MOST_HELD_OUT = 10_000  # but not more than this
 NEVER = -1  # the fold of rows that all members train on
 _FOLDS = 17  # derives the seed
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Which rows are held out from which members.
+
+    Attributes:
+        fold: The fold of each row, from 0, or `NEVER`: members train on the rows of all folds but their own.
+        inner: The inner fold of each row for trees, if rows must stay together; see `trees.cross_fit`.
+        num_train: Later rows were given to judge the members, so nothing but the mixing is learned from them.
+        forward: Whether folds are spans of time; only the latest, fold 0, then judges members.
+    """
+
+    fold: Int[np.ndarray, " N"]
+    inner: Int[np.ndarray, " N"] | None
+    num_train: int
+    forward: bool = False
+
+    @property
+    def num_folds(self) -> int:
+        """J, the number of folds."""
+        return int(self.fold.max(initial=NEVER)) + 1
+
+    @property
+    def judging(self) -> range:
+        """The folds whose rows tell how to mix members."""
+        return range(1 if self.forward else self.num_folds)
+
+    def held_out(self, fold: int) -> Bool[np.ndarray, " N"]:
+        """Return a mask of the rows of a fold."""
+        return np.asarray(self.fold == fold)
 
 
 def assign_folds(

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from jaxtyping import Float
 
-from dspp.encoding.columns import Category, Column, Number
+from dspp.encoding.columns import NEW, Category, Column, Number, Parsed
 from dspp.encoding.datetimes import Datetime, format_moment
 from dspp.encoding.means import MOST_MEANS, MeanCategory
 from dspp.fitted import Fitted
@@ -44,21 +43,20 @@ class Novelty:
         """Count what is new in these rows."""
         rows = self._fitted.inputs(rows)
         self._rows += len(rows)
-        if rows.arrow is None:
-            assert rows.array is not None
-            for (name, ends), values in zip(self._ranges.items(), rows.array.T, strict=False):  # none of rows on disk
-                self._count_outside(name, values, *ends)
+        if self._fitted.encoder is None:
+            for k, (name, ends) in enumerate(self._ranges.items()):
+                self._count_outside(name, _numbers(rows, k), *ends)
             return
-        for (name, ends), own in zip(self._ranges.items(), self._names(rows), strict=False):
-            values = arrays.numbers(rows.arrow.column(own).combine_chunks(), rows.place.of(own))
-            self._count_outside(name, values, *ends)
+        assert rows.parsed is not None
+        for name, ends in self._ranges.items():
+            self._count_outside(name, rows.parsed[name], *ends)
         for column in self._columns:
             if isinstance(column, Datetime):
-                self._find_first(column, rows)
-            elif (levels := _known_levels(column)) is not None:
-                self._count_levels(column.name, levels, rows)
-        if self._impute and self._fitted.encoder is not None:
-            self._blank |= self._fitted.encoder.columns_with_gaps(rows.arrow, rows.place)
+                self._find_first(column, rows.parsed[column.name])
+            elif _stores_all_levels(column):
+                self._count_levels(column.name, rows)
+        if self._impute:
+            self._blank |= self._fitted.encoder.columns_with_gaps(rows.parsed)
 
     def warnings(self) -> list[str]:
         """Return a sentence for each column with something new."""
@@ -66,17 +64,15 @@ class Novelty:
 
     # ---------------------------------------------------------------- counting
 
-    def _names(self, rows: MemoryTable) -> list[str]:
-        """Return the column of each range: by name or, without an encoder, in order."""
-        return list(self._ranges) if self._fitted.encoder is not None else list(rows.names)
-
-    def _count_levels(self, name: str, levels: tuple[str, ...], rows: MemoryTable) -> None:
+    def _count_levels(self, name: str, rows: MemoryTable) -> None:
         assert rows.arrow is not None
-        text = arrays.texts(rows.arrow.column(name).combine_chunks(), rows.place.of(name)).drop_null()
-        new = text.filter(pc.invert(pc.is_in(text, pa.array(levels, pa.string()))))
+        assert rows.parsed is not None
+        new = np.flatnonzero(rows.parsed[name] == NEW)
         if len(new):
+            some = rows.arrow.column(name).take(pa.array(new)).combine_chunks()
             count, known = self._levels.get(name, (0, []))
-            known += [level for level in new.unique()[:5].to_pylist() if level not in known]
+            found = arrays.texts(some, rows.place.of(name)).unique()[:5].to_pylist()
+            known += [level for level in found if level not in known]
             self._levels[name] = count + len(new), known
 
     def _count_outside(self, name: str, values: Float[np.ndarray, " n"], low: float, high: float) -> None:
@@ -90,11 +86,10 @@ class Novelty:
             distance = max(low - farthest, farthest - high)
             self._outside[name] = count + int(far.sum()), found if np.nanmax(out) > distance else farthest
 
-    def _find_first(self, column: Datetime, rows: MemoryTable) -> None:
-        assert rows.arrow is not None
-        micros, absent = arrays.datetimes(rows.arrow.column(column.name).combine_chunks(), rows.place.of(column.name))
-        if not absent.all():
-            first = int(micros[~absent].min())
+    def _find_first(self, column: Datetime, parsed: Parsed) -> None:
+        known = parsed[~column.is_missing(parsed)]
+        if len(known):
+            first = int(known.min())
             self._firsts[column.name] = min(first, self._firsts.get(column.name, first))
 
     # ---------------------------------------------------------------- sentences
@@ -140,11 +135,19 @@ def _range_text(low: float, high: float) -> str:
     return f"{low:.{digits}g} to {high:.{digits}g}"
 
 
-def _known_levels(column: Column) -> tuple[str, ...] | None:
-    """Return the levels of a category, if it stores all that were seen."""
-    if isinstance(column, Category) and not column.other:
-        return column.levels
-    return column.levels if isinstance(column, MeanCategory) and len(column.levels) < MOST_MEANS else None
+def _stores_all_levels(column: Column) -> bool:
+    """Return whether a column is a category that stores all levels that were seen."""
+    if isinstance(column, Category):
+        return not column.other
+    return isinstance(column, MeanCategory) and len(column.levels) < MOST_MEANS
+
+
+def _numbers(rows: MemoryTable, column: int) -> Float[np.ndarray, " n"]:
+    """Return a column of numbers, by its place."""
+    if rows.arrow is None:
+        assert rows.array is not None
+        return rows.array[:, column]
+    return arrays.numbers(rows.arrow.column(column).combine_chunks(), rows.place.of(rows.names[column]))
 
 
 def _ranges(fitted: Fitted) -> Iterator[tuple[str, tuple[float, float]]]:

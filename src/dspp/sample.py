@@ -70,4 +70,5 @@ def _concat(parts: Sequence[MemoryTable]) -> MemoryTable:
         y=joined("y"),
         weights=joined("weights"),
         labels=[label for part in parts for label in part.row_labels],
+        parsed=None,
     )

@@ -6,38 +6,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
 from dspp.config import ModelConfig, TrainConfig
 from dspp.errors import InputError
 from dspp.presets import Spec, preset
-from dspp.size import Size, choose_size, usual_inducing
 
 if TYPE_CHECKING:  # imported where it is needed, as the command line checks its options before it imports torch
     from torch import nn
 
-MEMBER_KINDS: tuple[str, ...] = ("plain", "trees", "gp")  # DSPPs, such that also read boosted trees, and single GPs
-READ_TREES = ("trees", "boosted")
-KIND_NAMES = {  # of these kinds, and of the one that stands in if a time budget is too short for them
-    "plain": "columns alone",
-    "trees": "columns and boosted trees",
-    "gp": "columns alone (single GPs)",
-    "boosted": "boosted trees alone",
-}
-MEMBER_BETA = 1.0  # of members, if beta is None: they are small and trained to the end, without validation rows
 MOST_MEMBERS = 100
 MISSING = ("refuse", "impute")  # what predictions do with missing values where the training rows had none
 BATCH_SIZE, RESTARTS, LEARNING_RATE = 500, 3, 0.05  # of a single model, if they are None
 FEWEST_STEPS = 1000  # of Adam, if `epochs` is None
-SMALL_TABLE = 10_000  # rows, up to which a single DSPP has fewer inducing points than in the paper, and
-PATIENCE = 60  # epochs without a better validation NLL end its training
 SHARED_WIDTH = 20  # of hidden layers shared by several outputs, if `width` is None
 FEWEST_ROWS_TO_HOLD_OUT = 20  # smaller tables hold out no rows
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
 LARGE_MEMBERS = 4  # processes that train members of a large table at once, if `members` is "auto"
-RUN_ONLY = ("checkpoint", "progress", "jobs", "memory")  # concern one run, and are not stored with a model
+RUN_ONLY = ("checkpoint", "progress", "jobs", "engine", "address", "memory")  # of one run; not stored with a model
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -95,6 +83,9 @@ class Parameters:
         train_settings: Further fields of `TrainConfig`.
         random_state: The same seed gives identical results.
         jobs: Processes that train the members of an ensemble; None: one per core. The result does not depend on it.
+        engine: Where members of an ensemble are trained: "local", in processes of this machine, or "ray"
+            (`pip install 'dspp[ray]'`), on a Ray cluster, where `jobs` is the number of CPUs to use.
+        address: Address of the Ray cluster, HOST:PORT or "auto"; None: start Ray on this machine.
         device: cpu or cuda.
         progress: Whether to show a progress bar, or lines of text where there is no terminal; None: only on a terminal.
 
@@ -132,6 +123,8 @@ class Parameters:
     train_settings: Mapping[str, Any] | None = None
     random_state: Any = 0
     jobs: int | None = None
+    engine: str = "local"
+    address: str | None = None
     device: str = "cpu"
     progress: bool | None = None
 
@@ -210,73 +203,6 @@ class Settings(Parameters):
         if RULES[spec.model.rule].grid:  # S^W sites
             return spec
         return replace(spec, model=spec.model.change(width=SHARED_WIDTH))
-
-    def size(
-        self,
-        num_rows: int,
-        kinds: Sequence[str] = MEMBER_KINDS,
-        one_part: bool = False,
-        trees: bool = True,
-        most_folds: int | None = None,
-    ) -> Size:
-        """Return the size of the ensemble for a table of this many rows.
-
-        Args:
-            num_rows: Number of rows.
-            kinds: Of members that can predict the targets.
-            one_part: Whether all members hold out the same rows, whatever the number of rows.
-            trees: Whether trees can be fitted, which need the rows in memory.
-            most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
-        """
-        possible = set(kinds) if trees and self.module is None else {"plain"}
-        model = self.spec().model
-        if model.features or model.mean_inducing:
-            possible -= {"gp"}
-        members = None if self.members == "auto" else int(self.members)
-        return choose_size(
-            num_rows,
-            tuple(kind for kind in MEMBER_KINDS if kind in possible),
-            members=members,
-            time_budget=self.time_budget,
-            one_part=one_part,
-            most_folds=most_folds,
-        )
-
-    def of_single_model(self, num_rows: int) -> Self:
-        """Return the settings of a single model for a table of this many rows: a DSPP is smaller on small tables."""
-        spec = self.spec()
-        if num_rows > SMALL_TABLE or spec.model.layers == 1 or spec.objective.name != "predictive":
-            return self
-        given: dict[str, Any] = {}
-        if self.inducing is None and "inducing" not in (self.model_settings or {}):
-            given["inducing"] = usual_inducing(num_rows)
-        if self.patience is None and self.epochs is None:
-            given["patience"] = PATIENCE
-        return replace(self, **given)
-
-    def member_spec(self, size: Size, num_outputs: int = 1) -> Spec:
-        """Return the model and the objective of the members of an ensemble."""
-        given: dict[str, Any] = {}
-        if self.inducing is None and "inducing" not in (self.model_settings or {}):
-            given["inducing"] = size.inducing
-        if self.beta is None:
-            given["beta"] = MEMBER_BETA
-        return replace(self, **given).spec(num_outputs)
-
-    def member_config(self, size: Size, num_rows: int) -> TrainConfig:
-        """Return the training settings of the members of an ensemble."""
-        batch_size = size.batch_size if self.batch_size is None else self.batch_size
-        epochs = self.epochs or max(1, round(size.steps / math.ceil(num_rows / batch_size)))
-        rate = size.learning_rate if self.learning_rate is None else self.learning_rate
-        members = replace(
-            self,
-            batch_size=batch_size,
-            epochs=epochs,
-            learning_rate=rate,
-            patience=None,
-            restarts=self.restarts or 1,
-        )
-        return members.train_config(num_rows)
 
     def train_config(self, num_rows: int) -> TrainConfig:
         """Return the training settings for this number of rows."""

@@ -557,7 +557,7 @@ BAD_FITS = {
     "--target price --threads 0": "--threads: expected a whole number of at least 1, got 0",
     "--target price --trials 3": "--trials is an option of --tune; add --tune",
     "--target price --study s": "--study is an option of --tune; add --tune",
-    "--target price --engine ray": "--engine is an option of --tune; add --tune",
+    "--target price --address here:1": "address: expected None for the engine 'local', got 'here:1'",
     "": "Missing option '--target'",
 }
 

@@ -28,11 +28,11 @@ def table(tmp_path: Path) -> Path:
 
 def test_rows_are_encoded_once_and_validation_rows_predicted_once(table: Path) -> None:
     encoded, predicted = [], []
-    transform, predict_standardised = TableEncoder.transform, Fitted.predict_standardised
+    encode, predict_standardised = TableEncoder.encode, Fitted.predict_standardised
 
-    def count_encoded(encoder: TableEncoder, rows: Any, *more: Any) -> Any:
-        encoded.append(len(rows))
-        return transform(encoder, rows, *more)
+    def count_encoded(encoder: TableEncoder, parsed: Any, num_rows: int, *more: Any) -> Any:
+        encoded.append(num_rows)
+        return encode(encoder, parsed, num_rows, *more)
 
     def count_predicted(fitted: Fitted, X: Any) -> Any:
         predicted.append(len(X))
@@ -40,7 +40,7 @@ def test_rows_are_encoded_once_and_validation_rows_predicted_once(table: Path) -
 
     words = ["fit", str(table), "--target", "y", "--out", str(table.parent / "m.dspp"), *TINY]
     with (
-        patch.object(TableEncoder, "transform", count_encoded),
+        patch.object(TableEncoder, "encode", count_encoded),
         patch.object(Fitted, "predict_standardised", count_predicted),
     ):
         result = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -51,14 +51,14 @@ def test_rows_are_encoded_once_and_validation_rows_predicted_once(table: Path) -
 
 
 def test_a_report_encodes_only_the_rows_it_changes_again(table: Path) -> None:
-    encoded, transform = [], TableEncoder.transform
+    encoded, encode = [], TableEncoder.encode
 
-    def count_encoded(encoder: TableEncoder, rows: Any, *more: Any) -> Any:
-        encoded.append(len(rows))
-        return transform(encoder, rows, *more)
+    def count_encoded(encoder: TableEncoder, parsed: Any, num_rows: int, *more: Any) -> Any:
+        encoded.append(num_rows)
+        return encode(encoder, parsed, num_rows, *more)
 
     words = ["fit", str(table), "--target", "y", "--out", str(table.parent / "m.dspp"), *TINY]
-    with patch.object(TableEncoder, "transform", count_encoded):
+    with patch.object(TableEncoder, "encode", count_encoded):
         CliRunner().invoke(app, [*words, "--report", str(table.parent / "r.html")], catch_exceptions=False)
     assert encoded.count(90) == 1
 

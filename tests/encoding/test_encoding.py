@@ -138,7 +138,7 @@ def test_imputed_values_are_medians_unknown_levels_and_halves() -> None:
     assert (found["gaps"], found["gaps is missing"]) == (3.0, 1.0)
     encoder = TableEncoder.fit(pa.table(train), y=np.arange(50.0)[:, None])
     assert dict(zip(encoder.feature_names, encoder.transform(blank, impute=True)[0], strict=True))["many (mean)"] == 0
-    assert encoder.columns_with_gaps(blank) == set(train) - {"gaps"}
+    assert encoder.columns_with_gaps(encoder.parse(blank)) == set(train) - {"gaps"}
     full = pa.table(train)
     assert encoder.transform(full, impute=True).tobytes() == encoder.transform(full).tobytes()
     with pytest.raises(InputError, match="column 'number', row 0: expected a finite number, got inf"):
@@ -660,9 +660,9 @@ def test_marking_learns_from_other_rows_which_columns_have_gaps_and_nothing_else
     train = pa.table({"a": [1.0, 2.0, 4.0], "b": ["x", "y", "x"], "c": [True, False, True], "d": [1, 1, 1]})
     encoder = TableEncoder.fit(train)
     whole = pa.table({"a": [9.0, 9.0], "b": ["x", "x"], "c": [True, True], "d": [1, 1]})
-    assert encoder.allow_missing_in(whole) == encoder
+    assert encoder.allow_missing_in(encoder.parse(whole)) == encoder
     gaps = pa.table({"a": [9.0, None], "b": ["x", None], "c": [True, True], "d": [1, None]})
-    marked = encoder.allow_missing_in(gaps)
+    marked = encoder.allow_missing_in(encoder.parse(gaps))
     assert marked.feature_names == ("a", "a is missing", "b=x", "b=y", "b=(missing)", "c")
     np.testing.assert_array_equal(marked.transform(gaps), [[9, 0, 1, 0, 0, 1], [2, 1, 0, 0, 1, 1]])
 

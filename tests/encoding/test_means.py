@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,11 @@ from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS
 from dspp.encoding.encoder import TableEncoder
 from dspp.encoding.means import PRIOR_ROWS, CrossFittedMeans, MeanCategory, levels_with_means, smoothed_means
 from dspp.encoding.scaling import Standardizer
-from dspp.ensemble.members import Task, _rows_of
 from dspp.errors import InputError
 from dspp.fitting import train
+from dspp.folds import Split
+from dspp.members.base import Task
+from dspp.members.run import part_rows
 from dspp.prepare import prepare, split_rows
 from dspp.prepare.memory import _inner_folds_of_means
 from dspp.settings import Settings
@@ -238,10 +239,7 @@ def test_what_a_member_reads_does_not_depend_on_the_targets_it_holds_out() -> No
 
     def rows(y: np.ndarray, k: int) -> tuple[Rows, Rows]:
         rows = Rows(torch.from_numpy(X), torch.from_numpy(y))
-        job: Any = SimpleNamespace(rows=rows, fold=fold, means=means_of(y=y))
-        found = _rows_of(Task(0, k, "plain"), job)
-        assert isinstance(found[0], Rows)
-        return found[0], found[1]
+        return part_rows(Task(0, "plain", k), rows, Split(fold, None, 120), means_of(y=y))
 
     other = y.copy()
     other[[0, 5]] += 10.0  # both in fold 0

@@ -16,9 +16,9 @@ from sklearn.utils.estimator_checks import (
     parametrize_with_checks,
 )
 
-from dspp import DSPPRegressor, size
-from dspp.ensemble import train
+from dspp import DSPPRegressor
 from dspp.estimators import ESTIMATORS
+from dspp.members import plan, trees
 from dspp.presets import PRESETS
 from dspp.trees import cross_fit
 
@@ -55,8 +55,8 @@ def made(name: str) -> Any:
 @pytest.fixture(autouse=True)
 def _small_ensembles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two folds of both kinds, and few trees: the contract does not depend on how many there are."""
-    monkeypatch.setattr(size, "FOLDS", 2)
-    monkeypatch.setattr(train, "cross_fit", partial(cross_fit, max_rounds=5))
+    monkeypatch.setattr(plan, "FOLDS", 2)
+    monkeypatch.setattr(trees, "cross_fit", partial(cross_fit, max_rounds=5))
 
 
 def check_name(check: Any) -> str:

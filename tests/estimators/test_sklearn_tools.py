@@ -18,7 +18,8 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-from dspp import DSPPRegressor, InputError, PPGPRRegressor, size
+from dspp import DSPPRegressor, InputError, PPGPRRegressor
+from dspp.members import plan
 from dspp.plots import CalibrationDisplay
 
 QUICK: dict[str, Any] = {
@@ -133,7 +134,7 @@ def test_a_pipeline_routes_weights_and_groups(routing: None) -> None:
 
 
 def test_a_grid_over_members_and_beta(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size, "FOLDS", 2)
+    monkeypatch.setattr(plan, "FOLDS", 2)
     grid = {"members": [1, 2], "beta": [0.05, 5.0]}
     search = GridSearchCV(DSPPRegressor(**QUICK), grid, cv=2, error_score="raise").fit(X, Y)
     assert len(search.cv_results_["params"]) == 4

@@ -148,12 +148,12 @@ def _predict_here(predict: Predictor, rows: torch.Tensor, mean: torch.Tensor) ->
 FORK = """
 import os, sys, time
 import numpy as np, torch
-from dspp import DSPPRegressor, InputError, Rows, TrainConfig, fit, preset, size
-from dspp.ensemble import train
+from dspp import DSPPRegressor, InputError, Rows, TrainConfig, fit, preset
+from dspp.members import plan, trees
 from dspp.trees import cross_fit
 from functools import partial
 
-size.FOLDS, train.cross_fit = 2, partial(cross_fit, max_rounds=3)  # as in tests/ensemble
+plan.FOLDS, trees.cross_fit = 2, partial(cross_fit, max_rounds=3)  # as in tests/members
 torch.set_num_threads(2)
 X = np.random.default_rng(0).normal(size=(1000, 2))
 settings = dict(inducing=6, width=2, sites=3, epochs=2, likelihood="gaussian", jobs=1, progress=False)

@@ -33,8 +33,9 @@ from dspp.config import TrainConfig
 from dspp.encoding.encoder import TableEncoder
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError, ModelFileError, NumericalError
-from dspp.fitted import Fitted, Member
+from dspp.fitted import Fitted
 from dspp.history import Epoch
+from dspp.members import Dspp
 from dspp.model import TOPOLOGIES, build
 from dspp.modelfile import file as container
 from dspp.modelfile import load, save
@@ -71,7 +72,7 @@ def fitted_of(spec: Spec, y=Y, features: nn.Module | None = None, **changes) -> 
     result = fit(spec, Rows.of(rows, targets), config=QUICK, features=features)
     history = (*result.history, Epoch(2, math.nan, math.inf, 0.25, 1e-300, 0.1))
     fitted = Fitted(
-        members=(Member(spec, QUICK, result.model, history, 2, result.seconds),),
+        members=(Dspp(spec, QUICK, result.model, history, 2, result.seconds),),
         weights=(1.0,),
         scale_X=scale_X,
         outcome=outcome,

@@ -17,12 +17,13 @@ from typer.testing import CliRunner
 import dspp
 from dspp.cli.app import app
 from dspp.encoding.encoder import TableEncoder
-from dspp.ensemble import members, train
 from dspp.errors import InputError
 from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
+from dspp.members import run
+from dspp.members import trees as grown
+from dspp.members.plan import choose_size
 from dspp.prepare import Prepared, prepare, split_rows
 from dspp.settings import Settings
-from dspp.size import choose_size
 from dspp.table.memory import attach_targets, to_table
 from dspp.table.roles import attach_roles, split_roles
 from dspp.trees import crossfit
@@ -151,11 +152,11 @@ class Seen:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.members: list[tuple[np.ndarray, np.ndarray]] = []
         self.trees: list[tuple[np.ndarray, np.ndarray]] = []
-        train_member, boost, fit = members._rows_of, crossfit.boost, train.cross_fit
+        part_rows, boost, fit = run.part_rows, crossfit.boost, grown.cross_fit
         self.fold: Any = None
 
-        def rows_of_member(task: Any, job: Any) -> Any:
-            given = train_member(task, job)
+        def rows_of_member(*task: Any) -> Any:
+            given = part_rows(*task)
             self.members.append(tuple(self._numbers(part.x[:, 0].numpy()) for part in given))
             return given
 
@@ -166,8 +167,8 @@ class Seen:
         def recording_boost(X: Any, y: Any, *more: Any) -> Any:
             return Recording(boost(X, y, *more), y.astype(int), self)
 
-        monkeypatch.setattr(members, "_rows_of", rows_of_member)
-        monkeypatch.setattr(train, "cross_fit", lambda X, y, fold, **how: record(X, fold, **how))
+        monkeypatch.setattr(run, "part_rows", rows_of_member)
+        monkeypatch.setattr(grown, "cross_fit", lambda X, y, fold, **how: record(X, fold, **how))
         monkeypatch.setattr(crossfit, "boost", recording_boost)
 
     def _numbers(self, standardised: np.ndarray) -> np.ndarray:
@@ -201,7 +202,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 def test_members_and_trees_hold_out_groups(seen: Seen, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = GROUPS % 3 if case == "few groups" else GROUPS
     if case == "one part":
-        monkeypatch.setattr("dspp.size.MOST_ROWS_IN_FOLDS", 100)
+        monkeypatch.setattr("dspp.members.plan.MOST_ROWS_IN_FOLDS", 100)
     model = dspp.DSPPRegressor(**TINY).fit(X, Y, groups=groups)
     folds = {"folds": 5, "few groups": 3, "one part": 1}[case]
     assert len({held_out.tobytes() for _, held_out in seen.members}) == folds
@@ -222,7 +223,7 @@ def test_the_latest_rows_judge_members_trained_on_earlier_ones(
     seen: Seen, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if case == "one part":
-        monkeypatch.setattr("dspp.size.MOST_ROWS_IN_FOLDS", 100)
+        monkeypatch.setattr("dspp.members.plan.MOST_ROWS_IN_FOLDS", 100)
     times = TIMES // 14 if case == "few times" else TIMES
     model = dspp.DSPPRegressor(**TINY).fit(X, Y, time=times)
     held_out = {tuple(np.sort(rows)) for _, rows in seen.members}
@@ -299,10 +300,10 @@ def rows_of_frame(table: Any) -> np.ndarray:
 
 def test_two_groups_leave_no_rows_for_trees() -> None:
     made = prepared({"groups": GROUPS % 2})
-    size = made.size(Settings(**TINY))
+    size = made.plan(Settings(**TINY))
     assert size.folds == 2
     assert {kind for kind, _ in size.slots} == {"plain"}
-    assert "trees" in {kind for kind, _ in prepared({"groups": GROUPS % 3}).size(Settings(**TINY)).slots}
+    assert "trees" in {kind for kind, _ in prepared({"groups": GROUPS % 3}).plan(Settings(**TINY)).slots}
 
 
 def test_folds_without_groups_are_what_they_were() -> None:
@@ -310,7 +311,7 @@ def test_folds_without_groups_are_what_they_were() -> None:
     assert made.inner is None
     assert made.fold is not None
     np.testing.assert_array_equal(made.fold, assign_folds(N, 5, 0))
-    assert made.size(Settings()).slots == usual.slots
+    assert made.plan(Settings()).slots == usual.slots
 
 
 # ---------------------------------------------------------------- labels and times of all kinds

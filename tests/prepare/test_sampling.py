@@ -188,7 +188,7 @@ def test_a_table_that_fits_is_read_as_it_is(folder: Path, file: str) -> None:
     whole = table.read()
     for found in (read(table, ROWS), read_table(table, inputs=INPUTS)):
         assert content(found) == content(whole)
-        assert (found.notes, found.sample_of) == (whole.notes, None)
+        assert (found.notes, found.table_rows) == (whole.notes, None)
         assert list(found.row_labels) == list(whole.row_labels)
     assert read_table(whole, inputs=INPUTS, limit=0.0) is whole, "rows in memory are not copied"
 

@@ -25,6 +25,7 @@ from dspp.report.probe import Probe, Values
 from dspp.report.tables import TextTable, kinds_table, members_table, score_cards, settings_table
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
+from tests.members.ensembles import of_kind
 
 RNG = np.random.default_rng(0)
 NUM = 300
@@ -231,12 +232,6 @@ def test_the_ensemble_is_described_in_plain_sentences(held_out: Evaluation, new_
     assert "whole ensemble" in describe_scored(new_rows)
 
 
-def test_a_pull_is_mentioned_where_there_is_one(new_rows: Evaluation) -> None:
-    assert "of the way" not in " ".join(describe_ensemble(new_rows).sentences)
-    pulled = replace(new_rows, fitted=replace(new_rows.fitted, pull=0.4))
-    assert "moved 40\N{NO-BREAK SPACE}% of the way to that mean" in " ".join(describe_ensemble(pulled).sentences)
-
-
 def test_the_page_shows_all_of_it(held_out: Evaluation) -> None:
     assert held_out.fitted.notes
     data = evaluation_data(held_out, rows="held out of table.csv")
@@ -263,7 +258,7 @@ def test_the_page_shows_all_of_it(held_out: Evaluation) -> None:
 
 def test_members_show_only_what_they_have(held_out: Evaluation) -> None:
     *others, last = held_out.fitted.members
-    closed_form = replace(last, kind="gp", history=(), best_epoch=None)
+    closed_form = of_kind(last, "gp", history=(), best_epoch=None)
     members = describe_members(replace(held_out.fitted, members=(*others, closed_form), conformal_folds=None))
     table, settings = members_table(members), settings_table(members)
     assert table.header[-2:] == ("epochs", "last training NLL")

@@ -22,9 +22,9 @@ from dspp.batches import batch_indices
 from dspp.calibration import calibration_of
 from dspp.cli.app import app
 from dspp.encoding.scaling import Standardizer
-from dspp.ensemble.stacking import HeldOutRows, stack
 from dspp.errors import CheckpointError, InputError
 from dspp.guard import WIDE, Guard
+from dspp.members.blend import HeldOutRows, stack
 from dspp.metrics import METRICS, Comparison
 from dspp.model import build
 from dspp.objectives import OBJECTIVES

@@ -150,6 +150,7 @@ class LabelledRows:
             weightless += int((observed & ~counts).sum())
             values += (~np.isnan(kept.targets)).sum(axis=0)
             if len(kept):
+                kept = fitted.inputs(kept)
                 yield kept
                 novelty.count(kept)
         empty = [name for name, count in zip(names, values, strict=True) if not count]

@@ -155,13 +155,13 @@ def discard_run(paths: Collection[Path]) -> None:
         CheckpointError: A process is writing them, or the folder has other files.
     """
     from dspp import storage
-    from dspp.ensemble.members import check_desk
+    from dspp.members.run import check_folder
 
     with ExitStack() as stack:
         for path in paths:
             stack.enter_context(storage.lock(path))
             if path.is_dir():
-                check_desk(path)
+                check_folder(path)
                 for member in path.glob("*.checkpoint"):  # processes of a killed run live on for a moment
                     stack.enter_context(storage.lock(member))
         for path in paths:

@@ -23,6 +23,7 @@ from dspp.cli.files import (
 from dspp.cli.fit_options import FitOptions
 from dspp.cli.options import csv_format, duration
 from dspp.cli.session import Session, Stopped
+from dspp.engines import check_engine
 from dspp.errors import CheckpointError, TrainingInterrupted
 from dspp.extras import require
 
@@ -50,6 +51,7 @@ def run(options: FitOptions, session: Session) -> None:
     options.check_search()
     if options.tune:
         require("tune", "a search for settings")
+    check_engine(options.engine, options.jobs, options.address)
     if options.engine == "ray":
         require("ray", "--engine ray")
     options.check_names()
@@ -133,16 +135,13 @@ def _describe_start(
 
 
 def _describe_model(prepared: "Prepared", settings: "Settings") -> str:
-    outputs, settings = prepared.outcome.num_outputs, prepared.settings_of_models(settings)
-    if not settings.is_ensemble(prepared.num_rows):
-        single = settings.of_single_model(prepared.num_rows)
-        return show.settings_line(single.spec(outputs), single.train_config(prepared.num_rows).epochs)
-    size = prepared.size(settings)
-    epochs = settings.member_config(size, prepared.num_rows).epochs
-    gps = sum(kind == "gp" for kind, _ in size.slots)
-    others = f"; and {gps} single GP{'s' if gps > 1 else ''}" if gps else ""
-    each = show.settings_line(settings.member_spec(size, outputs), epochs)
-    return f"{len(size.slots) - gps} members; each {each}{others}"
+    plan = prepared.plan(settings)
+    each = show.settings_line(plan.spec, plan.config.epochs)
+    if plan.is_single:
+        return each
+    quick = len(plan.slots) - plan.in_steps
+    others = f"; and {quick} single GP{'s' if quick > 1 else ''}" if quick else ""
+    return f"{plan.in_steps} members; each {each}{others}"
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import typer
 
 from dspp.cli.names import read_registered_names
 from dspp.cli.options import DECIMAL, ENCODING, SEPARATOR, at_least, flag, fraction, option, sizes
+from dspp.engines import ENGINES
 from dspp.errors import InputError
 from dspp.registry import Registry, extension_modules, unknown_part
 
@@ -159,9 +160,13 @@ class FitOptions:
     ] = None
     engine: Annotated[
         str,
-        option("Where trials run: local, or ray (pip install 'dspp[ray]').", "NAME", SEARCH, choices=("local", "ray")),
+        option(
+            "Where members and trials run: local, or ray (pip install 'dspp[ray]').", "NAME", TRAINING, choices=ENGINES
+        ),
     ] = "local"
-    address: Annotated[str | None, option("Ray cluster, or auto; this machine by default.", "HOST:PORT", SEARCH)] = None
+    address: Annotated[str | None, option("Ray cluster, or auto; this machine by default.", "HOST:PORT", TRAINING)] = (
+        None
+    )
     report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE", RESULT)] = None
     overwrite: Annotated[bool, flag("--overwrite", "Replace existing files and an unfinished run.", RESULT)] = False
 
@@ -192,8 +197,7 @@ class FitOptions:
 
     def check_search(self) -> None:
         """Raise `InputError` if a search option is given without --tune."""
-        usual = {"trials": None, "study": None, "engine": "local", "address": None}
-        given = [f"--{name}" for name, value in usual.items() if getattr(self, name) != value]
+        given = [f"--{name}" for name in ("trials", "study") if getattr(self, name) is not None]
         if given and not self.tune:
             raise InputError(f"{given[0]} is an option of --tune; add --tune, or leave it out")
 
@@ -204,7 +208,8 @@ class FitOptions:
 
     def params(self) -> dict[str, Any]:
         """Return the parameters that are given or have a default here."""
-        names = (*MODEL_SETTINGS, "epochs", "patience", "jobs")
+        where = () if self.tune else ("jobs", "engine", "address")
+        names = (*MODEL_SETTINGS, "epochs", "patience", *where)
         usual = ("batch_size", "learning_rate", "restarts", "validation_fraction", "conformal", "device", "memory")
         given = {name: getattr(self, name) for name in (*names, *usual)}
         further = {name: getattr(self, name) for name in ("threads", "schedule") if getattr(self, name) is not None}

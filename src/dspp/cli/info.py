@@ -12,7 +12,8 @@ from dspp.cli.options import flag
 from dspp.cli.session import Session
 
 if TYPE_CHECKING:
-    from dspp.fitted import Fitted, Member
+    from dspp.fitted import Fitted
+    from dspp.members import Member
 
 EXAMPLES = """Examples:
 

@@ -179,8 +179,9 @@ def _predict_batches(
     types = {} if fitted.encoder is None else fitted.encoder.arrow_types()
     for rows in [file.read(types)] if file.num_rows == 0 else file.batches(options.batch_rows, types):
         how = levels, options.interval, options.mixture, options.samples, generator
-        new = fitted.predictions(rows, *how, impute=options.missing == "impute", above=options.above or ())
-        novelty.count(rows)
+        inputs = fitted.inputs(rows)
+        new = fitted.predictions(inputs, *how, impute=options.missing == "impute", above=options.above or ())
+        novelty.count(inputs)
         assert rows.arrow is not None
         columns = {name: decode(rows.arrow.column(name).combine_chunks()) for name in options.keep or []}
         names, arrays = [*columns, *new], [*columns.values(), *(pa.array(values) for values in new.values())]

@@ -54,7 +54,7 @@ def training_line(member: Any) -> str:
 
     best = "" if member.best_epoch is None else f"; epoch {member.best_epoch} was the best and is kept"
     if not member.history:
-        return f"{'in closed form ' if member.kind == 'gp' else ''}in {seconds(member.seconds)}"
+        return f"{'' if member.in_steps else 'in closed form '}in {seconds(member.seconds)}"
     return f"{count_epochs(len(member.history))} in {seconds(member.seconds)}{best}"
 
 
@@ -62,12 +62,10 @@ def training_lines(fitted: Any) -> str:
     """Return one line on the training of a model, or of all members of an ensemble."""
     if len(fitted.members) == 1:
         return f"Trained {training_line(fitted.members[0])}."
-    from dspp.settings import KIND_NAMES  # imported here so that the command line starts fast
-
     kinds: dict[str, float] = {}
     for member, weight in zip(fitted.members, fitted.weights, strict=True):
-        kinds[member.kind] = kinds.get(member.kind, 0.0) + weight
-    shares = ", ".join(f"{KIND_NAMES.get(kind, kind)} {100 * share:.0f} %" for kind, share in kinds.items())
+        kinds[member.title] = kinds.get(member.title, 0.0) + weight
+    shares = ", ".join(f"{title} {100 * share:.0f} %" for title, share in kinds.items())
     return f"Trained {len(fitted.members)} members in {seconds(fitted.seconds)} of one core; weights: {shares}."
 
 

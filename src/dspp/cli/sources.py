@@ -41,6 +41,7 @@ class Sources:
         """
         from dspp.encoding.sampling import parse_size, read_table
         from dspp.engines import cores
+        from dspp.table.roles import label_rows
 
         trials = 0 if (options.jobs or 1) == 1 else options.jobs or cores()
         rows = read_table(
@@ -52,9 +53,10 @@ class Sources:
             processes=trials if options.tune else settings.most_processes,
             seed=options.seed,
         )
-        for name in options.target:
-            _check_target(rows, name)
-        return replace(self, table=rows)
+        _check_notes(rows, options.target)
+        labelled = label_rows(rows, options.target, options.drop or [], options.weight, options.group, options.time)
+        _check_targets_vary(labelled)
+        return replace(self, table=labelled)
 
 
 def open_sources(options: FitOptions, train: Path, validation: Path | None) -> Sources:
@@ -97,11 +99,6 @@ def prepare_rows(options: FitOptions, settings: "Settings", sources: Sources) ->
     return prepare(
         sources.table,
         settings,
-        targets=options.target,
-        drop=options.drop or [],
-        weight=options.weight,
-        group=options.group,
-        time=options.time,
         validation=_validation(options, sources),
     )
 
@@ -139,23 +136,25 @@ def _validation(options: FitOptions, sources: Sources) -> "MemoryTable | None":
     return split_targets(rows, options.target)
 
 
-def _check_target(rows: "MemoryTable", name: str) -> None:
-    """Raise `InputError` unless a model can learn from this target; torch is not imported."""
+def _check_notes(rows: "MemoryTable", targets: list[str]) -> None:
+    """Raise `InputError` if a target was read as text, such as numbers with a decimal comma."""
+    for note in rows.notes:
+        if any(note.subject.startswith(f"column {name!r} is text") for name in targets):
+            raise InputError(f"{rows.where}: {note}")
+
+
+def _check_targets_vary(rows: "MemoryTable") -> None:
+    """Raise `InputError` unless a model can learn from the targets; torch is not imported."""
     import numpy as np
 
-    from dspp.table.memory import target_column
-
-    for note in rows.notes:
-        if note.subject.startswith(f"column {name!r} is text"):  # such as numbers with a decimal comma
-            raise InputError(f"{rows.where}: {note}")
-    y = target_column(rows, name)
-    known = y[~np.isnan(y)]
-    if len(known) == 1:
-        raise rows.place.of(name).error("expected at least 2 rows with a target, got 1; add rows")
-    if len(known) and np.ptp(known) == 0:
-        raise rows.place.of(name).error(
-            f"expected a target that varies, got {known[0]:g} in all {len(known):,} rows; choose another --target"
-        )
+    for name, y in zip(rows.target_names, rows.targets.T, strict=True):
+        known = y[~np.isnan(y)]
+        if len(known) == 1:
+            raise rows.place.of(name).error("expected at least 2 rows with a target, got 1; add rows")
+        if np.ptp(known) == 0:
+            raise rows.place.of(name).error(
+                f"expected a target that varies, got {known[0]:g} in all {len(known):,} rows; choose another --target"
+            )
 
 
 def check_targets(path: Path, table: "Table", targets: list[str]) -> None:

@@ -3,14 +3,15 @@
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Shaped
+from pyarrow import types
 
 from dspp.errors import InputError
 from dspp.table import arrays
@@ -19,6 +20,9 @@ from dspp.table.messages import Place
 MAX_LEVELS: Final = 20  # per category; rarer ones share a column
 MOST_LEVELS: Final = 64  # accepted from a file, in case MAX_LEVELS ever grows
 LONGEST_TEXT: Final = 10_000  # characters of a name or level
+NEW, ABSENT = -1, -2  # numbers of a level that was not seen in training, and of a missing one
+
+Parsed = Shaped[np.ndarray, " n"]  # one number per row
 
 
 # ---------------------------------------------------------------- checks of the fields
@@ -91,16 +95,24 @@ class Column(ABC):
         return ""
 
     @abstractmethod
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
+    def parse(self, values: pa.ChunkedArray, place: Place) -> Parsed:
+        """Return one number per row, which `encode` reads: of a category, that of the level.
+
+        Raises:
+            InputError: A value is not of this kind; the error names its row.
+        """
+
+    def is_missing(self, parsed: Parsed) -> Bool[np.ndarray, " n"]:
+        """Return which values are missing."""
+        return np.asarray(np.isnan(parsed))
+
+    @abstractmethod
+    def encode(self, parsed: Parsed, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write the encoded rows to `out`, which has one column per feature.
 
         With `impute`, missing values are accepted where the training rows had none: they become the training median,
         an unknown level, or 0.5 for a Boolean.
         """
-
-    def has_missing(self, array: pa.Array, place: Place) -> bool:
-        """Return whether a value is missing."""
-        return False
 
     def allow_missing(self) -> "Column":
         """Return the same column with an indicator of missing values as its last feature."""
@@ -126,7 +138,11 @@ class Dropped(Column):
         """Why it is left out."""
         return self.reason
 
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n 0"], place: Place, impute: bool = False) -> None:
+    def parse(self, values: pa.ChunkedArray, place: Place) -> Parsed:
+        """Return nothing."""
+        return np.empty(0)
+
+    def encode(self, parsed: Parsed, out: Float[np.ndarray, "n 0"], place: Place, impute: bool = False) -> None:
         """Write nothing."""
 
 
@@ -153,13 +169,13 @@ class Number(Column):
         """Floating point."""
         return pa.float64()
 
-    def has_missing(self, array: pa.Array, place: Place) -> bool:
-        """Return whether a value is missing."""
-        return bool(np.isnan(arrays.numbers(array, place)).any())
+    def parse(self, values: pa.ChunkedArray, place: Place) -> Parsed:
+        """Return the numbers, NaN where missing."""
+        return by_chunk(arrays.numbers, values, place)
 
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
+    def encode(self, parsed: Parsed, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write the numbers."""
-        write(arrays.numbers(array, place), self.fill, self.missing, out, place, impute)
+        write(parsed, self.fill, self.missing, out, place, impute)
 
 
 @dataclass(frozen=True)
@@ -184,14 +200,13 @@ class Boolean(Column):
         """Boolean."""
         return pa.bool_()
 
-    def has_missing(self, array: pa.Array, place: Place) -> bool:
-        """Return whether a value is missing."""
-        return bool(np.isnan(arrays.booleans(array, place)).any())
+    def parse(self, values: pa.ChunkedArray, place: Place) -> Parsed:
+        """Return ones and zeros, NaN where missing."""
+        return by_chunk(arrays.booleans, values, place)
 
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
+    def encode(self, parsed: Parsed, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write zeros and ones."""
-        fill = 0.0 if self.missing else 0.5
-        write(arrays.booleans(array, place), fill, self.missing, out, place, impute)
+        write(parsed, 0.0 if self.missing else 0.5, self.missing, out, place, impute)
 
 
 @dataclass(frozen=True)
@@ -245,27 +260,54 @@ class Category(Column):
     def _is_pair(self) -> bool:
         return len(self.levels) == 2 and not self.other and not self.missing
 
-    def has_missing(self, array: pa.Array, place: Place) -> bool:
-        """Return whether a value is missing."""
-        return bool(arrays.texts(array, place).null_count)
+    def parse(self, values: pa.ChunkedArray, place: Place) -> Parsed:
+        """Return the number of each row's level, `NEW` for one not seen in training, `ABSENT` where it is missing."""
+        return level_numbers(values, self.levels, place)
 
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
+    def is_missing(self, parsed: Parsed) -> Bool[np.ndarray, " n"]:
+        """Return which values are missing."""
+        return np.asarray(parsed == ABSENT)
+
+    def encode(self, parsed: Parsed, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write a one in the column of each row's level."""
-        text = arrays.texts(array, place)
-        absent = text.is_null().to_numpy(zero_copy_only=False)
+        absent = parsed == ABSENT
         check_missing(absent, self.missing or impute, place)
-        found = pc.index_in(text, pa.array(self.levels, pa.string())).fill_null(-1).to_numpy(zero_copy_only=False)
         if self._is_pair:
-            out[:, 0] = np.where(found < 0, 0.5, found)
+            out[:, 0] = np.where(parsed < 0, 0.5, parsed)
             return
-        if self.other:
-            found = np.where(found < 0, len(self.levels), found)
+        found = np.where(parsed < 0, len(self.levels) if self.other else NEW, parsed)
         if self.missing:
             found = np.where(absent, out.shape[1] - 1, found)
         out[:] = found[:, None] == np.arange(out.shape[1])
 
 
 # ---------------------------------------------------------------- shared by the kinds
+
+
+def by_chunk(
+    parse: Callable[[pa.Array, Place], Shaped[np.ndarray, " n"]], values: pa.ChunkedArray, place: Place
+) -> Shaped[np.ndarray, " N"]:
+    """Parse a column chunk by chunk; errors name the rows of the whole column."""
+    parts, done = [], 0
+    for chunk in values.chunks or [pa.array([], values.type)]:
+        parts.append(parse(chunk, place.of(place.column, done)))
+        done += len(chunk)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def level_numbers(values: pa.ChunkedArray, levels: Sequence[str], place: Place) -> Int[np.ndarray, " N"]:
+    """Return the number of each row's level, `NEW` where it is not among `levels`, `ABSENT` where it is missing."""
+    known = pa.array(levels, pa.string())
+
+    def find(text: pa.Array, place: Place) -> Int[np.ndarray, " n"]:
+        if types.is_dictionary(text.type) and len(text.dictionary) <= len(text):  # each level is looked up once
+            numbers = np.append(find(text.dictionary, place), ABSENT)
+            return np.asarray(numbers[text.indices.fill_null(len(numbers) - 1).to_numpy(zero_copy_only=False)])
+        text = arrays.texts(text, place)
+        found = pc.index_in(text, known).fill_null(NEW).to_numpy(zero_copy_only=False)
+        return np.where(text.is_null().to_numpy(zero_copy_only=False), ABSENT, found)
+
+    return by_chunk(find, values, place)
 
 
 def by_frequency(counts: Counter[str]) -> list[str]:

@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from dspp.encoding.columns import CHECKS, Column, is_tuple_of_texts, with_mark, write
+from dspp.encoding.columns import CHECKS, Column, Parsed, by_chunk, is_tuple_of_texts, with_mark, write
 from dspp.table import arrays
 from dspp.table.messages import Place
 
 DAY: Final = 86_400_000_000  # microseconds
+_ABSENT: Final = np.iinfo(np.int64).min  # in place of a missing date
 
 
 def _season(micros: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
@@ -61,23 +62,25 @@ class Datetime(Column):
     zoned: bool  # whether the training rows had a time zone
 
     @classmethod
-    def between(
-        cls,
-        name: str,
-        missing: bool,
-        ends: tuple[int, int],
-        micros: Int[np.ndarray, " N"],
-        cycles: tuple[str, ...],
-        zoned: bool,
-    ) -> Column:
-        """Count days from the first of the two `ends` to the last; the median of `micros` replaces missing values."""
-        origin, latest = ends
-        return cls(name, missing, float(np.median(_days(micros, origin))), origin, cycles, latest, zoned)
+    def fit(cls, name: str, known: Int[np.ndarray, " n"], missing: bool, zoned: bool) -> "Datetime":
+        """Return the encoding of these dates, in microseconds since 1970, of which some may be missing."""
+        first, latest = int(known.min()), int(known.max())
+        span = (float(latest) - float(first)) / DAY
+        time_of_day = known % DAY
+        varies = {
+            "hour": bool(time_of_day.min() < time_of_day.max()),
+            "weekday": len(np.unique(known // DAY % 7)) > 2,
+            "day of year": True,
+        }
+        is_clock = first >= 0 and latest < DAY  # times without a date are phases of their cycle
+        covered = {cycle: span >= length or (cycle == "hour" and is_clock) for cycle, length in LENGTHS.items()}
+        cycles = tuple(cycle for cycle, does in varies.items() if does and covered[cycle])
+        return cls(name, missing, float(np.median(_days(known, first))), first, cycles, latest, zoned)
 
-    def ending_with(self, array: pa.Array, place: Place) -> "Datetime":
+    def ending_with(self, parsed: Parsed) -> "Datetime":
         """Return the same column with the days ending at the last of these dates."""
-        micros, absent = arrays.datetimes(array, place)
-        return self if absent.all() else replace(self, latest=int(micros[~absent].max()))
+        known = parsed[~self.is_missing(parsed)]
+        return replace(self, latest=int(known.max())) if len(known) else self
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -97,17 +100,27 @@ class Datetime(Column):
         """Microseconds."""
         return pa.timestamp("us", "UTC" if self.zoned else None)
 
-    def has_missing(self, array: pa.Array, place: Place) -> bool:
-        """Return whether a value is missing."""
-        return bool(arrays.datetimes(array, place)[1].any())
+    def parse(self, values: pa.ChunkedArray, place: Place) -> Parsed:
+        """Return microseconds since 1970 in UTC, the smallest integer where missing."""
 
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
+        def to_micros(array: pa.Array, place: Place) -> Int[np.ndarray, " n"]:
+            array = arrays.moments(array, place)
+            arrays.check_zone(array, self.zoned, place)
+            micros, absent = arrays.datetimes(array, place)
+            return np.where(absent, _ABSENT, micros)
+
+        return by_chunk(to_micros, values, place)
+
+    def is_missing(self, parsed: Parsed) -> Bool[np.ndarray, " n"]:
+        """Return which values are missing."""
+        return np.asarray(parsed == _ABSENT)
+
+    def encode(self, parsed: Parsed, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write the days, the cycles and the indicator."""
-        array = arrays.moments(array, place)
-        arrays.check_zone(array, self.zoned, place)
-        micros, absent = arrays.datetimes(array, place)
-        inside = micros.clip(self.origin, self.latest)
-        write(np.where(absent, np.nan, _days(inside, self.origin)), self.fill, self.missing, out, place, impute)
+        absent = self.is_missing(parsed)
+        micros = np.where(absent, self.origin, parsed)
+        days = _days(micros.clip(self.origin, self.latest), self.origin)
+        write(np.where(absent, np.nan, days), self.fill, self.missing, out, place, impute)
         for i, cycle in enumerate(self.cycles):
             angle = 2 * np.pi * _CYCLES[cycle](micros)
             out[:, 1 + 2 * i] = np.where(absent, 0.0, np.sin(angle))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Float
 
-from dspp.encoding.columns import Column, with_mark, write
+from dspp.encoding.columns import Column, Parsed, by_chunk, with_mark, write
 from dspp.table import arrays
 from dspp.table.messages import Place
 
@@ -55,16 +55,20 @@ class Duration(Column):
         filled = f"; {self.fill:.6g} years where missing, and a column that marks it" if self.missing else ""
         return f"years and months as a number of years{filled}"
 
-    def has_missing(self, array: pa.Array, place: Place) -> bool:
-        """Return whether a value is missing."""
-        return bool(arrays.texts(array, place).null_count)
+    def parse(self, values: pa.ChunkedArray, place: Place) -> Parsed:
+        """Return the years, NaN where missing."""
+        return by_chunk(_parse, values, place)
 
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
+    def encode(self, parsed: Parsed, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write the years and the indicator."""
-        text = arrays.texts(array, place)
-        years = parse_years(text)
-        odd = np.flatnonzero(np.isnan(years) & ~text.is_null().to_numpy(zero_copy_only=False))
-        if len(odd):
-            got = text[int(odd[0])].as_py()
-            raise place.error(f"expected a duration such as '61 years 4 months', got {got!r:.60}", int(odd[0]))
-        write(years, self.fill, self.missing, out, place, impute)
+        write(parsed, self.fill, self.missing, out, place, impute)
+
+
+def _parse(array: pa.Array, place: Place) -> Float[np.ndarray, " n"]:
+    text = arrays.texts(arrays.decode(array), place)
+    years = parse_years(text)
+    odd = np.flatnonzero(np.isnan(years) & ~text.is_null().to_numpy(zero_copy_only=False))
+    if len(odd):
+        got = text[int(odd[0])].as_py()
+        raise place.error(f"expected a duration such as '61 years 4 months', got {got!r:.60}", int(odd[0]))
+    return years

@@ -13,10 +13,10 @@ Each input column becomes one or more columns of numbers:
 plus a column "<name> is missing" if the training rows have missing values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,18 +24,20 @@ from jaxtyping import Float, Int
 
 from dspp.encoding.columns import (
     LONGEST_TEXT,
+    NEW,
     Boolean,
     Category,
     Column,
     Dropped,
     Number,
+    Parsed,
     by_frequency,
     is_short_text,
 )
 from dspp.encoding.datetimes import Datetime
 from dspp.encoding.durations import Duration
-from dspp.encoding.learning import CategoryLearner, Learner, make_learner
-from dspp.encoding.means import CrossFittedMeans, MeanCategory, find_levels, levels_with_means
+from dspp.encoding.learning import Learned, learn_column
+from dspp.encoding.means import CrossFittedMeans, MeanCategory, levels_with_means, smoothed_means
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.notes import Note
@@ -49,7 +51,7 @@ MAX_COLUMNS: Final = 10_000
 
 IN_X: Final = Place("X")
 
-Encoder = TypeVar("Encoder", bound="TableEncoder")
+ParsedTable = Mapping[str, Parsed]  # by column
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,20 @@ class TableEncoder:
             raise InputError("expected notes to be short texts; the encoding is damaged")
 
     @classmethod
-    def fit(cls, table: pa.Table, place: Place = IN_X, y: Float[np.ndarray, "N T"] | None = None) -> Self:
+    def fit(
+        cls,
+        table: pa.Table,
+        place: Place = IN_X,
+        y: Float[np.ndarray, "N T"] | None = None,
+        schema: pa.Schema | None = None,
+    ) -> Self:
         """Learn the encoding of these rows. Pass training rows only: others would leak into the model.
 
         Args:
             table: The rows.
             place: Their place, for errors.
             y: Standardised targets, whose means become inputs for categories with many levels; None: they do not.
+            schema: The types that the columns were given in, if text has since become numbers of levels.
 
         Raises:
             InputError: The table has no rows, no informative column, or a column that cannot be encoded.
@@ -93,40 +102,36 @@ class TableEncoder:
         if table.num_rows == 0:
             raise InputError(f"{place.where}: expected at least 1 row, got 0; check the file or filter it came from")
         check_names(table.column_names, place.where)
-        learners = [learn_column(table.column(name), place.of(name)) for name in table.column_names]
-        columns = [learner.column() for learner in learners]
+        learned = [
+            learn_column(table.column(field.name), place.of(field.name), field.type)
+            for field in (table.schema if schema is None else schema)
+        ]
+        columns = [one.column for one in learned]
         if y is not None:
-            columns = _add_means(learners, columns, table, y, place)
-        return _make_encoder(cls, learners, columns, place.where)
+            columns = _add_means(learned, table, y, place)
+        made = [_make_note(one, column) for one, column in zip(learned, columns, strict=True)]
+        notes = tuple(note for note in made if note is not None)
+        if not any(column.features for column in columns):
+            reasons = "; ".join(map(str, notes))
+            raise InputError(f"{place.where}: expected at least one informative column, got none: {reasons:.1000}")
+        return cls(tuple(columns), notes)
 
-    def allow_missing_in(self, table: pa.Table, place: Place = IN_X) -> Self:
-        """Return an encoder that also accepts missing values in the columns in which `table` has some.
+    def allow_missing_in(self, parsed: ParsedTable) -> Self:
+        """Return an encoder that also accepts missing values in the columns in which these rows have some.
 
         For rows held out of the same table: only which columns have missing values is learned from them.
-
-        Raises:
-            InputError: See `transform`.
         """
-        gaps = self.columns_with_gaps(table, place)
+        gaps = self.columns_with_gaps(parsed)
         return type(self)(tuple(c.allow_missing() if c.name in gaps else c for c in self.columns), self.notes)
 
-    def columns_with_gaps(self, table: pa.Table, place: Place = IN_X) -> set[str]:
-        """Return the names of the columns in which `table` has missing values, but the training rows had none.
+    def columns_with_gaps(self, parsed: ParsedTable) -> set[str]:
+        """Return the names of the columns in which these rows have missing values, but the training rows had none."""
+        complete = [column for column in self._used if not getattr(column, "missing", False)]
+        return {column.name for column in complete if column.is_missing(parsed[column.name]).any()}
 
-        Raises:
-            InputError: See `transform`.
-        """
-        rows, complete = self._select(table, place.where), [c for c in self._used if not getattr(c, "missing", False)]
-        return {column.name for column in complete if _has_missing(column, rows.column(column.name), place)}
-
-    def ending_with(self, table: pa.Table, place: Place = IN_X) -> Self:
+    def ending_with(self, parsed: ParsedTable) -> Self:
         """Return an encoder whose days end at the last of these rows, where those that are trained on end."""
-        columns = [
-            column.ending_with(table.column(column.name).combine_chunks(), place.of(column.name))
-            if isinstance(column, Datetime)
-            else column
-            for column in self.columns
-        ]
+        columns = [c.ending_with(parsed[c.name]) if isinstance(c, Datetime) else c for c in self.columns]
         return type(self)(tuple(columns), self.notes)
 
     @property
@@ -152,31 +157,19 @@ class TableEncoder:
         return {column.name: column.arrow_type for column in self._used}
 
     def cross_fit_means(
-        self,
-        table: pa.Table,
-        y: Float[np.ndarray, "N T"],
-        inner: Int[np.ndarray, " N"],
-        scale: Standardizer,
-        place: Place = IN_X,
+        self, parsed: ParsedTable, y: Float[np.ndarray, "N T"], inner: Int[np.ndarray, " N"], scale: Standardizer
     ) -> CrossFittedMeans | None:
         """Return the means that these rows have while models are trained on them; None if no column has means.
 
         Args:
-            table: The rows that this encoder has learned from.
+            parsed: The rows that this encoder has learned from.
             y: Their standardised targets.
             inner: The inner fold of each row.
             scale: Of the encoded columns.
-            place: The place of the rows, for errors.
         """
-        codes = [
-            find_levels(table.column(column.name), column.levels, place.of(column.name))
-            for column in self._used
-            if isinstance(column, MeanCategory)
-        ]
-        if not codes:
-            return None
+        codes = [np.maximum(parsed[c.name], NEW) for c in self._used if isinstance(c, MeanCategory)]
         features = self.mean_features
-        return CrossFittedMeans(np.array(features), tuple(codes), y, inner, scale.select(features))
+        return CrossFittedMeans(np.array(features), tuple(codes), y, inner, scale.select(features)) if codes else None
 
     @property
     def mean_features(self) -> list[int]:
@@ -198,30 +191,53 @@ class TableEncoder:
         ]
         return type(self)(tuple(columns), self.notes)
 
-    def transform(
-        self, table: pa.Table | pa.RecordBatch, place: Place = IN_X, impute: bool = False
-    ) -> Float[np.ndarray, "N F"]:
-        """Return the encoded rows: finite float64, one column per name in `feature_names`.
+    def with_targets(self, parsed: ParsedTable, y: Float[np.ndarray, "N T"]) -> Self:
+        """Return the encoder of the same rows with other standardised targets, whose means it holds."""
+        means = [
+            smoothed_means(np.maximum(parsed[column.name], NEW), y, len(column.levels))[:-1]
+            for column in self._used
+            if isinstance(column, MeanCategory)
+        ]
+        return self.with_means(means)
 
-        Args:
-            table: The rows, with at least the columns `column_names`.
-            place: The place of the rows, for errors.
-            impute: Whether to accept missing values where the training rows had none; see `Column.encode`.
+    def parse(self, table: pa.Table | pa.RecordBatch, place: Place = IN_X) -> ParsedTable:
+        """Return the values of each needed column as `encode` reads them: one number per row.
 
         Raises:
             InputError: A column is missing, or a value cannot be converted to the kind of its column.
         """
-        out = np.empty((table.num_rows, len(self.feature_names)))
-        start = 0
-        for batch in self._select(table, place.where).to_batches(max_chunksize=BLOCK):
-            done = 0
-            for column, array in zip(self._used, batch.columns, strict=True):
+        rows = self._select(table, place.where)
+        return {c.name: c.parse(rows.column(c.name), place.of(c.name)) for c in self._used}
+
+    def encode(
+        self, parsed: ParsedTable, num_rows: int, place: Place = IN_X, impute: bool = False
+    ) -> Float[np.ndarray, "N F"]:
+        """Return the encoded rows: finite float64, one column per name in `feature_names`.
+
+        Args:
+            parsed: The rows, from `parse`.
+            num_rows: N.
+            place: The place of the rows, for errors.
+            impute: Whether to accept missing values where the training rows had none; see `Column.encode`.
+
+        Raises:
+            InputError: A value is not finite, or missing.
+        """
+        out = np.empty((num_rows, len(self.feature_names)))
+        for start in range(0, num_rows, BLOCK):
+            block, done = slice(start, start + BLOCK), 0
+            for column in self._used:
                 width = len(column.features)
-                into = out[start : start + len(batch), done : done + width]
-                column.encode(array, into, place.of(column.name, start), impute)
+                into = out[block, done : done + width]
+                column.encode(parsed[column.name][block], into, place.of(column.name, start), impute)
                 done += width
-            start += len(batch)
         return out
+
+    def transform(
+        self, table: pa.Table | pa.RecordBatch, place: Place = IN_X, impute: bool = False
+    ) -> Float[np.ndarray, "N F"]:
+        """Return the rows of a table, parsed and encoded."""
+        return self.encode(self.parse(table, place), table.num_rows, place, impute)
 
     def _select(self, table: pa.Table | pa.RecordBatch, where: str) -> pa.Table:
         """Return the needed columns in the order of training."""
@@ -250,77 +266,40 @@ def reading_types(schema: pa.Schema) -> dict[str, pa.DataType]:
 # ---------------------------------------------------------------- learning
 
 
-def _make_encoder(kind: type[Encoder], learners: Sequence[Learner], columns: Sequence[Column], where: str) -> Encoder:
-    made = [_make_note(*pair) for pair in zip(learners, columns, strict=True)]
-    notes = tuple(note for note in made if note is not None)
-    if not any(column.features for column in columns):
-        raise InputError(
-            f"{where}: expected at least one informative column, got none: {'; '.join(map(str, notes)):.1000}"
-        )
-    return kind(tuple(columns), notes)
-
-
-def _add_means(
-    learners: Sequence[Learner], columns: Sequence[Column], table: pa.Table, y: Float[np.ndarray, "N T"], place: Place
-) -> list[Column]:
+def _add_means(learned: Sequence[Learned], table: pa.Table, y: Float[np.ndarray, "N T"], place: Place) -> list[Column]:
     """Return the columns, with means of the target in place of lumped levels."""
-    count = sum(bool(column.lumping) for column in columns)
-    out = list(columns)
-    for i, (learner, column) in enumerate(zip(learners, columns, strict=True)):
-        if isinstance(learner, CategoryLearner) and isinstance(column, Category) and column.lumping:
-            levels = levels_with_means(by_frequency(learner.counts), count, y.shape[1])
+    count = sum(bool(one.column.lumping) for one in learned)
+    out = [one.column for one in learned]
+    for i, (one, column) in enumerate(zip(learned, out, strict=True)):
+        if isinstance(column, Category) and column.lumping:
+            levels = levels_with_means(by_frequency(one.counts), count, y.shape[1])
             out[i] = MeanCategory.fit(column, levels, table.column(column.name), y, place.of(column.name))
     return out
 
 
-def learn_column(column: pa.ChunkedArray, place: Place) -> Learner:
-    """Return the learner of a whole column."""
-    learner = make_learner(place.column, column.type)
-    _add(learner, column, place)
-    return learner
-
-
-def _add(learner: Learner, column: pa.ChunkedArray | pa.Array, place: Place) -> None:
-    done = 0
-    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-        learner.add(chunk, place.of(place.column, done))
-        done += len(chunk)
-
-
-def _has_missing(column: Column, values: pa.ChunkedArray, place: Place) -> bool:
-    done = 0
-    for chunk in values.chunks:
-        if column.has_missing(chunk, place.of(column.name, done)):
-            return True
-        done += len(chunk)
-    return False
-
-
-def _make_note(learner: Learner, column: Column) -> Note | None:
-    name, hint = f"column {column.name!r}", learner.hint()
+def _make_note(learned: Learned, column: Column) -> Note | None:
+    name = f"column {column.name!r}"
     if isinstance(column, Dropped):
-        return Note(f"{name} is left out", f"it {column.how}{hint and f'; {hint}'}")
-    lumping = f"it has {learner.size()}: {column.lumping}" if column.lumping else ""
-    text = "; ".join(filter(None, (lumping, hint)))
+        return Note(f"{name} is left out", f"it {column.how}{learned.hint and f'; {learned.hint}'}")
+    lumping = f"it has {len(learned.counts):,} levels: {column.lumping}" if column.lumping else ""
+    text = "; ".join(filter(None, (lumping, learned.hint)))
     return Note(name, text) if text else None
 
 
 # ---------------------------------------------------------------- tables
 
 
-def learn(table: MemoryTable, *others: MemoryTable, y: Float[np.ndarray, "N T"] | None = None) -> TableEncoder | None:
-    """Return the encoder of a table with standardised targets y, or None for an array, which needs none.
+def learn(table: MemoryTable, y: Float[np.ndarray, "N T"] | None = None) -> TableEncoder | None:
+    """Return the encoder of a table with standardised targets y, or None for an array, which needs none."""
+    return None if table.arrow is None else TableEncoder.fit(table.arrow, table.place, y)
 
-    Columns may have missing values if the table or `others`, rows held out of it, have some.
-    """
-    if table.arrow is None:
-        return None
-    encoder = TableEncoder.fit(table.arrow, table.place, y)
-    for other in others:
-        encoder = (
-            encoder if other.arrow is None or not len(other) else encoder.allow_missing_in(other.arrow, other.place)
-        )
-    return encoder
+
+def parse(table: MemoryTable, encoder: TableEncoder) -> MemoryTable:
+    """Return the table with its values parsed, unless they are; an array gets the names of the training columns."""
+    if table.parsed is not None:
+        return table
+    arrow = name_columns(table, encoder) if table.arrow is None else table.arrow
+    return replace(table, arrow=arrow, parsed=encoder.parse(arrow, table.place))
 
 
 def encode(table: MemoryTable, encoder: TableEncoder | None, impute: bool = False) -> Float[np.ndarray, "N D"]:
@@ -330,8 +309,9 @@ def encode(table: MemoryTable, encoder: TableEncoder | None, impute: bool = Fals
         InputError: A value cannot be converted to the kind of its column, or is not finite; the error names it.
     """
     if encoder is not None:
-        columns = name_columns(table, encoder) if table.arrow is None else table.arrow
-        return encoder.transform(columns, table.place, impute)
+        table = parse(table, encoder)
+        assert table.parsed is not None
+        return encoder.encode(table.parsed, len(table), table.place, impute)
     if table.arrow is None:
         assert table.array is not None
         return table.array

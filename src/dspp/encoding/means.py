@@ -7,22 +7,24 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from jaxtyping import Bool, Float, Int
 
 from dspp.encoding.columns import (
+    ABSENT,
     CHECKS,
+    NEW,
     Category,
     Column,
+    Parsed,
     check_missing,
     is_finite,
     is_short_text,
     is_tuple_of_texts,
+    level_numbers,
     with_mark,
 )
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
-from dspp.table import arrays
 from dspp.table.messages import Place
 
 PRIOR_ROWS: Final = 10.0  # the mean of a level is shrunk towards 0 as if it had so many further rows of target 0
@@ -37,7 +39,7 @@ def smoothed_means(
     """Return Σ y / (count + `PRIOR_ROWS`) of each level, and 0 in a last row, for unknown levels.
 
     Args:
-        codes: The number of each row's level; -1: unknown.
+        codes: The number of each row's level; `NEW`: unknown, or missing.
         y: Standardised targets, with mean 0; NaN: not observed.
         levels: L.
     """
@@ -80,7 +82,7 @@ class MeanCategory(Column):
         place: Place,
     ) -> "MeanCategory":
         """Replace the inputs of a category by the means of these levels."""
-        means = smoothed_means(find_levels(values, levels, place), y, len(levels))[:-1]
+        means = smoothed_means(level_numbers(values, levels, place), y, len(levels))[:-1]
         return cls(column.name, tuple(levels), column.missing, tuple(means.ravel().tolist()))
 
     def __post_init__(self) -> None:
@@ -111,17 +113,21 @@ class MeanCategory(Column):
         means = "one input is" if self.num_outputs == 1 else f"{self.num_outputs} inputs are"
         return f"{means} the mean target of each of {len(self.levels):,} levels"
 
-    def has_missing(self, array: pa.Array, place: Place) -> bool:
-        """Return whether a value is missing."""
-        return bool(arrays.texts(array, place).null_count)
+    def parse(self, values: pa.ChunkedArray, place: Place) -> Parsed:
+        """Return the number of each row's level, as `Category` does."""
+        return level_numbers(values, self.levels, place)
 
-    def encode(self, array: pa.Array, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
+    def is_missing(self, parsed: Parsed) -> Bool[np.ndarray, " n"]:
+        """Return which values are missing."""
+        return np.asarray(parsed == ABSENT)
+
+    def encode(self, parsed: Parsed, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
         """Write the means and the indicator."""
-        absent = arrays.texts(array, place).is_null().to_numpy(zero_copy_only=False)
+        absent = self.is_missing(parsed)
         check_missing(absent, self.missing or impute, place)
         means = np.zeros((len(self.levels) + 1, self.num_outputs))
         means[:-1] = np.reshape(self.means, (len(self.levels), -1))
-        out[:, : self.num_outputs] = means[_find_levels(array, self.levels, place)]
+        out[:, : self.num_outputs] = means[np.maximum(parsed, NEW)]
         if self.missing:
             out[:, -1] = absent
 
@@ -132,7 +138,7 @@ class CrossFittedMeans:
 
     Attributes:
         features: The numbers of the encoded columns that hold means, in the order of `codes` and then of the outputs.
-        codes: For each category, the number of each row's level, -1 where there is none.
+        codes: For each category, the number of each row's level, `NEW` where there is none.
         y: Standardised targets.
         inner: The inner fold of each row, which is left out of its means.
         scale: Of these encoded columns.
@@ -182,13 +188,3 @@ def levels_with_means(levels: Sequence[str], columns: int, outputs: int) -> list
     most = min(MOST_MEANS, MOST_NUMBERS // (columns * (1 + outputs)))
     sizes = np.cumsum([len(json.dumps(level)) for level in short[:most]])
     return short[: max(1, int(np.searchsorted(sizes, MOST_BYTES // columns, side="right")))]
-
-
-def find_levels(column: pa.ChunkedArray, levels: Sequence[str], place: Place) -> Int[np.ndarray, " N"]:
-    """Return the number of each row's level, -1 where it is missing or not among `levels`."""
-    return np.concatenate([_find_levels(chunk, levels, place) for chunk in column.chunks])
-
-
-def _find_levels(array: pa.Array, levels: Sequence[str], place: Place) -> Int[np.ndarray, " n"]:
-    found = pc.index_in(arrays.texts(array, place), pa.array(levels, pa.string()))
-    return np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False))

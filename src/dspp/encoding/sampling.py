@@ -22,10 +22,11 @@ import pyarrow as pa
 from jaxtyping import Int, UInt64
 
 from dspp.encoding.columns import MAX_LEVELS
-from dspp.encoding.encoder import learn_column
+from dspp.encoding.learning import learn_column
 from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table import arrays
+from dspp.table.memory import check_no_inf
 from dspp.table.messages import Place
 from dspp.table.table import FileTable, MemoryTable, Table
 
@@ -50,7 +51,6 @@ SLACK: Final = 0.25
 MEMINFO: Final = Path("/proc/meminfo")
 CGROUP: Final = Path("/sys/fs/cgroup/memory.max")  # of a container
 _WIDEST: Final = MAX_LEVELS + 2  # encoded columns of a category: its levels, other ones and missing values
-_UNITS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) *([kmgt]?)b?", re.IGNORECASE)
 _SAMPLE: Final = 23  # derives the seed
 
@@ -100,12 +100,13 @@ def read_table(
                 f"{format_size(room.args[0])}; raise it, or drop columns"
             )
         rows = sample.first(rows, most)
+    check_no_inf(rows)
     if len(rows) == total:
         return rows
     whole = "drawn at random" if group is None else f"all rows of groups (column {group!r}) drawn at random"
     size = format_size(room.args[0])
     note = Note(f"{len(rows):,} of {total:,} rows are used", f"{whole}, as many as memory={size} has room for")
-    return replace(rows, notes=(note, *rows.notes), sample_of=total)
+    return replace(rows, notes=(note, *rows.notes), table_rows=total)
 
 
 def rows_within(limit: float, width: int, processes: int) -> int:
@@ -123,8 +124,7 @@ def row_bytes(width: int, processes: int) -> int:
 def _count_features(rows: MemoryTable, inputs: Sequence[str]) -> int:
     """Return how many encoded columns these inputs have."""
     assert rows.arrow is not None
-    learners = [learn_column(rows.arrow.column(name), rows.place.of(name)) for name in inputs]
-    columns = [learner.column() for learner in learners]
+    columns = [learn_column(rows.arrow.column(name), rows.place.of(name)).column for name in inputs]
     return sum(1 if column.lumping else len(column.features) for column in columns)
 
 
@@ -249,7 +249,7 @@ def parse_size(value: object, name: str = "memory") -> float | None:
     if value is None:
         return None
     match = _SIZE.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
-    size = float(match[1]) * _UNITS[match[2].lower()] if match else 0.0
+    size = float(match[1]) * 1000.0 ** " kmgt".index(match[2].lower() or " ") if match else 0.0
     if not size:
         raise InputError(f"{name}: expected a size such as 4GB or 500MB, got {value!r:.100}")
     return size

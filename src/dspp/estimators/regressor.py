@@ -170,7 +170,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         Its methods take and return arrays; `.torch` is the same distribution with tensors.
         """
         check_is_fitted(self, "fitted_")
-        table = self._table(X, reset=False, may_be_empty=True)
+        table = self.fitted_.inputs(self._table(X, reset=False, may_be_empty=True))
         predicted = self.fitted_.predict(table, self.settings().impute)
         self._warn_of_new(table)
         return Distribution(predicted)
@@ -257,7 +257,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def _columns(self, X: Any, **what: Any) -> dict[str, Array]:
         check_is_fitted(self, "fitted_")
-        table = self._table(X, reset=False, may_be_empty=True)
+        table = self.fitted_.inputs(self._table(X, reset=False, may_be_empty=True))
         predicted = self.fitted_.predictions(table, impute=self.settings().impute, **what)
         self._warn_of_new(table)
         return predicted

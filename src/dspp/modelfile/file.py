@@ -20,7 +20,6 @@ from dspp.modelfile.weights import cheap_to_factorise, has_own_features, model_c
 from dspp.outcomes import Outcome
 from dspp.registry import UnknownPartError
 from dspp.seen import MOST_HASHES
-from dspp.settings import KIND_NAMES, READ_TREES
 from dspp.table.messages import Place
 
 FORMAT, VERSION = "dspp-model", 1
@@ -172,11 +171,9 @@ def _check_members(fitted: Fitted) -> None:
         epochs = [None, *(epoch.number for epoch in member.history)]
         if member.best_epoch not in epochs:
             raise InputError(f"best_epoch: expected one of {str(epochs)[:100]}, got {str(member.best_epoch)[:50]}")
-        if member.kind not in KIND_NAMES:
-            raise InputError(f"kind: expected one of {', '.join(KIND_NAMES)}, got {member.kind:.50}")
         if member.fold is not None and not 0 <= member.fold < MAX_MEMBERS:
             raise InputError(f"fold: expected a number below {MAX_MEMBERS}, got {str(member.fold)[:50]}")
-        inputs = fitted.num_inputs + (member.kind in READ_TREES)
+        inputs = fitted.num_inputs + member.reads_trees
         if member.model.num_inputs != inputs:
             raise InputError(f"num_inputs: expected {inputs} for a member of this kind, got {member.model.num_inputs}")
         if member.spec.model.likelihood != fitted.outcome.likelihood:

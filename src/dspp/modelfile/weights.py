@@ -11,7 +11,7 @@ from dspp.codec import FAR, FINITE, Converter, Range, Tensors, check_range, pack
 from dspp.config import ModelConfig
 from dspp.errors import InputError
 from dspp.features import feature_network
-from dspp.fitted import Member
+from dspp.members import Member
 from dspp.model import Model, layer_widths
 from dspp.modelfile.skeleton import skeleton
 

@@ -110,7 +110,7 @@ class Outcome(ABC):
     @property
     @abstractmethod
     def member_kinds(self) -> tuple[str, ...]:
-        """The kinds of members that can predict it: see `settings.KIND_NAMES`."""
+        """The kinds of members that can predict it: see `members.MEMBERS`."""
 
     @abstractmethod
     def tree_target(self, y: Encoded) -> Float[np.ndarray, "N K"]:

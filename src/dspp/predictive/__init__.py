@@ -6,7 +6,7 @@ T outputs; `*T` is empty for one output. With T outputs, NaN in y means "not obs
 row count.
 """
 
-from dspp.predictive.base import Mixture, pull_together
+from dspp.predictive.base import Mixture
 from dspp.predictive.border import Distribution, unwrap
 from dspp.predictive.latent import LatentMixture
 from dspp.predictive.lognormal import LogNormalMixture
@@ -25,6 +25,5 @@ __all__ = [
     "Predictive",
     "RealPredictive",
     "StudentTMixture",
-    "pull_together",
     "unwrap",
 ]

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -214,10 +214,6 @@ class Mixture(WeightedComponents):
         parameters = {name: maths.join_components([part[name] for part in fields], means) for name in cls._PARAMETERS}
         return replace(kept[0], **joined | parameters | {"log_weights": torch.cat(log_weights)})
 
-    def shift(self, distance: Float[Tensor, " N *T"]) -> Self:
-        """Return the mixture with all components of a row moved by the same distance."""
-        return replace(self, component_mean=self.component_mean + distance)
-
     @property
     def _by_row(self) -> dict[str, Tensor]:
         """Fields of shape (S, N, ...)."""
@@ -246,19 +242,6 @@ class Mixture(WeightedComponents):
             which = torch.multinomial(weights.T, num, replacement=True, generator=generator).T
         normal = torch.randn(num, *mean.shape[1:], generator=generator, dtype=mean.dtype, device=mean.device)
         return which, normal
-
-
-def pull_together(parts: Sequence[Any], weights: Sequence[float], share: float) -> list[Any]:
-    """Move each of some mixtures of the same rows towards their common mean, which stays where it is.
-
-    Args:
-        parts: The mixtures.
-        weights: Their weights, which sum to one.
-        share: The share of the way, from 0 to 1.
-    """
-    centres = torch.stack([maths.average(part.weights, part.component_mean) for part in parts])
-    common = maths.average(torch.tensor(weights, dtype=centres.dtype, device=centres.device), centres)
-    return [part.shift(share * (common - centre)) for part, centre in zip(parts, centres, strict=True)]
 
 
 def _mixing_weights(parts: Sequence[Mixture], weights: Sequence[float]) -> list[float]:

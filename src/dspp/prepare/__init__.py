@@ -1,14 +1,13 @@
 """Preparation of a table for training: checks, split, encoding, standardisation and notes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dspp.encoding.sampling import parse_size, read_table
-from dspp.errors import InputError
 from dspp.prepare.memory import prepare_in_memory, split_rows
 from dspp.prepare.prepared import Prepared
 from dspp.settings import Settings
-from dspp.table.memory import split_targets
-from dspp.table.roles import drop_weightless, split_roles
+from dspp.table.roles import drop_weightless, label_rows
 from dspp.table.table import MemoryTable, Table
 
 __all__ = ["Prepared", "prepare", "split_rows"]
@@ -53,9 +52,7 @@ def prepare(
         processes=settings.most_processes if processes is None else processes,
         seed=settings.random_state,
     )
-    labelled = split_targets(split_roles(rows, weight, group, time), targets, drop) if targets else rows
-    if targets and not labelled.names:
-        raise InputError(f"{table.where}: expected at least one input column, got none; drop fewer columns")
+    labelled = label_rows(rows, targets, drop, weight, group, time) if targets else rows
     validation = None if validation is None else drop_weightless(validation, every_output=False)
-    total = len(rows) if rows.sample_of is None else rows.sample_of
-    return prepare_in_memory(drop_weightless(labelled), settings, validation, total)
+    labelled = replace(labelled, table_rows=labelled.num_table_rows)
+    return prepare_in_memory(drop_weightless(labelled), settings, validation)

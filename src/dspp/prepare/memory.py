@@ -1,5 +1,6 @@
 """Preparation of tables in memory: a split, at random or by groups or time, in which every output has training rows."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -7,19 +8,21 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from dspp.batches import derive_seed
 from dspp.encoding.columns import Dropped
-from dspp.encoding.encoder import TableEncoder, encode, learn, learn_column
+from dspp.encoding.encoder import TableEncoder, encode, parse
+from dspp.encoding.learning import learn_column
 from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import Standardizer
 from dspp.encoding.warping import Warp
 from dspp.errors import InputError
 from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
+from dspp.members.plan import make_plan
 from dspp.notes import Note
 from dspp.outcomes import Outcome, find_outcome
 from dspp.prepare.prepared import Prepared, standardise_rows, target_place, to_rows
 from dspp.prepare.targets import censoring_notes, target_notes
 from dspp.seen import Hashes, choose_hashes, hash_rows
 from dspp.settings import Settings
-from dspp.table.memory import check_no_inf
+from dspp.table.arrays import intern_texts
 from dspp.table.split import split
 from dspp.table.table import MemoryTable
 from dspp.trees import assign_inner
@@ -32,12 +35,8 @@ _INNER, _PARTS = 18, 19  # derive seeds
 Index = Int[np.ndarray, " _"]
 
 
-def prepare_in_memory(
-    table: MemoryTable, settings: Settings, validation: MemoryTable | None, table_rows: int
-) -> Prepared:
+def prepare_in_memory(table: MemoryTable, settings: Settings, validation: MemoryTable | None) -> Prepared:
     """Split the rows, learn encoding and scales, and encode; see `prepare`."""
-    if table.arrow is not None:
-        check_no_inf(table)
     model = settings.spec().model
     kind, likelihood = find_outcome("auto", model.likelihood, settings.names_likelihood)
     outcome = kind(table.target_names, likelihood)
@@ -54,21 +53,27 @@ def prepare_in_memory(
     fold = _assign_folds(table, validation, settings, outcome) if ensemble else None
     inner = _assign_inner_folds(train, fold, settings.random_state)
     own_inner = _inner_folds_of_means(train, fold, inner, settings.random_state)
-    trained = train
+    trained = np.arange(len(train))
     if fold is not None and train.times is not None and fold.max() < 1:
-        trained = train.take(np.flatnonzero(fold[: len(train)] == NEVER))
-    learned = _learn(outcome, train, trained, own_inner, ensemble, validation, calibration)
+        trained = np.flatnonzero(fold[: len(train)] == NEVER)
+    outcome = outcome.fit(train.targets, target_place(train), train.weights)
+    y = outcome.encode(train.targets, target_place(train))
+    encoder, (rows, *others) = _parse(table, index, validation, y)
+    if encoder is not None and rows.parsed is not None and len(trained) < len(train):
+        encoder = encoder.ending_with({name: values[trained] for name, values in rows.parsed.items()})
+    learned = _learn(outcome, y, encoder, rows, own_inner, ensemble)
     chosen: list[Note] = []
     if ensemble and not settings.names_likelihood:
         roles = train.weights, train.groups, settings.time_budget
         better, chosen = outcome.choose(learned.X, train.targets, validation.targets, settings.random_state, *roles)
         if better is not outcome:
-            learned = _learn(better, train, trained, own_inner, ensemble, validation, calibration)
+            learned = _with_outcome(learned, better, rows, own_inner, ensemble)
     encoder, scale_X, outcome = learned.encoder, learned.scale_X, learned.outcome
+    held_out_rows = [standardise_rows(part, encoder, scale_X, outcome, model.dtype) for part in others]
     return Prepared(
         train=to_rows(learned.X, learned.y, train.weights),
-        calibration=standardise_rows(calibration, encoder, scale_X, outcome, model.dtype),
-        validation=standardise_rows(validation, encoder, scale_X, outcome, model.dtype),
+        validation=held_out_rows[0],
+        calibration=held_out_rows[1],
         validation_table=validation,
         calibration_table=calibration,
         table=table,
@@ -77,8 +82,6 @@ def prepare_in_memory(
         input_range=learned.input_range,
         seen_rows=learned.seen_rows,
         outcome=outcome,
-        target_names=table.target_names,
-        table_rows=table_rows,
         notes=(
             *table.notes,
             *target_notes(table.targets, table.target_names),
@@ -91,6 +94,39 @@ def prepare_in_memory(
         means=None if len(validation) else learned.means,  # all members then hold out the same rows
         inner=inner,
     )
+
+
+def _parse(
+    table: MemoryTable, index: Sequence[Index], validation: MemoryTable, y: Float[np.ndarray, "N T"]
+) -> tuple[TableEncoder | None, list[MemoryTable]]:
+    """Learn the encoding of the training rows, and parse all rows once.
+
+    Args:
+        table: All rows but those given for validation.
+        index: The numbers of the training, the validation and the calibration rows.
+        validation: The validation rows.
+        y: The standardised targets of the training rows.
+
+    Returns:
+        The encoder, which accepts missing values where any rows have some, and the training, validation and calibration
+        rows, parsed.
+    """
+    given = not len(index[1]) and len(validation) > 0
+    if table.arrow is None:
+        parts = [table if len(i) == len(table) else table.take(i) for i in index]
+        return None, [parts[0], validation if given else parts[1], parts[2]]
+    clean = replace(table, arrow=intern_texts(table.arrow, table.place))
+    train = clean if len(index[0]) == len(table) else clean.take(index[0])
+    assert train.arrow is not None
+    encoder = TableEncoder.fit(train.arrow, train.place, y, table.arrow.schema)
+    whole = parse(clean, encoder)
+    parts = [whole if len(i) == len(table) else whole.take(i) for i in index]
+    if given:
+        parts[1] = validation if validation.arrow is None else parse(validation, encoder)
+    for part in parts[1:]:
+        if len(part) and part.parsed is not None:
+            encoder = encoder.allow_missing_in(part.parsed)
+    return encoder, parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,36 +144,44 @@ class _Learned:
 
 
 def _learn(
-    outcome: Outcome, train: MemoryTable, trained: MemoryTable, inner: Index, warp: bool, *held_out: MemoryTable
+    outcome: Outcome,
+    y: Float[np.ndarray, "N T"],
+    encoder: TableEncoder | None,
+    rows: MemoryTable,
+    inner: Index,
+    warp: bool,
 ) -> _Learned:
-    """Learn encoding and scales.
+    """Encode the training rows, and learn their scales.
 
     Args:
         outcome: The kind of the targets.
-        train: The rows to learn from.
-        trained: Those of them that members are trained on, if all hold out the latest.
+        y: Standardised targets.
+        encoder: The encoding of the rows.
+        rows: The rows, parsed.
         inner: The inner folds of the mean targets of levels.
         warp: Whether to warp skewed inputs.
-        *held_out: Further rows, in which other columns may have missing values.
     """
-    place = target_place(train)
-    outcome = outcome.fit(train.targets, place, train.weights)
-    y = outcome.encode(train.targets, place)
-    encoder, means = learn(train, *held_out, y=y), None
-    if encoder is not None and trained.arrow is not None and trained is not train:
-        encoder = encoder.ending_with(trained.arrow, trained.place)
-    X = encode(train, encoder)
+    means, X = None, encode(rows, encoder)
     input_range = np.stack([X.min(axis=0), X.max(axis=0)])
-    seen_rows = choose_hashes(hash_rows(X, train.targets, encoder))
-    scale_X = Standardizer.fit(X, train.weights)
+    seen_rows = choose_hashes(hash_rows(X, rows.targets, encoder))
+    scale_X = Standardizer.fit(X, rows.weights)
     if warp:
         leave = () if encoder is None else encoder.mean_features
-        scale_X = replace(scale_X, warp=Warp.fit(scale_X.transform(X), train.weights, leave))
+        scale_X = replace(scale_X, warp=Warp.fit(scale_X.transform(X), rows.weights, leave))
     X = scale_X.transform(X)
-    if encoder is not None and train.arrow is not None:
-        means = encoder.cross_fit_means(train.arrow, y, inner, scale_X, train.place)
+    if encoder is not None and rows.parsed is not None:
+        means = encoder.cross_fit_means(rows.parsed, y, inner, scale_X)
         X = X if means is None else means.insert(X, np.zeros(len(X), bool))
     return _Learned(outcome, encoder, scale_X, means, X, y, input_range, seen_rows)
+
+
+def _with_outcome(learned: _Learned, outcome: Outcome, rows: MemoryTable, inner: Index, warp: bool) -> _Learned:
+    """Return the same for another kind of targets, on which only the mean targets of levels depend."""
+    outcome = outcome.fit(rows.targets, target_place(rows), rows.weights)
+    y = outcome.encode(rows.targets, target_place(rows))
+    if learned.means is None or learned.encoder is None or rows.parsed is None:
+        return replace(learned, outcome=outcome, y=y)
+    return _learn(outcome, y, learned.encoder.with_targets(rows.parsed, y), rows, inner, warp)
 
 
 def _inner_folds_of_means(train: MemoryTable, fold: Index | None, inner: Index | None, seed: int) -> Index:
@@ -155,8 +199,8 @@ def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Setting
         return np.repeat([NEVER, 0], [len(table), len(validation)])
     together = table.groups if table.times is None else table.times
     most = None if together is None else len(np.unique(together))
-    size = settings.size(len(table), outcome.member_kinds, most_folds=most)
-    return assign_folds(len(table), size.folds, settings.random_state, table.groups, table.times)
+    folds = make_plan(settings, len(table), outcome.num_outputs, kinds=outcome.member_kinds, most_folds=most).folds
+    return assign_folds(len(table), folds, settings.random_state, table.groups, table.times)
 
 
 def _assign_inner_folds(train: MemoryTable, fold: Index | None, seed: int) -> Index | None:
@@ -280,7 +324,7 @@ def _limit_to_training_rows(note: Note, encoder: TableEncoder, table: MemoryTabl
     for column in encoder.columns:
         if isinstance(column, Dropped) and note.subject == f"column {column.name!r} is left out":
             assert table.arrow is not None
-            whole = learn_column(table.arrow.column(column.name), table.place.of(column.name)).column()
+            whole = learn_column(table.arrow.column(column.name), table.place.of(column.name)).column
             if not isinstance(whole, Dropped):
                 return Note(f"in the rows trained on, {note.subject}", note.text)
     return note

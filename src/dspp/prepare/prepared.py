@@ -9,11 +9,12 @@ from jaxtyping import Float, Int
 from dspp.encoding.encoder import TableEncoder, encode
 from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import Standardizer, standardise
+from dspp.folds import NEVER, Split
+from dspp.members.plan import Plan, make_plan
 from dspp.notes import Note
 from dspp.outcomes import Outcome
 from dspp.seen import Hashes
 from dspp.settings import Settings
-from dspp.size import Size
 from dspp.table.checks import check_width
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
@@ -38,8 +39,6 @@ class Prepared:
         input_range: The smallest and the largest value of each encoded column.
         seen_rows: Hashes of the training rows; None: too many of them are equal.
         outcome: What the target is: encodes the user's values and decodes predictions.
-        target_names: T of them.
-        table_rows: How many rows the table has, those without a target and those that are not sampled included.
         fold: For an ensemble, the fold of each row of `train` and then of `validation`; see `assign_folds`.
         means: For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them
             reads; those in `train` leave out the row's own inner fold only.
@@ -56,8 +55,6 @@ class Prepared:
     encoder: TableEncoder | None
     scale_X: Standardizer  # noqa: N815 - X is a matrix
     outcome: Outcome
-    target_names: tuple[str, ...]
-    table_rows: int
     notes: tuple[Note, ...]
     fold: Int[np.ndarray, " N"] | None = None
     input_range: Float[np.ndarray, "2 D"] | None = None
@@ -71,25 +68,38 @@ class Prepared:
         return len(self.train)
 
     @property
-    def is_held_out_once(self) -> bool:
-        """Whether all members of an ensemble hold out the same rows."""
-        return self.fold is None or bool(self.fold.max() < 1)
+    def split(self) -> Split:
+        """Which of the training and then the validation rows members hold out; a single model holds out the latter."""
+        fold = np.repeat([NEVER, 0], [self.num_rows, len(self.validation)]) if self.fold is None else self.fold
+        forward = self.table.times is not None and bool(fold.max(initial=NEVER) > 0)
+        return Split(fold, self.inner, self.num_rows, forward)
 
     @property
-    def is_forward(self) -> bool:
-        """Whether the folds of an ensemble are spans of time."""
-        return self.table.times is not None and not self.is_held_out_once
+    def table_rows(self) -> int:
+        """How many rows the table has, those without a target and those that are not sampled included."""
+        return self.table.num_table_rows
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The names of the targets."""
+        return self.outcome.names
 
     def settings_of_models(self, settings: Settings) -> Settings:
         """Return the settings with the likelihood of the outcome."""
         return replace(settings, likelihood=self.outcome.likelihood)
 
-    def size(self, settings: Settings) -> Size:
-        """Return the size of the ensemble for these rows."""
+    def plan(self, settings: Settings) -> Plan:
+        """Return what to fit to these rows."""
         folds = 0 if self.fold is None else int(self.fold.max()) + 1
-        trees = folds > 0 and all(self._can_cross_fit(k) for k in range(folds))
-        kinds = self.outcome.member_kinds
-        return settings.size(self.num_rows, kinds, self.is_held_out_once, trees, most_folds=folds or None)
+        return make_plan(
+            self.settings_of_models(settings),
+            self.num_rows,
+            self.outcome.num_outputs,
+            kinds=self.outcome.member_kinds,
+            one_part=folds < 2,
+            trees=folds > 0 and all(self._can_cross_fit(k) for k in range(folds)),
+            most_folds=folds or None,
+        )
 
     def _can_cross_fit(self, k: int) -> bool:
         """Return whether the rows outside of fold k have at least two inner folds, as trees need."""

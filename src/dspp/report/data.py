@@ -107,7 +107,7 @@ class TargetData:
 class MemberData:
     """The history and settings of one of several models whose predictions are mixed."""
 
-    kind: str = "plain"  # what it reads
+    kind: str = ""  # what it reads
     weight: float = 1.0  # of its predictions
     seconds: float = math.nan  # training time
     history: Sequence[Epoch] = ()  # of training; empty for a member without epochs

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from dspp.fitted import Evaluation, Fitted
+from dspp.members.blend import spread_of
 from dspp.metrics import Comparison
 from dspp.numbers import number, percent
 from dspp.report.probe import Probe
-from dspp.settings import KIND_NAMES
 
 MOST_ROWS = 1_000  # on which kinds are scored
 WON = 0.55  # share of the weight with which a kind of two has won
@@ -42,11 +42,6 @@ class EnsembleData:
     num_rows: int
 
 
-def kind_name(kind: str) -> str:
-    """Return what members of a kind read."""
-    return KIND_NAMES.get(kind, kind)
-
-
 def describe_scored(evaluation: Evaluation) -> str:
     """Return a sentence on which members predicted the rows; empty for a single model."""
     if len(evaluation.fitted.members) == 1:
@@ -65,16 +60,17 @@ def describe_ensemble(evaluation: Evaluation) -> EnsembleData | None:
         return None
     shares: dict[str, float] = {}
     for member, weight in zip(fitted.members, fitted.weights, strict=True):
-        shares[member.kind] = shares.get(member.kind, 0.0) + weight
+        shares[member.title] = shares.get(member.title, 0.0) + weight
     ranked = sorted(shares, key=lambda kind: -shares[kind])
     total = len(evaluation.table)
     rows = np.unique(np.linspace(0, total - 1, min(total, MOST_ROWS)).round().astype(np.int64))
     probe = Probe(evaluation, rows)
-    counts = {kind: sum(member.kind == kind for member in fitted.members) for kind in ranked}
-    kinds = [KindData(kind_name(kind), counts[kind], shares[kind], _scores(probe, kind)) for kind in ranked]
+    counts = {kind: sum(member.title == kind for member in fitted.members) for kind in ranked}
+    kinds = [KindData(kind, counts[kind], shares[kind], _scores(probe, kind)) for kind in ranked]
     whole = KindData("all members", len(fitted.members), 1.0, _scores(probe, None))
+    spread = spread_of(fitted.spread, fitted.judged, len(fitted.members))
     learned = "Weights and corrections were learned from the same out-of-fold predictions." if evaluation.parts else ""
-    said = [_winner(kinds), _spread(fitted.spread), _pull(fitted.pull), _guard(fitted), learned]
+    said = [_winner(kinds), _spread(spread), _guard(fitted), learned]
     return EnsembleData([*kinds, whole] if len(kinds) > 1 else [whole], [one for one in said if one], len(rows))
 
 
@@ -89,7 +85,7 @@ def _scores(probe: Probe, kind: str | None) -> dict[str, float]:
 
 def _only(fitted: Fitted, kind: str) -> Fitted:
     """Return the model with the members of one kind alone, of which each fold has some."""
-    pairs = [pair for pair in zip(fitted.members, fitted.weights, strict=True) if pair[0].kind == kind]
+    pairs = [pair for pair in zip(fitted.members, fitted.weights, strict=True) if pair[0].title == kind]
     total = sum(weight for _, weight in pairs)
     members, weights = zip(*pairs, strict=True)
     shares = tuple(weight / total for weight in weights)
@@ -114,12 +110,6 @@ def _spread(spread: float) -> str:
         f"On held-out rows the spread of the members was {what}, so the variance of every component is multiplied by "
         f"{number(spread, 3)}: predictions are about {percent(abs(wider), 0)} {how}."
     )
-
-
-def _pull(pull: float) -> str:
-    if pull == 0.0:
-        return ""
-    return f"Members differ more than their mean errs, so each is moved {percent(pull, 0)} of the way to that mean."
 
 
 def _guard(fitted: Fitted) -> str:

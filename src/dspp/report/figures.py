@@ -13,7 +13,6 @@ from dspp import plots
 from dspp.numbers import number
 from dspp.report.axes import choose_axes
 from dspp.report.data import ReportData, TargetData
-from dspp.report.ensemble import kind_name
 from dspp.report.svg import Drawing, inline_svg
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ def _spans_orders(target: TargetData) -> bool:
 def members(data: ReportData, num_outputs: int) -> Picture:
     """Return the training curves of all members in one figure."""
     shown = [member for member in data.members if member.history]
-    kinds, weights = [kind_name(member.kind) for member in shown], [member.weight for member in shown]
+    kinds, weights = [member.kind for member in shown], [member.weight for member in shown]
     return picture(
         "members",
         "Training of the members",

@@ -15,7 +15,8 @@ from dspp.calibration import Conformal, CrossConformal
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
 from dspp.extras import require
-from dspp.fitted import Evaluation, Fitted, Member
+from dspp.fitted import Evaluation, Fitted
+from dspp.members import Member
 from dspp.metrics import METRICS
 from dspp.report.baselines import missing_baselines, score_baselines
 from dspp.report.columns import describe_columns
@@ -211,7 +212,7 @@ def describe_members(fitted: Fitted) -> list[MemberData]:
         if len(fitted.members) > 1:
             for own in ("seed", "seconds"):  # in which all members differ
                 del settings["Training"][own]
-        found.append(MemberData(member.kind, weight, member.seconds, member.history, settings))
+        found.append(MemberData(member.title, weight, member.seconds, member.history, settings))
     return found
 
 

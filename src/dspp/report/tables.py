@@ -14,7 +14,7 @@ from dspp.metrics import LEVELS, METRICS, Metric
 from dspp.numbers import are_years, cell, number, number_with_spread, percent
 from dspp.plots import central_coverage
 from dspp.report.data import MemberData, ReportData, TargetData
-from dspp.report.ensemble import EnsembleData, kind_name
+from dspp.report.ensemble import EnsembleData
 
 SURPRISES = 10  # rows of the table of surprises
 MAX_INPUTS = 30  # columns of inputs in it
@@ -142,7 +142,7 @@ def members_table(members: Sequence[MemberData]) -> TextTable:
         steps = ("–", "–")
         if member.history:
             steps = (f"{len(member.history):,}", number_with_spread(member.history[-1].train_nll, 0.1))
-        rows.append((f"{k}", kind_name(member.kind), percent(member.weight), f"{member.seconds:,.1f} s", *steps))
+        rows.append((f"{k}", member.kind, percent(member.weight), f"{member.seconds:,.1f} s", *steps))
     if not any(member.history for member in members):
         return TextTable(header[:4], [row[:4] for row in rows])
     return TextTable(header, rows)

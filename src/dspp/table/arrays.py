@@ -180,6 +180,17 @@ def clean(text: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_in(text, pa.array(MISSING, pa.string())), None, text)
 
 
+def intern_texts(table: pa.Table, place: Place) -> pa.Table:
+    """Return the table with text as dictionaries of stripped strings: each value is cleaned once, then each level."""
+    columns = {
+        name: pa.chunked_array([texts(chunk, place) for chunk in column.chunks], pa.string()).dictionary_encode()
+        if is_text(column.type)
+        else column
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+    return pa.table({name: column.combine_chunks() for name, column in columns.items()})
+
+
 def parse(text: pa.Array, kind: pa.DataType, place: Place) -> pa.Array:
     """Parse strings as values of another type.
 

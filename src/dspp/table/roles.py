@@ -19,6 +19,7 @@ from dspp.notes import Note
 from dspp.table import arrays
 from dspp.table.checks import Array, advice, check_y
 from dspp.table.frames import check_zones, has_string_names, is_frame, to_arrow
+from dspp.table.memory import split_targets
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 
@@ -66,6 +67,25 @@ def split_roles(
         None if time is None else time_keys(*column(time)),
     )
     return found.select(name for name in found.names if name not in (weight, group))
+
+
+def label_rows(
+    rows: MemoryTable,
+    targets: Sequence[str],
+    drop: Sequence[str] = (),
+    weight: str | None = None,
+    group: str | None = None,
+    time: str | None = None,
+) -> MemoryTable:
+    """Return the rows that have a target, with what columns of the table say of them; see `prepare`.
+
+    Raises:
+        InputError: A target or one of the other columns has a value that is not valid, or no input is left.
+    """
+    found = split_targets(split_roles(rows, weight, group, time), targets, drop)
+    if not found.names:
+        raise InputError(f"{rows.where}: expected at least one input column, got none; drop fewer columns")
+    return replace(found, table_rows=rows.num_table_rows)
 
 
 def drop_weightless(table: MemoryTable, every_output: bool = True) -> MemoryTable:

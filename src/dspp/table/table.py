@@ -83,7 +83,8 @@ class MemoryTable(Table):
         first_row: The number of the first row in the table that this is a part of.
         labels: What to call each row, where that is not its place after the first.
         line_of: The line of a row of a text file.
-        sample_of: The number of rows of the table that this is a sample of; None: all of its rows are here.
+        table_rows: The number of rows of the table that this is a part or a sample of; None: all are here.
+        parsed: The values of the columns that a model reads, one number per row each, once they are parsed.
     """
 
     where: str
@@ -97,7 +98,8 @@ class MemoryTable(Table):
     first_row: int = 0
     labels: "Sequence[object] | Shaped[np.ndarray, ' N'] | FileLabels | None" = None
     line_of: Callable[[int], int] | None = None
-    sample_of: int | None = None
+    table_rows: int | None = None
+    parsed: Mapping[str, Shaped[np.ndarray, " N"]] | None = None
     notes: tuple[Note, ...] = ()
 
     def __len__(self) -> int:
@@ -107,6 +109,11 @@ class MemoryTable(Table):
     def num_rows(self) -> int:  # type: ignore[override]
         """The number of rows."""
         return len(self)
+
+    @property
+    def num_table_rows(self) -> int:
+        """The number of rows of the whole table."""
+        return len(self) if self.table_rows is None else self.table_rows
 
     @property
     def schema(self) -> pa.Schema:
@@ -156,6 +163,7 @@ class MemoryTable(Table):
             groups=None if self.groups is None else self.groups[index],
             times=None if self.times is None else self.times[index],
             labels=(labels if isinstance(labels, FileLabels) else np.asarray(labels))[index],
+            parsed=None if self.parsed is None else {name: part[index] for name, part in self.parsed.items()},
         )
 
     def select(self, names: Iterable[str]) -> Self:

@@ -58,10 +58,10 @@ class Budget:
         return None if self._seconds is None else self._seconds - (time.perf_counter() - self._begin)
 
     @property
-    def deadline(self) -> float:
-        """When training must end, in `time.time`, which workers on other machines share approximately."""
+    def training_left(self) -> float:
+        """Seconds until training must end; inf: any time."""
         left = self.left
-        return math.inf if left is None else time.time() + left - self.overhead
+        return math.inf if left is None else left - self.overhead
 
     @property
     def over(self) -> bool:
@@ -232,8 +232,8 @@ class Search:
         def orders() -> Iterator[TrialOrder]:
             for trial, params in self._pending_trials():
                 begun.append(trial)
-                seconds, deadline = self._trial_seconds(trial), self.budget.deadline
-                yield TrialOrder(params, seconds, deadline, self._may_prune, self.best_nll, self._done())
+                seconds, left = self._trial_seconds(trial), self.budget.training_left
+                yield TrialOrder(params, seconds, left, self._may_prune, self.best_nll, self._done())
 
         try:
             needed = replace(self.prepared, table=self.prepared.validation_table)  # not all rows as they were given

@@ -20,7 +20,16 @@ from dspp.quadrature import RULES
 from dspp.registry import extension_modules
 from dspp.settings import Settings
 
-OWN = ("random_state", "seed", "time_budget", "checkpoint", "progress", "jobs")  # set by the search
+OWN = (
+    "random_state",
+    "seed",
+    "time_budget",
+    "checkpoint",
+    "progress",
+    "jobs",
+    "engine",
+    "address",
+)  # set by the search
 FURTHER = ("model_settings", "train_settings")  # contain further settings by name
 FIXED = ("validation_fraction", "calibration_fraction", "conformal", "likelihood", *FURTHER, "device")
 HIDDEN_LAYER = ("width", "rule", "sites", "test_sites", "hidden_mean")  # do not apply to a single layer

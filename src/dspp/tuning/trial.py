@@ -17,7 +17,7 @@ import optuna
 import torch
 from optuna.trial import FrozenTrial
 
-from dspp.engines import is_orphan
+from dspp.engines import is_stopped, waited
 from dspp.errors import InputError, NumericalError, TrainingDiverged
 from dspp.fitted import Fitted
 from dspp.fitting import train
@@ -140,7 +140,7 @@ class TrialOrder:
 
     params: Mapping[str, Any]
     allowed: float | None  # seconds
-    deadline: float  # of the search, in `time.time`; inf: none
+    left: float  # seconds until the end of the search, from when the trial was drawn; inf: any time
     may_prune: bool
     best_nll: float  # so far; a worse model need not be returned
     others: Sequence[FrozenTrial]  # completed trials
@@ -155,7 +155,7 @@ def run_trial(order: TrialOrder, prepared: Prepared, space: Space, seed: int) ->
     for module in space.modules:
         with contextlib.suppress(ImportError):  # the trial then reports the missing part
             importlib.import_module(module)
-    left = order.deadline - time.time()  # may be short if the trial is retried after losing its worker
+    left = order.left - waited()  # may be short if the trial is retried after losing its worker
     if left <= 0 and math.isfinite(order.best_nll):  # without a model so far, train one however short the time
         return failed_outcome("the time budget was exhausted before a worker could train it")
     seconds = None if order.allowed is None else min(order.allowed, max(left, LEAST_SECONDS))
@@ -163,6 +163,6 @@ def run_trial(order: TrialOrder, prepared: Prepared, space: Space, seed: int) ->
         study = optuna.create_study(pruner=make_pruner())
         study.add_trials(order.others)
         monitor = EpochMonitor(study.ask(), seconds, order.may_prune)
-        outcome = evaluate(order.params, prepared, space, seed, monitor, is_orphan)
+        outcome = evaluate(order.params, prepared, space, seed, monitor, is_stopped)
     worse = outcome.value is None or outcome.value > order.best_nll
     return replace(outcome, fitted=None) if worse else outcome

@@ -5,8 +5,7 @@ from functools import partial
 
 import pytest
 
-from dspp import size
-from dspp.ensemble import train
+from dspp.members import plan, trees
 from dspp.trees import cross_fit
 
 
@@ -14,6 +13,6 @@ from dspp.trees import cross_fit
 def two_folds() -> Iterator[None]:
     """Four members by default: both kinds in each of two folds, with trees of three rounds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(size, "FOLDS", 2)
-        patch.setattr(train, "cross_fit", partial(cross_fit, max_rounds=3))
+        patch.setattr(plan, "FOLDS", 2)
+        patch.setattr(trees, "cross_fit", partial(cross_fit, max_rounds=3))
         yield

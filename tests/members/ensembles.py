@@ -1,15 +1,15 @@
 """A small table, settings that fit it in a moment, and ways to look into a fit."""
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
 
-from dspp import DSPPRegressor
-from dspp.ensemble import train
-from dspp.ensemble.members import Trained
+from dspp import DSPPRegressor, fitting
+from dspp.members import MEMBERS, Member
+from dspp.members.base import Trained
 from dspp.predictive import Predictive
 
 TINY: dict[str, Any] = {
@@ -28,6 +28,11 @@ HALF = np.clip(np.round(8 * RNG.normal(size=N // 2)), -20, 20)
 Y = np.concatenate([HALF, -HALF])  # whole numbers whose sum is 0: no order of summation rounds
 
 
+def of_kind(member: Member, kind: str, **fields: Any) -> Member:
+    """The same trained model as a member of another kind."""
+    return MEMBERS[kind](**vars(replace(member)) | fields)
+
+
 def bits(predictive: Predictive) -> list[bytes]:
     """Everything that a distribution consists of, to the bit."""
     predictive = getattr(predictive, "torch", predictive)
@@ -39,13 +44,13 @@ def bits(predictive: Predictive) -> list[bytes]:
 def fit_and_look(y: np.ndarray = Y, **settings: Any) -> tuple[DSPPRegressor, list[Trained], Any]:
     """Return a fitted estimator, its members with what they predict for held-out rows, and the cross-fitted trees."""
     seen: list[Any] = []
-    assemble = train._assemble
+    fit_members = fitting.fit_members
 
-    def look(data: Any, spec: Any, trained: Any, trees: Any, template: Any) -> Any:
-        seen.extend((trained, trees))
-        return assemble(data, spec, trained, trees, template)
+    def look(*given: Any) -> Any:
+        seen.extend(fit_members(*given))
+        return tuple(seen)
 
-    with patch.object(train, "_assemble", look):
+    with patch.object(fitting, "fit_members", look):
         model = DSPPRegressor(**TINY | settings).fit(X, y)
     return model, *seen
 

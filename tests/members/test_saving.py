@@ -14,7 +14,7 @@ from dspp.codec import pack
 from dspp.errors import InputError, ModelFileError
 from dspp.estimators import load
 from dspp.guard import Guard
-from tests.ensemble.ensembles import TINY, X, Y, bits
+from tests.members.ensembles import TINY, X, Y, bits
 from tests.modelfile.test_modelfile import MUTATIONS, apart, survive, with_header, with_tensors
 
 F64 = torch.float64

@@ -8,10 +8,11 @@ import torch
 from scipy import stats
 
 from dspp import DSPPRegressor
-from dspp.ensemble import members
-from dspp.ensemble.members import Task
-from dspp.ensemble.stacking import HeldOutRows, calibrated_nll
 from dspp.guard import Guard
+from dspp.members import run
+from dspp.members.base import Run, Task
+from dspp.members.blend import HeldOutRows, calibrated_nll
+from dspp.members.plan import make_plan
 from dspp.outcomes import Real
 from dspp.predictive import NormalMixture
 from dspp.settings import Settings
@@ -23,16 +24,16 @@ SETTINGS = {"members": 5, "inducing": 24, "width": 2, "sites": 3, "jobs": 1}
 
 def test_noise_is_trained_for_a_fraction_of_the_epochs() -> None:
     settings = Settings(**SETTINGS)
-    usual = settings.member_config(settings.size(120), 120).epochs
+    usual = make_plan(settings, 120).config.epochs
     fitted = DSPPRegressor(**SETTINGS).fit(X, RNG.normal(size=120)).fitted_
     assert max(member.train.epochs for member in fitted.members) < usual / 3
     assert fitted.metrics["coverage90"] > 0.8
 
 
 def test_noise_is_noticed_by_the_one_part_that_all_members_hold_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dspp.size.MOST_ROWS_IN_FOLDS", 500)
+    monkeypatch.setattr("dspp.members.plan.MOST_ROWS_IN_FOLDS", 500)
     settings = Settings(**SETTINGS)
-    usual = settings.member_config(settings.size(600, one_part=True), 600).epochs
+    usual = make_plan(settings, 600, one_part=True).config.epochs
     X = RNG.normal(size=(600, 3))
     fitted = DSPPRegressor(**SETTINGS).fit(X, RNG.normal(size=600), time=np.arange(600)).fitted_
     assert {member.fold for member in fitted.members} == {0}
@@ -60,26 +61,22 @@ def test_the_score_of_a_pilot_does_not_depend_on_its_spread() -> None:
 def test_members_are_trained_even_if_the_workers_start_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten members in two processes with 10 s have 2 s each, and 0.6 s if all of the time has passed."""
     clock = [0.0]
-    monkeypatch.setattr(members.time, "monotonic", lambda: clock[0])
-    tasks = members._with_budgets((Task(k, 0, "plain") for k in range(10)), 10, 2, deadline=10.0)
-    assert next(tasks).time_budget == pytest.approx(2.0)
+    monkeypatch.setattr("dspp.members.base.time.monotonic", lambda: clock[0])
+    plan = make_plan(Settings(members=10), 120)
+    tasks = run.share_time((Task(k, "plain", 0) for k in range(10)), plan, lambda: 2, Run(None, 10.0))
+    assert next(tasks).seconds == pytest.approx(2.0)
     clock[0] = 9.0
-    assert next(tasks).time_budget == pytest.approx(0.6)
+    assert next(tasks).seconds == pytest.approx(0.6)
     clock[0] = 30.0
-    assert [task.time_budget for task in tasks] == pytest.approx([0.6] * 8)
+    assert [task.seconds for task in tasks] == pytest.approx([0.6] * 8)
 
 
 def test_the_start_of_a_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member whose process is ready 3 s late has 3 s less, and at least 30 % of its time."""
-    clock = [0.0]
-    monkeypatch.setattr(members.time, "monotonic", lambda: clock[0])
-    task = next(members._with_budgets(iter([Task(0, 0, "plain")]), 1, 1, deadline=10.0))
-    assert members._time_left(task) == pytest.approx(10.0)
-    clock[0] = 3.0
-    assert members._time_left(task) == pytest.approx(7.0)
-    clock[0] = 9.0
-    assert members._time_left(task) == pytest.approx(3.0)
-    assert members._time_left(Task(0, 0, "plain")) is None
+    for seconds, left in ((0.0, 10.0), (3.0, 7.0), (9.0, 3.0)):
+        monkeypatch.setattr(run, "waited", lambda seconds=seconds: seconds)
+        assert run.time_left(Task(0, "plain", 0, seconds=10.0)) == pytest.approx(left)
+        assert run.time_left(Task(0, "plain", 0)) is None
 
 
 def test_a_budget_too_short_for_members_is_met_by_boosted_trees() -> None:

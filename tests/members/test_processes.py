@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dspp import DSPPRegressor, TrainingInterrupted, modelfile, size
+from dspp import DSPPRegressor, TrainingInterrupted, modelfile
 from dspp.cli.app import app
-from dspp.ensemble import members, train
 from dspp.errors import CheckpointError, InputError
 from dspp.fitted import Fitted
-from tests.ensemble.ensembles import TINY, X, Y, bits, weights_of
+from dspp.members import plan, run, trees
+from tests.members.ensembles import TINY, X, Y, bits, weights_of
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 FIT = "--target y --members 3 --inducing 6 --width 2 --sites 3 --batch-size 20 --likelihood gaussian"
@@ -28,8 +28,8 @@ PATIENCE = 280.0  # seconds, on a machine that is busy with other things
 COMMAND = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job of a shell ignores
-from dspp.ensemble import members
-members.WORTH_PROCESSES = float(sys.argv.pop(1))
+from dspp.members import run
+run.WORTH_PROCESSES = float(sys.argv.pop(1))
 import dspp.cli
 dspp.cli.main()
 """
@@ -69,9 +69,9 @@ def stop(
 def test_the_result_does_not_depend_on_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     alone = DSPPRegressor(**TINY, members=3, jobs=1).fit(X, Y)
-    monkeypatch.setattr(members, "WORTH_PROCESSES", 0.0)
-    run_all = members.run_all
-    monkeypatch.setattr(members, "run_all", lambda *a, **k: seen.append(k["jobs"]) or run_all(*a, **k))
+    monkeypatch.setattr(run, "WORTH_PROCESSES", 0.0)
+    run_all = run.run_all
+    monkeypatch.setattr(run, "run_all", lambda *a, **k: seen.append(k["jobs"]) or run_all(*a, **k))
     epochs: list[Any] = []
     both = DSPPRegressor(**TINY, members=3, jobs=2).fit(X, Y, on_epoch=epochs.append)
     assert seen == [2]
@@ -80,40 +80,32 @@ def test_the_result_does_not_depend_on_the_number_of_processes(monkeypatch: pyte
     assert len(epochs) == 3 * 2
 
 
-def test_processes_are_told_to_stop_by_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(members, "WORTH_PROCESSES", 0.0)
+def test_processes_are_told_to_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(run, "WORTH_PROCESSES", 0.0)
     settings = TINY | {"members": 3, "jobs": 2, "epochs": 20_000, "checkpoint": tmp_path / "run"}
     begun = tmp_path / "run" / "member-01.checkpoint"
     with pytest.raises(TrainingInterrupted, match="resume"):
         DSPPRegressor(**settings).fit(X, Y, should_stop=begun.exists)
-    assert (tmp_path / "run" / "stop").exists()
     assert begun.exists()
     short = settings | {"epochs": 2, "checkpoint": tmp_path / "short"}
-    (tmp_path / "short").mkdir()
-    (tmp_path / "short" / "stop").touch()  # of an earlier run, which must not stop this one
     model = DSPPRegressor(**short).fit(X, Y)
     assert same_bits(model.fitted_, DSPPRegressor(**TINY, members=3).fit(X, Y).fitted_)
-    assert not list((tmp_path / "short").glob("*.share"))
+    assert {path.name.partition("-")[0] for path in (tmp_path / "short").iterdir()} == {"identity", "member"}
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_fit_that_waits_for_trees_can_be_stopped(jobs: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(members, "WORTH_PROCESSES", 0.0)
+    monkeypatch.setattr(run, "WORTH_PROCESSES", 0.0)
     waiting, ended = threading.Event(), threading.Event()
-    wait = train._await
-
-    def look(*args: Any) -> Any:
-        waiting.set()
-        return wait(*args)
 
     def grow(*args: Any, should_stop: Callable[[], bool], **more: Any) -> Any:
+        waiting.set()
         while not should_stop():
             time.sleep(0.01)
         ended.set()
 
-    monkeypatch.setattr(train, "cross_fit", grow)
-    monkeypatch.setattr(train, "_await", look)
-    monkeypatch.setattr(size, "FOLDS", 2)
+    monkeypatch.setattr(trees, "cross_fit", grow)
+    monkeypatch.setattr(plan, "FOLDS", 2)
     model = DSPPRegressor(**TINY, jobs=jobs, checkpoint=tmp_path / "run")
     with pytest.raises(TrainingInterrupted, match="resume"):
         model.fit(X, Y, should_stop=waiting.is_set)
@@ -195,7 +187,7 @@ def test_another_run_is_refused_before_training(
     def begin(*given: Any, **more: Any) -> None:
         raise Began
 
-    monkeypatch.setattr(train, "train_members", begin)
+    monkeypatch.setattr(run, "train_member", begin)
     table = settings.pop("table", X)
     model = DSPPRegressor(**TINY | {"members": 2, "checkpoint": interrupted} | settings)
     before = sorted(path.name for path in interrupted.iterdir())

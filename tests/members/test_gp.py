@@ -8,9 +8,9 @@ from scipy.stats import multivariate_normal
 from dspp.config import ModelConfig
 from dspp.errors import TrainingInterrupted
 from dspp.gp.kernels import KERNELS, ARDKernel
+from dspp.members.gp import choose_points, fit_gp, negative_log_marginal
 from dspp.model import Model
 from dspp.objectives import elbo
-from dspp.training.closed_form import choose_points, fit_gp, negative_log_marginal
 from dspp.training.rows import Rows
 from tests.reference import assert_close, kernel_matrix, read_layer
 

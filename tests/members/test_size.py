@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from dspp.folds import HELD_OUT_SHARE, MOST_HELD_OUT, NEVER, assign_folds
-from dspp.outcomes import Real, find_outcome
-from dspp.settings import MEMBER_KINDS, Settings
-from dspp.size import (
+from dspp.members.plan import (
     CORES,
     FEWEST_STEPS,
     FOLDS,
@@ -20,9 +18,13 @@ from dspp.size import (
     OVERHEAD,
     Size,
     choose_size,
+    make_plan,
     step_seconds,
 )
+from dspp.outcomes import Real, find_outcome
+from dspp.settings import Settings
 
+MEMBER_KINDS = ("plain", "trees", "gp")
 ROWS = (20, 500, 1_000, 2_500, MOST_ROWS_IN_FOLDS, MOST_ROWS_IN_FOLDS + 1, 30_000, 200_000, 5_000_000)
 BUDGETS = (0.5, 3.0, 10.0, 60.0, 600.0, 1e6)
 
@@ -67,15 +69,16 @@ def test_every_fold_is_held_out_by_every_kind(rows: int, members: int | None, ki
 
 
 def test_only_rows_and_budget_matter() -> None:
+    two = Real(("a", "b"), "gaussian")
     assert choose_size(1_000, one_part=True).folds == 1
-    assert Settings(members=3).size(200).slots == (("plain", 0), ("plain", 1), ("plain", 2))
-    assert {kind for kind, _ in Settings().size(200).slots} == set(MEMBER_KINDS)
-    assert {kind for kind, _ in Settings().size(200, Real(("a", "b"), "gaussian").member_kinds).slots} == {"plain"}
+    assert make_plan(Settings(members=3), 200).slots == (("plain", 0), ("plain", 1), ("plain", 2))
+    assert {kind for kind, _ in make_plan(Settings(), 200).slots} == set(MEMBER_KINDS)
+    assert {kind for kind, _ in make_plan(Settings(), 200, 2, kinds=two.member_kinds).slots} == {"plain"}
 
 
 def kinds_of(settings: Settings) -> set[str]:
     kind, likelihood = find_outcome("auto", settings.spec().model.likelihood, is_named=True)
-    return {kind for kind, _ in settings.size(200, kind(("y",), likelihood).member_kinds).slots}
+    return {kind for kind, _ in make_plan(settings, 200, kinds=kind(("y",), likelihood).member_kinds).slots}
 
 
 @pytest.mark.parametrize(
@@ -83,14 +86,28 @@ def kinds_of(settings: Settings) -> set[str]:
     [
         {"likelihood": "student-t"},
         {"model_settings": {"likelihood": "student-t"}},
-        {"preset": "nn+dspp"},
+        {"features": (4,)},
         {"model_settings": {"mean_inducing": 9}},
     ],
 )
 def test_models_that_have_no_closed_form_have_no_gp(settings: dict[str, Any]) -> None:
     assert kinds_of(Settings(**settings)) == {"plain", "trees"}
     assert "gp" in kinds_of(Settings(likelihood="log-normal"))
-    assert {kind for kind, _ in Settings().size(200, trees=False).slots} == {"plain"}
+    assert {kind for kind, _ in make_plan(Settings(), 200, trees=False).slots} == {"plain"}
+
+
+def test_more_workers_of_a_cluster_buy_members_of_large_tables() -> None:
+    def count(rows: int, **given: Any) -> int:
+        return len(make_plan(Settings(**given), rows).slots)
+
+    for rows, usual in ((1_000, 15), (30_000, 4)):
+        assert {count(rows, jobs=jobs) for jobs in (None, 1, 16)} == {usual}, "on one machine"
+        assert count(rows, engine="ray") == count(rows, engine="ray", jobs=3) == usual
+    assert count(1_000, engine="ray", jobs=8) == 15
+    assert [count(30_000, engine="ray", jobs=jobs) for jobs in (4, 8, 100)] == [8, 16, 16]
+    assert count(30_000, engine="ray", jobs=8, members=4) == 4
+    one, more = (make_plan(Settings(engine="ray", jobs=jobs), 30_000) for jobs in (None, 8))
+    assert (one.spec, one.config) == (more.spec, more.config), "as large and as long"
 
 
 @pytest.mark.parametrize("rows", [20, 63, 64, 1_000])
@@ -135,8 +152,8 @@ def test_a_gp_joins_every_fold_where_it_costs_little(rows: int, settings: dict[s
 
 def test_a_single_dspp_is_small_and_stops_early_on_small_tables() -> None:
     def seen(rows: int, **given: Any) -> tuple[int, int | None]:
-        settings = Settings(members=1, **given).of_single_model(rows)
-        return settings.spec().model.inducing, settings.train_config(rows).patience
+        plan = make_plan(Settings(members=1, **given), rows)
+        return plan.spec.model.inducing, plan.config.patience
 
     assert seen(1_000) == (64, 60)
     assert seen(3_000) == (96, 60)

@@ -1,33 +1,27 @@
 """What held-out rows teach: the weights solve their convex problem, and the spread is the one that was missing."""
 
 import math
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import optimize
 
-import dspp
-from dspp import DSPPRegressor
-from dspp.ensemble import train
-from dspp.ensemble.members import spec_of
-from dspp.ensemble.stacking import (
+from dspp.guard import Guard
+from dspp.members import MEMBERS
+from dspp.members.blend import (
     GUARD,
     GUARD_ROWS,
     PSEUDO_ROWS,
     SPREADS,
     HeldOutRows,
-    Mixing,
-    _expectation_maximisation,
     discount,
-    shrink_spread,
+    expectation_maximisation,
+    spread_of,
     stack,
 )
-from dspp.guard import Guard
 from dspp.outcomes import Real
-from dspp.predictive import NormalMixture, pull_together
+from dspp.predictive import NormalMixture
 from dspp.presets import preset
 
 F64 = torch.float64
@@ -70,7 +64,7 @@ def test_weights_are_those_that_scipy_finds(kinds: int, surprising: int) -> None
     log_densities[-1] -= 2.0
     log_densities[:-1, :surprising] -= 25.0
     importance = rng.uniform(0.5, 1.5, 150)
-    weights, value = _expectation_maximisation(log_densities, importance)
+    weights, value = expectation_maximisation(log_densities, importance)
     expected, best = best_by_scipy(log_densities, importance)
     assert weights.sum() == pytest.approx(1.0, abs=1e-12)
     assert GUARD[0] <= weights[-1] <= GUARD[1]
@@ -121,8 +115,8 @@ def test_a_kind_that_never_helps_is_dropped() -> None:
 
 @pytest.mark.parametrize("spread", [0.5, 1.0, 3.0])
 def test_what_is_missing_falls_with_the_number_of_members(spread: float) -> None:
-    assert shrink_spread(spread, 2, 2) == pytest.approx(spread)
-    found = [shrink_spread(spread, 2, members) for members in (2, 4, 8)]
+    assert spread_of(spread, 2, 2) == spread_of(spread, None, 8) == pytest.approx(spread)
+    found = [spread_of(spread, 2, members) for members in (2, 4, 8)]
     if spread <= 1.0:
         assert found == [spread] * 3
     else:
@@ -153,85 +147,16 @@ def test_widening_keeps_the_floor_and_what_was_below_it() -> None:
     assert (narrow.latent_var == 0.5).all()
 
 
-# ---------------------------------------------------------------- the pull
-
-
-def two_members(error: float, rows: int = 4_000) -> tuple[HeldOutRows, Guard]:
-    """Return rows with noise 0.1 and two members that know the noise and err independently of each other."""
-    rng = np.random.default_rng(0)
-    truth = rng.normal(size=rows)
-    y = truth + 0.1 * rng.normal(size=rows)
-    parts = [normal(truth + error * rng.normal(size=rows), 0.01 + error**2) for _ in range(2)]
-    return HeldOutRows(np.arange(rows), y[:, None], {"plain": parts}), Guard.fit(y[:, None], 0.01)
-
-
-def test_members_that_err_independently_are_pulled_together() -> None:
-    """Their mean has half of the squared error of each, so the best Normal around it is narrower than their mixture."""
-    group, guard = two_members(0.2)
-    found = stack([group], guard, REAL)
-    assert found.pull >= 0.4
-    variance = found.spread * 0.05 + (1 - found.pull) ** 2 * 0.02  # within members and between them
-    assert variance == pytest.approx(0.03, rel=0.1)  # 0.1² + 0.2² / 2: the squared error of their mean
-
-
-def test_members_of_several_folds_are_not_pulled() -> None:
-    """A row is judged by few of them, whose common mean is not that of all."""
-    group, guard = two_members(0.2)
-    assert stack([group, replace(group, fold=1)], guard, REAL).pull == 0.0
-
-
-def test_members_that_agree_are_left_where_they_are() -> None:
-    group, guard = two_members(0.0)
-    assert stack([group], guard, REAL).pull == 0.0
-
-
-def test_a_pull_keeps_the_common_mean_and_closes_the_distance() -> None:
-    rng = np.random.default_rng(0)
-    parts, weights = [normal(rng.normal(size=5), 0.1) for _ in range(3)], [0.2, 0.3, 0.5]
-    before = NormalMixture.mix(parts, weights)
-    for share in (0.0, 0.4, 1.0):
-        pulled = pull_together(parts, weights, share)
-        after = NormalMixture.mix(pulled, weights)
-        torch.testing.assert_close(after.mean, before.mean)
-        between = before.var - 0.1
-        torch.testing.assert_close(after.var, 0.1 + (1 - share) ** 2 * between)
-
-
-def test_the_pull_that_was_learned_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    learned = stack
-    monkeypatch.setattr(train, "stack", lambda *arguments: replace(learned(*arguments), pull=0.6))
-    X = np.random.default_rng(0).normal(size=(60, 2))
-    model = DSPPRegressor(members=2, epochs=1, inducing=4, jobs=1, progress=False).fit(X, X[:, 0])
-    assert model.fitted_.pull == 0.6
-
-
 def test_members_that_read_trees_describe_what_these_get_wrong() -> None:
     plain, own = preset("dspp"), preset("dspp", top_mean="linear")
-    assert spec_of(plain, "trees", 5).model.top_mean == "last-input"
-    assert spec_of(plain, "plain", 5) == plain
-    assert spec_of(own, "trees", 5) == own  # a mean that the user chose
-
-
-def test_a_file_keeps_the_pull(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 2))
-    y = np.sin(2 * X[:, 0]) + 0.05 * rng.normal(size=200)
-    model = DSPPRegressor(members=4, epochs=3, inducing=8, jobs=1, progress=False).fit(X, y)
-    model.fitted_ = replace(model.fitted_, pull=0.6)
-    model.save(tmp_path / "m.dspp")
-    again = dspp.load(tmp_path / "m.dspp")
-    assert again.fitted_.pull == 0.6
-    np.testing.assert_array_equal(again.predict_dist(X).var, model.predict_dist(X).var)
-    wide = replace(model.fitted_, pull=0.0)
-    assert (wide.distribution(X).var > model.fitted_.distribution(X).var).all()
-    with pytest.raises(dspp.InputError, match="pull: expected a number from 0 to 1"):
-        replace(model.fitted_, pull=1.5)
+    assert MEMBERS["trees"].spec_from(plain, 5).model.top_mean == "last-input"
+    assert MEMBERS["plain"].spec_from(plain, 5) == plain
+    assert MEMBERS["trees"].spec_from(own, 5) == own  # a mean that the user chose
 
 
 def test_a_discount_leaves_the_proportions_of_other_kinds() -> None:
-    mixing = Mixing({"plain": 0.3, "trees": 0.3, "gp": 0.4}, 1.2, 0.01, 0.4)
-    found = discount(mixing, "gp", 0.5)
-    assert found.weights == pytest.approx({"plain": 0.375, "trees": 0.375, "gp": 0.25})
-    assert (found.spread, found.guard_weight, found.pull) == (1.2, 0.01, 0.4)
-    assert discount(Mixing({"gp": 1.0}, 1.0, 0.01), "gp", 0.5).weights == {"gp": 1.0}
-    assert discount(mixing, "absent", 0.5).weights == pytest.approx(mixing.weights)
+    assert discount({"plain": 0.3, "trees": 0.3, "gp": 0.4}) == pytest.approx(
+        {"plain": 0.375, "trees": 0.375, "gp": 0.25}
+    )
+    assert discount({"gp": 1.0}) == {"gp": 1.0}
+    assert discount({"plain": 0.3, "trees": 0.7}) == pytest.approx({"plain": 0.3, "trees": 0.7})

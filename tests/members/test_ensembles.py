@@ -10,17 +10,16 @@ import torch
 from scipy import stats
 
 from dspp import DSPPRegressor, training
-from dspp.ensemble.members import member_seed
 from dspp.errors import InputError, TrainingDiverged, TrainingInterrupted
-from dspp.fitted import add_column
 from dspp.fitting import train
 from dspp.folds import assign_folds
 from dspp.guard import WIDE, WIDE_STDS
+from dspp.members.run import member_seed
 from dspp.objectives import OBJECTIVES
 from dspp.prepare import prepare
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
-from tests.ensemble.ensembles import TINY, N, X, Y, bits, fit_and_look, log_density, weights_of
+from tests.members.ensembles import TINY, N, X, Y, bits, fit_and_look, log_density, weights_of
 
 pytestmark = pytest.mark.usefixtures("two_folds")
 RNG = np.random.default_rng(5)
@@ -79,14 +78,15 @@ def test_members_differ_and_each_is_seeded_by_its_number(model: DSPPRegressor) -
 
 def test_the_prediction_is_the_formula(model: DSPPRegressor) -> None:
     """p(y) = (1 − g) Σ_k w_k p_k(y) + g p_guard(y), with the variances of p_k multiplied by the spread."""
-    fitted = replace(model.fitted_, spread=1.7)
+    fitted = replace(model.fitted_, spread=1.7, judged=None)
     assert fitted.guard is not None
     assert fitted.trees is not None
     scale, rows = fitted.outcome.scale, fitted.scale_X.transform(X)
     z, column = ((Y - scale.mean) / scale.scale)[None], fitted.trees.predict(rows)
     density = np.zeros(N)
     for member, weight in zip(fitted.members, fitted.weights, strict=True):
-        part = member.model.predictor()(add_column(rows, column if member.kind == "trees" else None)).to(torch.float64)
+        read = np.column_stack([rows, column]) if member.kind == "trees" else rows
+        part = member.model.predictor()(read).to(torch.float64)
         each = stats.norm.pdf(z, part.component_mean, np.sqrt(1.7 * part.component_var.numpy()))  # (S, N)
         density += (1.0 - fitted.guard.weight) * weight * (part.weights.numpy() @ each)
     guard = stats.norm.pdf(z, fitted.guard.mean, fitted.guard.var.sqrt())  # (G, N)
@@ -138,8 +138,9 @@ def test_all_rows_are_judged_by_members_that_did_not_see_them(looked_at: tuple[D
     for k in range(2):
         mine = [one for one in trained if one.task.fold == k]
         assert [one.task.kind for one in mine] == ["plain", "trees", "gp"]
-        judge = replace(fitted, spread=1.0 + (fitted.spread - 1.0) * 2 if fitted.spread > 1 else fitted.spread)
-        mixed = judge.mix([one.held_out for one in mine], [shares[one.task.kind] for one in mine])
+        weights = tuple(shares[one.task.kind] for one in mine)
+        judge = replace(fitted, members=tuple(one.member for one in mine), weights=weights)
+        mixed = judge.mix([one.held_out for one in mine])
         expected = log_density(fitted.outcome.decode(mixed), Y[fold == k])
         np.testing.assert_allclose(found[fold == k], expected, rtol=0, atol=1e-9)
 

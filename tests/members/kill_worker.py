@@ -20,7 +20,7 @@ from dspp.objectives import OBJECTIVES
 from dspp.prepare import prepare
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
-from tests.ensemble.ensembles import TINY, X, Y, bits
+from tests.members.ensembles import TINY, X, Y, bits
 
 training.run.LAP_STEPS = 2
 fit_model = training.fit

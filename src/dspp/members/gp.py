@@ -14,22 +14,25 @@ predictions were as good as in float64 on six tables, so there is no note on pre
 import math
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
-from dspp.config import ModelConfig
+from dspp.config import ModelConfig, ObjectiveConfig
 from dspp.errors import NumericalError, TrainingInterrupted
 from dspp.gp.kernels import ARDKernel, inverse_softplus
 from dspp.gp.linalg import factorise, lower_root, negative_log_normal
-from dspp.gp.means import LastInputMean
 from dspp.likelihoods import Gaussian
+from dspp.members.base import MEMBERS, Member, Order, Run
 from dspp.model import Model, compose, plain_layer
-from dspp.training.result import FitResult
-from dspp.training.rows import Rows
+from dspp.presets import Spec
+
+if TYPE_CHECKING:  # predicting does not need it
+    from dspp.training.result import FitResult
+    from dspp.training.rows import Rows
 
 LEARNING_ROWS = 400  # from which hyperparameters are learned
 STEPS = 40  # of L-BFGS
@@ -37,13 +40,40 @@ MOST_CANDIDATES = 4_000  # rows among which inducing points are chosen
 LENGTHSCALES = 0.01, 400.0  # bounds, in standard deviations of an input,
 OUTPUTSCALES = 0.02, 50.0  # and in variances of the target
 LARGEST_NOISE = 2.0
-NO_VARIANCE = 1e-8  # of a GP that is not in use
 EXACT = torch.float64
+POINTS = 1_024  # inducing points; half as many in each of several folds
+
+
+@MEMBERS.register("gp")
+class Gp(Member):
+    """A single GP in closed form. Those of all folds are alike, while DSPPs gain by averaging, so it weighs less."""
+
+    kind: ClassVar[str] = "gp"
+    title: ClassVar[str] = "columns alone (single GPs)"
+    in_steps: ClassVar[bool] = False
+    share_in_folds: ClassVar[float] = 0.5
+
+    @classmethod
+    def applies(cls, model: ModelConfig, has_trees: bool) -> bool:
+        """Return whether a closed form exists: nothing stands in front of the GP."""
+        return has_trees and not model.features and not model.mean_inducing
+
+    @classmethod
+    def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
+        """Return a model of one layer with a full q(u)."""
+        points = POINTS if num_folds == 1 else POINTS // 2
+        model = spec.model.change(layers=1, covariance="full", inducing=points, top_mean=ModelConfig.top_mean)
+        return Spec("svgp", model, ObjectiveConfig("elbo", beta=1.0))
+
+    @classmethod
+    def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
+        """Solve for the model."""
+        return fit_gp(order.spec.model, rows, order.config.seed, run.should_stop or (lambda: False))
 
 
 def fit_gp(
-    config: ModelConfig, rows: Rows, seed: int = 0, should_stop: Callable[[], bool] = lambda: False
-) -> FitResult:
+    config: ModelConfig, rows: "Rows", seed: int = 0, should_stop: Callable[[], bool] = lambda: False
+) -> "FitResult":
     """Fit a model of one layer with a full q(u) and Gaussian noise to standardised rows with one target.
 
     Args:
@@ -63,39 +93,13 @@ def fit_gp(
     few = torch.randperm(len(y), generator=generator)[:LEARNING_ROWS]
     lengthscale, outputscale, noise = _learn(config, x[few], y[few], weights[few], should_stop)
     kernel = ARDKernel(config.kernel, 1, x.shape[1]).to(EXACT)
-    _set(kernel.raw_lengthscale, [inverse_softplus(value) for value in lengthscale])
-    _set(kernel.raw_outputscale, [inverse_softplus(outputscale)])
+    set_parameter(kernel.raw_lengthscale, [inverse_softplus(value) for value in lengthscale])
+    set_parameter(kernel.raw_outputscale, [inverse_softplus(outputscale)])
     with torch.no_grad():
         candidates = x[torch.randperm(len(y), generator=generator)[:MOST_CANDIDATES]]
         points = candidates[choose_points(kernel, candidates, config.inducing, should_stop)]
         model = _solve(config, kernel, points, x, y, weights, noise, generator)
-    return _to_result(model, began)
-
-
-def fit_around_last_input(config: ModelConfig, rows: Rows) -> FitResult:
-    """Fit y = b + a x_D + noise by least squares, for a last input that is itself a prediction of y.
-
-    The result is a model of one layer whose GP has next to no variance.
-    """
-    began = time.perf_counter()
-    x, y = rows.x[:, -1].to(EXACT), rows.y[:, 0].to(EXACT)
-    weights = torch.ones_like(y) if rows.weights is None else rows.weights.to(EXACT)
-    weights = weights / weights.sum()
-    x_mean, y_mean = weights @ x, weights @ y
-    x_var = weights @ (x - x_mean).square()
-    slope = float(weights @ ((x - x_mean) * (y - y_mean)) / x_var) if x_var > 0.0 else 0.0
-    constant = float(y_mean - slope * x_mean)
-    noise = float(weights @ (y - constant - slope * x).square())
-    D = rows.x.shape[1]
-    layer = plain_layer(config, 0, 1, D, rows.x[:1], None).to(getattr(torch, config.dtype))
-    assert isinstance(layer.mean, LastInputMean)
-    _set(layer.mean.slope, [slope])
-    _set(layer.mean.constant, [constant])
-    _set(layer.kernel.raw_outputscale, [inverse_softplus(NO_VARIANCE)])
-    model = compose(config, [layer], 1, D, torch.Generator()).to(layer.inducing_points.dtype)
-    assert isinstance(model.likelihood, Gaussian)
-    _set(model.likelihood.raw_noise, [inverse_softplus(max(noise - config.noise_floor, NO_VARIANCE))])
-    return _to_result(model, began)
+    return closed_form(model, began)
 
 
 def negative_log_marginal(
@@ -158,6 +162,8 @@ def _learn(
     config: ModelConfig, x: Tensor, y: Tensor, weights: Tensor, should_stop: Callable[[], bool]
 ) -> tuple[list[float], float, float]:
     """Return length scales, output scale and noise variance."""
+    from scipy.optimize import minimize  # imported here: predicting does not need it
+
     D = x.shape[1]
 
     def objective(theta: Float[np.ndarray, " D+2"]) -> tuple[float, Float[np.ndarray, " D+2"]]:
@@ -188,6 +194,8 @@ def _solve(
 
     Everything is computed from the parameters as the model stores them, so that their rounding costs nothing.
     """
+    from scipy.optimize import minimize_scalar
+
     layer = plain_layer(config, 0, 1, x.shape[1], points, None).to(getattr(torch, config.dtype))
     layer.kernel.load_state_dict(kernel.state_dict())
     stored = ARDKernel(config.kernel, 1, x.shape[1]).to(EXACT)
@@ -219,11 +227,14 @@ def _solve(
     layer.q.mean.copy_((U @ (c / (noise + eigenvalues))).unsqueeze(0))
     model = compose(config, [layer], 1, x.shape[1], generator).to(layer.inducing_points.dtype)
     assert isinstance(model.likelihood, Gaussian)
-    _set(model.likelihood.raw_noise, [inverse_softplus(noise - config.noise_floor)])
+    set_parameter(model.likelihood.raw_noise, [inverse_softplus(noise - config.noise_floor)])
     return model
 
 
-def _to_result(model: Model, began: float) -> FitResult:
+def closed_form(model: Model, began: float) -> "FitResult":
+    """Return the result of a fit without steps that began at this time (`time.perf_counter`)."""
+    from dspp.training.result import FitResult
+
     return FitResult(
         model=model.eval(),
         history=(),
@@ -237,7 +248,7 @@ def _to_result(model: Model, began: float) -> FitResult:
     )
 
 
-def _set(parameter: Tensor, values: list[float]) -> None:
+def set_parameter(parameter: Tensor, values: list[float]) -> None:
     """Set a parameter to these values."""
     with torch.no_grad():
         parameter.copy_(torch.tensor(values).reshape(parameter.shape))

@@ -1,0 +1,240 @@
+"""What a member is: a trained model that predicts alone, and the class of its kind that says how to train one."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dspp.config import ModelConfig, TrainConfig
+from dspp.history import Epoch
+from dspp.model import Model, Predictor
+from dspp.predictive import Predictive
+from dspp.presets import Spec
+from dspp.registry import Registry
+
+if TYPE_CHECKING:  # predicting does not need it
+    from dspp.progress import ProgressBar
+    from dspp.training.checkpoint import Checkpoint
+    from dspp.training.result import FitResult
+    from dspp.training.rows import Rows
+
+HIDDEN_LAYER_SETTINGS = ("width", "hidden_mean", "topology", "rule", "sites", "test_sites")
+
+Inputs = Float[np.ndarray, "N D"] | Float[Tensor, "N D"]
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """A member to train.
+
+    Attributes:
+        spec: The model and its objective.
+        config: Training settings, with the seed of this member.
+        fold: The fold it holds out; None: a single model.
+        validation: Rows that choose the best epoch; None: it is trained to the end.
+        features: A custom module in front of the first layer.
+        checkpoint: A file from which an interrupted training resumes.
+    """
+
+    spec: Spec
+    config: TrainConfig
+    fold: int | None = None
+    validation: "Rows | None" = None
+    features: nn.Module | None = None
+    checkpoint: "Path | Checkpoint | None" = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a fit runs: what it shows, how long it may take, and the callbacks of the user.
+
+    Attributes:
+        bar: The progress bar; None: none.
+        seconds: Time limit; None: none.
+        on_epoch: Called with each epoch; with several members, with those of each once it is trained.
+        should_stop: Called regularly; True interrupts training, keeping the checkpoints.
+        resume: Whether to resume from existing checkpoints.
+    """
+
+    bar: "ProgressBar | None" = None
+    seconds: float | None = None
+    on_epoch: Callable[[Epoch], None] | None = None
+    should_stop: Callable[[], bool] | None = None
+    resume: bool = True
+    begin: float = field(default_factory=lambda: time.monotonic())
+
+    def seconds_left(self) -> float | None:
+        """Return how much time is left; None: any time."""
+        return None if self.seconds is None else self.seconds - (time.monotonic() - self.begin)
+
+
+@dataclass(frozen=True, eq=False)
+class Member(ABC):
+    """One trained model, in standardised units, and how it was trained. Each kind is a registered class.
+
+    Class attributes:
+        kind: The name of the kind, under which it is registered.
+        title: What members of this kind read, for the user.
+        reads_trees: Whether the last input is a prediction of boosted trees.
+        in_steps: Whether training takes steps, hence nearly all of the time. Other kinds take seconds and are extra.
+        share_in_folds: The part that members of several folds keep of the weight that single ones have earned.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> member = model.fitted_.members[0]
+        >>> member.spec.name, member.kind, len(member.history)
+        ('ppgpr', 'plain', 2)
+    """
+
+    KINDS: ClassVar[Registry[Any]]
+    NEEDS_ALL: ClassVar[bool] = True
+
+    kind: ClassVar[str]
+    title: ClassVar[str]
+    reads_trees: ClassVar[bool] = False
+    in_steps: ClassVar[bool] = True
+    share_in_folds: ClassVar[float] = 1.0
+
+    spec: Spec  # the model and its objective
+    train: TrainConfig  # training settings
+    model: Model
+    history: tuple[Epoch, ...]
+    best_epoch: int | None  # the epoch that was kept; None without validation rows
+    seconds: float  # training time
+    fold: int | None = None  # the fold it was not trained on; None for a single model
+
+    @classmethod
+    def applies(cls, model: ModelConfig, has_trees: bool) -> bool:
+        """Return whether an ensemble has members of this kind, if they can predict its outcome.
+
+        Args:
+            model: Settings of the model.
+            has_trees: Whether boosted trees can be fitted to these rows.
+        """
+        return False
+
+    @classmethod
+    def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
+        """Return the model and the objective of this kind, given those of a DSPP."""
+        return spec
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
+        """Train the model.
+
+        Raises:
+            NumericalError: A matrix could not be factorised.
+            TrainingDiverged: Training did not recover from non-finite numbers.
+            TrainingInterrupted: `run.should_stop` returned True.
+        """
+
+    @classmethod
+    def make(cls, order: Order, result: "FitResult") -> Self:
+        """Return the member that was trained."""
+        found = result.history, result.best_epoch, result.seconds
+        return cls(order.spec, order.config, result.model, *found, order.fold)
+
+    @classmethod
+    def inputs(cls, X: Inputs, column: Float[np.ndarray, " N"] | None) -> Inputs:
+        """Return what the model reads of encoded rows and the prediction of boosted trees for them."""
+        return X
+
+    def predict(self, X: Inputs, column: Float[np.ndarray, " N"] | None = None) -> Predictive:
+        """Return the predictive distribution of each row; see `inputs`."""
+        return self.predictor(self.inputs(X, column))
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The settings of the model, the objective and training, without those that have no meaning for this member.
+
+        A single layer has no settings of hidden layers, and a member without epochs, such as a GP in closed form, none
+        of training but the seed.
+        """
+        model, train = asdict(self.spec.model), asdict(self.train)
+        if self.spec.model.layers == 1:
+            model = {name: value for name, value in model.items() if name not in HIDDEN_LAYER_SETTINGS}
+        if not self.history:
+            train = {"seed": self.train.seed}
+        return {"model": model, "objective": asdict(self.spec.objective), "training": train}
+
+    @property
+    def noise_floor(self) -> float:
+        """A variance of the noise below which no correction may take it."""
+        return self.spec.model.noise_floor
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The model frozen for predictions, created on first use; later changes of the model have no effect.
+
+        Raises:
+            NumericalError: the kernel matrix of the inducing points cannot be factorised.
+        """
+        return self.model.predictor()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the predictor out, which is made again where it is needed."""
+        return {name: value for name, value in vars(self).items() if name != "predictor"}
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One member to train: its number, its kind, the fold it holds out, and the prediction of trees that it reads.
+
+    A pilot is trained for fewer epochs than members, to learn how many these should have, and has no checkpoint.
+    """
+
+    number: int
+    kind: str
+    fold: int
+    column: Float[np.ndarray, " N"] | None = None
+    epochs: int | None = None  # None: as planned
+    pilot: bool = False
+    seconds: float | None = None  # time limit, from when the task is drawn
+
+    def __str__(self) -> str:
+        return f"member {self.number + 1}"
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained member and its prediction for the rows it held out; `problem` says why there is none."""
+
+    task: Task
+    member: Member | None
+    result: "FitResult | None"
+    held_out: Predictive | None
+    problem: str = ""
+
+
+MEMBERS: Registry[type[Member]] = Registry("kind of member")
+Member.KINDS = MEMBERS
+
+
+def add_column(X: Inputs, column: Float[np.ndarray, " N"] | None) -> Inputs:
+    """Return the rows with a further column, in float64."""
+    assert column is not None
+    return np.column_stack([np.asarray(X, dtype=np.float64), column])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread for the duration of a block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

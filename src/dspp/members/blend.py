@@ -1,0 +1,315 @@
+"""How to mix members, learned from the rows they held out: weights, a factor of the variances, the guard's weight.
+
+If all members hold out the same rows, each has a weight of its own. Members of different folds cannot be compared row
+by row, so members of a kind then share one. Below, whatever has a weight has a label.
+
+Stacking of predictive densities (Yao et al. 2018) maximises Σ_n log Σ_c w_c p_c(y_n) over the weights, where p_c(y_n)
+is the density by the members with label c that did not see row n. The problem is convex and solved by expectation
+maximisation.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dspp.folds import Split
+from dspp.guard import Guard
+from dspp.members.base import MEMBERS, Trained, one_thread
+from dspp.outcomes import Outcome
+from dspp.predictive import Predictive
+
+if TYPE_CHECKING:  # predicting does not need it
+    from dspp.training.rows import Rows
+
+SPREADS = np.exp(np.linspace(math.log(0.25), math.log(16.0), 49))  # factors of the variances tried; 1 is among them
+SPREAD_PRIOR = 8.0  # rows' worth of evidence, per squared log factor, that the spread is right as it is
+PSEUDO_ROWS = 20.0  # of each label: shrinks weights towards equal when rows are few
+GUARD = 0.005, 0.05  # smallest and largest weight of the guard
+GUARD_ROWS = 200.0, 0.01  # as if the guard had this share of so many further rows
+GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
+LIGHT = 0.02  # labels with less weight are dropped
+STEPS = 200  # of expectation maximisation
+PILOT_TOLERANCE = {True: 0.03, False: 0.01}  # nats per row by which longer training may be worse: mixing gains more
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutRows:
+    """Rows that some members held out, and what these members predict for them, in standardised units.
+
+    Attributes:
+        rows: The row numbers.
+        y: The targets.
+        predictions: By label, the distributions of its members.
+        fold: The fold.
+        floor: A variance of the noise below which no spread may take it.
+    """
+
+    rows: np.ndarray
+    y: Float[np.ndarray, "n T"]
+    predictions: dict[str, list[Predictive]]
+    fold: int = 0
+    floor: float = 0.0
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How to mix: the weights by label, which sum to one, the factor of the variances, and the weight of the guard.
+
+    `evidence` is the logarithm of its posterior density, without a constant.
+    """
+
+    weights: dict[str, float]
+    spread: float
+    guard_weight: float
+    evidence: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Blend:
+    """The members that have weight, how to mix them, and the rows from which that was learned.
+
+    Attributes:
+        kept: Their positions among the members.
+        weights: Their weights.
+        spread: The factor of the variances of a mixture of `judged` members; see `spread_of`.
+        judged: How many members predicted each of the rows it was learned from.
+        guard: The guard with its weight.
+        groups: The rows of each fold.
+    """
+
+    kept: tuple[int, ...]
+    weights: tuple[float, ...]
+    spread: float
+    judged: int
+    guard: Guard
+    groups: tuple[HeldOutRows, ...]
+
+
+def blend(trained: Sequence[Trained], rows: "Rows", split: Split, outcome: Outcome, floor: float) -> Blend:
+    """Learn how to mix members, and drop those without weight.
+
+    Args:
+        trained: The members that were trained.
+        rows: All rows.
+        split: Which of them members held out.
+        outcome: What the target is.
+        floor: A variance of the noise below which no spread may take it.
+    """
+    own = rows[: split.num_train]
+    guard = Guard.fit(
+        own.y.double().numpy(), GUARD_WEIGHT, None if own.weights is None else own.weights.double().numpy()
+    )
+    groups = hold_out(trained, rows, split, floor)
+    if groups:
+        weights = None if rows.weights is None else rows.weights.double().numpy()
+        mixing = stack(groups, guard, outcome, weights)
+        if split.num_folds > 1 and not split.forward:
+            mixing = replace(mixing, weights=discount(mixing.weights))
+    else:
+        names = list(dict.fromkeys(label_of(one, split) for one in trained))
+        mixing = Mixing({name: 1.0 / len(names) for name in names}, 1.0, GUARD_WEIGHT)
+    labels = [label_of(one, split) for one in trained]
+    kept = [k for k, label in enumerate(labels) if label in mixing.weights]
+    sizes = Counter(labels[k] for k in kept)
+    judged = min((sum(len(g.predictions[label]) for label in mixing.weights) for g in groups), default=len(kept))
+    return Blend(
+        kept=tuple(kept),
+        weights=tuple(mixing.weights[labels[k]] / sizes[labels[k]] for k in kept),
+        spread=mixing.spread,
+        judged=len(kept) if split.forward else judged,
+        guard=replace(guard, weight=mixing.guard_weight),
+        groups=tuple(groups),
+    )
+
+
+def mix(
+    parts: Sequence[Predictive],
+    weights: Sequence[float],
+    spread: float,
+    guard: Guard | None,
+    outcome: Outcome,
+    floor: float,
+    unknown: Float[Tensor, " N"] | None,
+) -> Predictive:
+    """Return (1 − g) Σ_k w_k p_k(y) + g p_guard(y) in standardised units, where all variances are multiplied.
+
+    Args:
+        parts: The predictions of the members, p_k.
+        weights: Their weights.
+        spread: The factor of the variances.
+        guard: The guard; None: none.
+        outcome: What the target is.
+        floor: A variance of the noise below which no spread may take it.
+        unknown: How far each row's prediction goes towards the marginal distribution; None: not at all.
+    """
+    if len(parts) == 1 and spread == 1.0 and guard is None and unknown is None:
+        return parts[0]
+    exact = [part.to(torch.float64) for part in parts]  # members may differ in dtype
+    mixed = type(exact[0]).mix(exact, weights)
+    if spread != 1.0:
+        mixed = mixed.widen(spread, floor)
+    if unknown is not None:
+        mixed = mixed.approach_standard(unknown)
+    marginal = None if guard is None else guard.predictive(outcome, len(mixed))
+    if guard is None or marginal is None:
+        return mixed
+    return type(mixed).mix([mixed, cast(Any, marginal)], [1.0 - guard.weight, guard.weight])
+
+
+def spread_of(spread: float, judged: int | None, members: int) -> float:
+    """Return the spread of a mixture of `members`, given the one that suits a mixture of `judged` of them.
+
+    Much of what makes a single member overconfident is that it differs from other members by chance, and that part of
+    the variance falls like 1/m in a mixture of m. So does what is missing from its spread: measured on small tables,
+    the best factor was 1 + c/m to a good approximation.
+    """
+    if judged is None or members <= judged or spread <= 1.0:
+        return spread
+    return 1.0 + (spread - 1.0) * judged / members
+
+
+def stack(
+    groups: Sequence[HeldOutRows],
+    guard: Guard,
+    outcome: Outcome,
+    row_weights: Float[np.ndarray, " N"] | None = None,
+) -> Mixing:
+    """Learn how to mix from rows that were held out: the spread with the largest posterior density, and its weights.
+
+    Args:
+        groups: The rows of each fold, with the same labels in all of them.
+        guard: The marginal distribution of the targets.
+        outcome: What the target is.
+        row_weights: One weight per row of the table; None: equal.
+    """
+    importance = np.concatenate([np.ones(len(g.rows)) if row_weights is None else row_weights[g.rows] for g in groups])
+    importance = importance * len(importance) / importance.sum()
+    marginal = [_marginal(guard, outcome, group) for group in groups]
+    labels = list(groups[0].predictions)
+    best: Mixing | None = None
+    for spread in _spreads(groups[0]):
+        each = [_densities(group, guarded, spread) for group, guarded in zip(groups, marginal, strict=True)]
+        weights, value = expectation_maximisation(np.concatenate(each, axis=1), importance)
+        value -= SPREAD_PRIOR * math.log(spread) ** 2
+        if best is None or value > best.evidence + 1e-9:
+            best = _to_mixing(labels, weights, spread, value)
+    assert best is not None
+    return best
+
+
+def hold_out(trained: Sequence[Trained], rows: "Rows", split: Split, floor: float) -> list[HeldOutRows]:
+    """Return the held-out rows of each fold with the predictions of its members, without folds that lack a label."""
+    labels = list(dict.fromkeys(label_of(one, split) for one in trained))
+    groups = []
+    for fold in split.judging:
+        found: dict[str, list[Predictive]] = {label: [] for label in labels}
+        for one in trained:
+            if one.task.fold == fold and one.held_out is not None:
+                found[label_of(one, split)].append(one.held_out)
+        if all(found.values()):
+            numbers = np.flatnonzero(split.held_out(fold))
+            groups.append(HeldOutRows(numbers, rows.y[torch.from_numpy(numbers)].double().numpy(), found, fold, floor))
+    return groups
+
+
+def choose_epochs(pilots: Sequence[Trained], rows: "Rows", split: Split, outcome: Outcome, floor: float) -> int | None:
+    """Return the number of epochs, chosen by what pilots predict for the rows of the first fold; None: as planned.
+
+    Long training suits targets with little noise, and ruins the density of noisy ones. Pilots are compared with the
+    spread that suits each; if the longest of them is not worse, members are trained to the end.
+    """
+    guard = Guard.fit(rows.y.double().numpy(), GUARD_WEIGHT)
+    scores: dict[int, float] = {}
+    with one_thread():
+        for one in pilots:
+            for group in hold_out([one], rows, split, floor):
+                assert one.task.epochs is not None
+                scores[one.task.epochs] = calibrated_nll(group, guard, outcome)
+    if not scores:  # all diverged
+        return None
+    enough = min(scores.values()) + PILOT_TOLERANCE[split.num_folds > 1]
+    longest = max(epochs for epochs, score in scores.items() if score <= enough)
+    return None if longest == max(scores) else longest
+
+
+def calibrated_nll(group: HeldOutRows, guard: Guard, outcome: Outcome) -> float:
+    """Return the NLL of the rows of one fold with the spread that suits them best, and the guard at its own weight."""
+    marginal = _marginal(guard, outcome, group)
+    logs = np.log(
+        np.append(np.full(len(group.predictions), (1.0 - guard.weight) / len(group.predictions)), guard.weight)
+    )
+    each = (_densities(group, marginal, spread) + logs[:, None] for spread in _spreads(group))
+    return min(-float(np.logaddexp.reduce(densities, axis=0).mean()) for densities in each)
+
+
+def label_of(one: Trained, split: Split) -> str:
+    """Return what has a weight of its own in the mixture: a kind or, if all hold out the same rows, a member."""
+    return one.task.kind if split.num_folds > 1 else f"{one.task.kind} {one.task.number}"
+
+
+def discount(weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the weights by kind where each kind has kept its share; see `Member.share_in_folds`."""
+    kept = {kind: weight * MEMBERS[kind].share_in_folds for kind, weight in weights.items()}
+    total = sum(kept.values())
+    return {kind: weight / total for kind, weight in kept.items()}
+
+
+def _spreads(group: HeldOutRows) -> list[float]:
+    """Return the factors of the variances to try: one, if this distribution has no variances."""
+    first = next(iter(group.predictions.values()))[0]
+    return [float(spread) for spread in SPREADS] if hasattr(first, "widen") else [1.0]
+
+
+def _marginal(guard: Guard, outcome: Outcome, group: HeldOutRows) -> Float[np.ndarray, " n"]:
+    """Return the log density of the guard."""
+    marginal = guard.predictive(outcome, len(group.rows))
+    if marginal is None:
+        return np.full(len(group.rows), -np.inf)
+    return marginal.log_prob(torch.from_numpy(group.y)).numpy()
+
+
+def _densities(group: HeldOutRows, marginal: Float[np.ndarray, " n"], spread: float) -> Float[np.ndarray, "C+1 n"]:
+    """Return the log density of each kind, the mean over its members, and last that of the guard."""
+    y = torch.from_numpy(group.y)
+    kinds = []
+    for parts in group.predictions.values():
+        exact = [part.to(torch.float64) for part in parts]
+        each = torch.stack([(part if spread == 1.0 else part.widen(spread, group.floor)).log_prob(y) for part in exact])
+        kinds.append((torch.logsumexp(each, dim=0) - math.log(len(parts))).numpy())
+    return np.stack([*kinds, marginal])
+
+
+def expectation_maximisation(
+    log_densities: Float[np.ndarray, "C+1 n"], importance: Float[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, " C+1"], float]:
+    """Return the weights with the largest posterior density, the guard's last, and its logarithm."""
+    kinds = len(log_densities) - 1
+    rows, share = GUARD_ROWS
+    prior = np.append(np.full(kinds, PSEUDO_ROWS), rows * share)
+    weights = np.append(np.full(kinds, 0.99 / kinds), 0.01)
+    largest = log_densities.max(axis=0)
+    densities = np.exp(log_densities - largest)
+    for _ in range(STEPS):
+        joint = weights[:, None] * densities
+        counts = (joint / joint.sum(axis=0)) @ importance + prior
+        previous, weights = weights, counts / counts.sum()
+        weights[-1] = np.clip(weights[-1], *GUARD)
+        weights[:-1] *= (1.0 - weights[-1]) / weights[:-1].sum()
+        if np.abs(weights - previous).max() < 1e-6:
+            break
+    value = float(importance @ (np.log(weights @ densities) + largest) + prior @ np.log(weights))
+    return weights, value
+
+
+def _to_mixing(kinds: Sequence[str], weights: Float[np.ndarray, " C+1"], spread: float, evidence: float) -> Mixing:
+    shares = weights[:-1] / weights[:-1].sum()
+    kept = {kind: float(share) for kind, share in zip(kinds, shares, strict=True) if share >= LIGHT}
+    total = sum(kept.values())
+    return Mixing({kind: share / total for kind, share in kept.items()}, spread, float(weights[-1]), evidence)

@@ -1,0 +1,41 @@
+"""Deep sigma point processes, or whatever model the user asks for, trained by steps on the columns alone."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from dspp.config import ModelConfig
+from dspp.members.base import MEMBERS, Member, Order, Run
+
+if TYPE_CHECKING:  # predicting does not need it
+    from dspp.training.result import FitResult
+    from dspp.training.rows import Rows
+
+
+@MEMBERS.register("plain")
+class Dspp(Member):
+    """A model of the user's preset, trained by steps."""
+
+    kind: ClassVar[str] = "plain"
+    title: ClassVar[str] = "columns alone"
+
+    @classmethod
+    def applies(cls, model: ModelConfig, has_trees: bool) -> bool:
+        """Return True."""
+        return True
+
+    @classmethod
+    def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
+        """Train the model by steps."""
+        from dspp import training
+
+        return training.fit(
+            order.spec,
+            rows,
+            order.validation,
+            config=order.config,
+            features=order.features,
+            budget=run.seconds,
+            checkpoint=order.checkpoint,
+            progress=run.bar or False,
+            on_epoch=run.on_epoch,
+            should_stop=run.should_stop,
+        )

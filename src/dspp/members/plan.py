@@ -1,0 +1,283 @@
+"""The plan of a fit: how many members, how large, how long and with which folds.
+
+The rule aims at a time for the whole fit: 14 s for up to 1,000 rows, growing like N^0.8 beyond, on two cores of the
+machine it was measured on. A shorter time budget buys fewer steps and, when these would become too few, smaller and
+then fewer members. The rule depends on the number of rows and the budget only, not on the machine, so that equal inputs
+give equal models.
+
+One exception: with `engine="ray"` and `jobs`, each `CORES` of these jobs buy the members of a large table once more, up
+to `MOST_ROUNDS` times. So the plan is a function of the rows and the settings in any case, never of the cluster that is
+found; for one plan, models are the same to the bit on all processors of one type, wherever members are trained.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dspp.config import TrainConfig
+from dspp.members.base import MEMBERS
+from dspp.members.dspp import Dspp
+from dspp.presets import Spec
+from dspp.settings import Settings
+
+SHORTEST = 14.0  # seconds, for up to 1,000 rows
+LONGEST = 1_200.0  # seconds, however many rows
+GROWTH = 0.8  # of the time with the number of rows
+CORES = 2  # for which times hold
+OVERHEAD = 0.2  # share of the time for everything but steps: trees, encoding, scores,
+STARTING, ALL_STARTING = 2.0, 4.5  # and seconds to start processes or, in a budget, the command too; at most half of it
+
+FOLDS = 5  # small tables: every row is held out by the members of its fold
+MOST_ROWS_IN_FOLDS = 4_000  # larger tables hold out one part of the rows, the same for all members
+
+MOST_ROWS_WITH_PILOTS = 10_000  # larger tables are passed over too few times to learn their noise
+PILOTS = {True: 1.0, False: 0.5}  # the cost of pilots, in members, with folds or without,
+PILOT_SHARES = {True: (0.5, 0.25, 0.12, 0.06, 0.03), False: (0.3, 0.1, 0.03)}  # and their shares of the epochs
+
+MOST_ROWS_WITH_GP = 10_000  # up to which a kind that takes seconds, such as a GP, is a further member of each fold
+
+MOST_ROUNDS = 4  # times as many members of a large table on a cluster
+
+MEMBER_BETA = 1.0  # of members, if beta is None: they are small and trained to the end, without validation rows
+
+SMALL_TABLE = 10_000  # rows, up to which a single DSPP has fewer inducing points than in the paper, and
+PATIENCE = 60  # epochs without a better validation NLL end its training
+
+FEWEST_STEPS, MOST_STEPS = 150, 20_000
+FEWEST_EPOCHS = 12  # before the number of inducing points is reduced
+INDUCING = 32, 64, 96, 128, 160, 192, 256
+
+SITES, WIDTH = 10, 5  # of the default model, for the time of a step
+STEP_SECONDS = 5e-3  # of a step with no rows,
+MATRIX_SECONDS = 4.6e-7  # per pair of inducing points,
+KERNEL_SECONDS = 4.6e-9  # per row, component and inducing point,
+PRODUCT_SECONDS = 3.5e-11  # per row, component and pair of inducing points: two processes side by side, compiled code
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many members, how large and how long.
+
+    Attributes:
+        folds: Parts of the rows that are held out in turn; 1: one part, held out by all members.
+        slots: For each member, its kind and the fold it holds out.
+        inducing: Inducing points per GP.
+        batch_size: Rows per step.
+        steps: Steps per member.
+        learning_rate: Initial learning rate: higher where there are few steps.
+        too_short: Whether the time budget is too short even for the smallest members, so that trees may have to do.
+    """
+
+    folds: int
+    slots: tuple[tuple[str, int], ...]
+    inducing: int
+    batch_size: int
+    steps: int
+    learning_rate: float
+    too_short: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be fitted.
+
+    Attributes:
+        slots: For each member, its kind and the fold it holds out; of a single model, the fold that chooses the epoch.
+        folds: Parts of the rows that are held out in turn; 0: a single model.
+        spec: The model of a DSPP on the columns alone, from which kinds derive theirs, and its objective.
+        config: Training settings.
+        pilots: Epochs of short members, trained before all others to learn how many epochs these should have.
+        too_short: Whether the time budget is too short even for the smallest members, so that trees may have to do.
+    """
+
+    slots: tuple[tuple[str, int], ...]
+    folds: int
+    spec: Spec
+    config: TrainConfig
+    pilots: tuple[int, ...] = ()
+    too_short: bool = False
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one model, without anything to mix."""
+        return self.folds == 0
+
+    @property
+    def in_steps(self) -> int:
+        """How many members are trained by steps."""
+        return sum(MEMBERS[kind].in_steps for kind, _ in self.slots)
+
+    def seconds(self, num_rows: int) -> float:
+        """Return about how long these take in one thread."""
+        steps = self.config.epochs * math.ceil(num_rows / self.config.batch_size)
+        inducing = self.spec.model.inducing
+        return self.in_steps * steps * step_seconds(min(self.config.batch_size, num_rows), inducing)
+
+
+def make_plan(
+    settings: Settings,
+    num_rows: int,
+    num_outputs: int = 1,
+    *,
+    kinds: Sequence[str] | None = None,
+    one_part: bool = False,
+    trees: bool = True,
+    most_folds: int | None = None,
+) -> Plan:
+    """Return what to fit.
+
+    Args:
+        settings: The user's.
+        num_rows: Number of training rows.
+        num_outputs: Number of outputs.
+        kinds: Of members that can predict the target; None: all.
+        one_part: Whether all members hold out the same rows whatever the size of the table.
+        trees: Whether boosted trees can be fitted to these rows.
+        most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
+    """
+    if not settings.is_ensemble(num_rows):
+        settings = _single(settings, num_rows)
+        return Plan(((Dspp.kind, 0),), 0, settings.spec(num_outputs), settings.train_config(num_rows))
+    has_trees, model = trees and settings.module is None, settings.spec().model
+    size = choose_size(
+        num_rows,
+        [name for name in kinds or MEMBERS if MEMBERS[name].applies(model, has_trees)],
+        members=None if settings.members == "auto" else int(settings.members),
+        time_budget=settings.time_budget,
+        one_part=one_part,
+        most_folds=most_folds,
+        rounds=max(1, (settings.jobs or 1) // CORES) if settings.engine == "ray" else 1,
+    )
+    config = _member_config(settings, size, num_rows)
+    pilots: tuple[int, ...] = ()
+    if settings.epochs is None and num_rows <= MOST_ROWS_WITH_PILOTS:
+        shares = PILOT_SHARES[size.folds > 1]
+        pilots = tuple(dict.fromkeys(max(1, round(share * config.epochs)) for share in shares))
+    spec = _member_spec(settings, size, num_outputs)
+    return Plan(size.slots, size.folds, spec, config, pilots, size.too_short)
+
+
+def _single(settings: Settings, num_rows: int) -> Settings:
+    """Return the settings of a single model: a DSPP is smaller on small tables."""
+    spec = settings.spec()
+    if num_rows > SMALL_TABLE or spec.model.layers == 1 or spec.objective.name != "predictive":
+        return settings
+    given: dict[str, Any] = {}
+    if settings.inducing is None and "inducing" not in (settings.model_settings or {}):
+        given["inducing"] = usual_inducing(num_rows)
+    if settings.patience is None and settings.epochs is None:
+        given["patience"] = PATIENCE
+    return replace(settings, **given)
+
+
+def _member_spec(settings: Settings, size: Size, num_outputs: int) -> Spec:
+    """Return the model and the objective of the members of an ensemble."""
+    given: dict[str, Any] = {}
+    if settings.inducing is None and "inducing" not in (settings.model_settings or {}):
+        given["inducing"] = size.inducing
+    if settings.beta is None:
+        given["beta"] = MEMBER_BETA
+    return replace(settings, **given).spec(num_outputs)
+
+
+def _member_config(settings: Settings, size: Size, num_rows: int) -> TrainConfig:
+    """Return the training settings of the members of an ensemble."""
+    batch_size = size.batch_size if settings.batch_size is None else settings.batch_size
+    members = replace(
+        settings,
+        batch_size=batch_size,
+        epochs=settings.epochs or max(1, round(size.steps / math.ceil(num_rows / batch_size))),
+        learning_rate=size.learning_rate if settings.learning_rate is None else settings.learning_rate,
+        patience=None,
+        restarts=settings.restarts or 1,
+    )
+    return members.train_config(num_rows)
+
+
+def choose_size(
+    num_rows: int,
+    kinds: Sequence[str] = (Dspp.kind,),
+    *,
+    members: int | None = None,
+    time_budget: float | None = None,
+    one_part: bool = False,
+    most_folds: int | None = None,
+    rounds: int = 1,
+) -> Size:
+    """Return the size of an ensemble.
+
+    Args:
+        num_rows: Number of rows.
+        kinds: The kinds of members, the first of which comes first.
+        members: Number of members; None: as many as the rule says.
+        time_budget: Seconds for training; None: as long as the rule says.
+        one_part: Whether all members hold out the same rows whatever the size of the table.
+        most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
+        rounds: How many times as many cores there are as the rule expects. They buy more members of large tables.
+    """
+    quick = [kind for kind in kinds if not MEMBERS[kind].in_steps]
+    kinds = [kind for kind in kinds if MEMBERS[kind].in_steps]
+    usual = min(SHORTEST * max(1.0, num_rows / 1_000) ** GROWTH, LONGEST)
+    seconds = _training_seconds(usual, STARTING)
+    if time_budget is not None:
+        seconds = min(seconds, _training_seconds(time_budget, ALL_STARTING))
+    small = num_rows <= MOST_ROWS_IN_FOLDS and not one_part
+    batch_size = 250 if num_rows <= 10_000 else 500 if num_rows <= 100_000 else 1_000
+    wanted = usual_inducing(num_rows)
+    numbers = [members] if members else [FOLDS * len(kinds), FOLDS] if small else [2 * len(kinds), len(kinds)]
+    for number, inducing in itertools.product(numbers, (m for m in reversed(INDUCING) if m <= wanted)):
+        pilots = PILOTS[small] if num_rows <= MOST_ROWS_WITH_PILOTS else 0.0
+        steps = int(seconds / ((number + pilots) * step_seconds(min(batch_size, num_rows), inducing)))
+        if steps * batch_size >= FEWEST_EPOCHS * num_rows and steps >= FEWEST_STEPS:
+            too_short = False
+            break
+    else:
+        too_short = True
+    more = 1 if small or members else min(rounds, MOST_ROUNDS)
+    slots = _slots(kinds, more * number, small, most_folds)
+    folds = 1 + max(fold for _, fold in slots)
+    if not members and (number, inducing) == (numbers[0], wanted) and num_rows <= MOST_ROWS_WITH_GP:
+        slots = (*slots, *((kind, fold) for kind in quick for fold in range(folds)))
+    rate = 0.1 if small else 0.05
+    too_short &= any(MEMBERS[kind].reads_trees for kind in kinds) and not members and time_budget is not None
+    return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS), rate, too_short)
+
+
+def usual_inducing(num_rows: int) -> int:
+    """Return the number of inducing points of a member: on small tables, fewer are faster and better."""
+    return 64 if num_rows <= 2_000 else 96 if num_rows <= 4_000 else 128 if num_rows <= 10_000 else 160
+
+
+def _training_seconds(seconds: float, starting: float) -> float:
+    """Return what is left of a time for the steps of all members, in seconds of one core."""
+    left = (1.0 - OVERHEAD) * seconds
+    return CORES * max(left - starting, 0.5 * left)
+
+
+def _slots(
+    kinds: Sequence[str], members: int, small: bool, most_folds: int | None = None
+) -> tuple[tuple[str, int], ...]:
+    """Return kind and fold of each member.
+
+    On a small table each kind needs a member in every fold. With fewer members than that all are of the first kind, and
+    each has a fold of its own.
+    """
+    if not small:
+        return tuple((kinds[number * len(kinds) // members], 0) for number in range(members))
+    if members < FOLDS * len(kinds):
+        kinds = kinds[:1]
+    folds = min(members if members < 2 * FOLDS else FOLDS, most_folds or members)
+    rounds = members // folds
+    return tuple(
+        (kinds[number // folds % len(kinds)] if number < rounds * folds else kinds[0], number % folds)
+        for number in range(members)
+    )
+
+
+def step_seconds(batch_size: int, inducing: int) -> float:
+    """Return the approximate time of a step of the default model in one thread."""
+    evaluations = batch_size * (SITES + WIDTH) * inducing  # of the kernel
+    matrices = MATRIX_SECONDS * inducing**2
+    return STEP_SECONDS + matrices + evaluations * (KERNEL_SECONDS + PRODUCT_SECONDS * inducing)

@@ -1,0 +1,179 @@
+"""Members that read a prediction of boosted trees, and the trees, which grow in a thread while others are trained."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from dspp.config import ModelConfig, ObjectiveConfig
+from dspp.encoding.means import CrossFittedMeans
+from dspp.engines import BEAT
+from dspp.errors import TrainingInterrupted
+from dspp.folds import Split
+from dspp.gp.kernels import inverse_softplus
+from dspp.gp.means import LastInputMean
+from dspp.likelihoods import Gaussian
+from dspp.members.base import MEMBERS, Inputs, Member, Order, Run, add_column
+from dspp.members.dspp import Dspp
+from dspp.members.gp import EXACT, closed_form, set_parameter
+from dspp.model import compose, plain_layer
+from dspp.outcomes import Outcome
+from dspp.presets import Spec
+from dspp.trees import CrossFitted, cross_fit
+
+if TYPE_CHECKING:  # predicting does not need it
+    from dspp.training.result import FitResult
+    from dspp.training.rows import Rows
+
+TREES_SHARE = 0.25  # of the time for training that trees may take, while the first members are trained
+NO_VARIANCE = 1e-8  # of a GP that is not in use
+
+
+@MEMBERS.register("trees")
+class DsppWithTrees(Dspp):
+    """A model that describes what boosted trees get wrong: their prediction is its last input and its mean."""
+
+    kind: ClassVar[str] = "trees"
+    title: ClassVar[str] = "columns and boosted trees"
+    reads_trees: ClassVar[bool] = True
+
+    @classmethod
+    def applies(cls, model: ModelConfig, has_trees: bool) -> bool:
+        """Return whether there are trees."""
+        return has_trees
+
+    @classmethod
+    def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
+        """Return the model with the trees' prediction as its mean, unless the user chose a mean."""
+        chosen = spec.model.top_mean != ModelConfig.top_mean
+        return spec if chosen else Spec(spec.name, spec.model.change(top_mean="last-input"), spec.objective)
+
+    @classmethod
+    def inputs(cls, X: Inputs, column: Float[np.ndarray, " N"] | None) -> Inputs:
+        """Return the rows with the prediction of the trees."""
+        return add_column(X, column)
+
+
+@MEMBERS.register("boosted")
+class BoostedTrees(Member):
+    """Boosted trees and a Normal around them, which stand in where the time was too short for other members."""
+
+    kind: ClassVar[str] = "boosted"
+    title: ClassVar[str] = "boosted trees alone"
+    reads_trees: ClassVar[bool] = True
+    in_steps: ClassVar[bool] = False
+
+    @classmethod
+    def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
+        """Return a model of one layer that has next to no variance."""
+        model = spec.model.change(layers=1, inducing=1, mean_inducing=0, features=(), top_mean="last-input")
+        return Spec("svgp", model, ObjectiveConfig("elbo"))
+
+    @classmethod
+    def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
+        """Fit a straight line to the trees' prediction."""
+        return fit_around_last_input(order.spec.model, rows)
+
+    @classmethod
+    def inputs(cls, X: Inputs, column: Float[np.ndarray, " N"] | None) -> Inputs:
+        """Return the rows with the prediction of the trees."""
+        return add_column(X, column)
+
+
+@contextmanager
+def growing_trees(
+    rows: "Rows",
+    split: Split,
+    means: CrossFittedMeans | None,
+    outcome: Outcome,
+    seed: int,
+    run: Run,
+) -> Iterator[Callable[[], CrossFitted]]:
+    """Grow trees in a thread while a block runs; whatever ends it also ends the fits, before their next tree.
+
+    Args:
+        rows: All rows of the table, standardised.
+        split: Which rows members hold out.
+        means: The mean targets of levels, which depend on the rows held out.
+        outcome: What the target is.
+        seed: Of the trees.
+        run: Time for training, and whether to stop.
+
+    Yields:
+        A function that returns the trees once they are fitted, or raises `TrainingInterrupted` if it is told to stop.
+    """
+    ended, helper = threading.Event(), ThreadPoolExecutor(1)
+    trees = helper.submit(_cross_fit, rows, split, means, outcome, seed, _share(run.seconds_left), ended.is_set)
+    helper.shutdown(wait=False)
+
+    def result() -> CrossFitted:
+        while not wait([trees], timeout=BEAT).done:
+            if run.should_stop is not None and run.should_stop():
+                how = "repeat the same call to resume"
+                raise TrainingInterrupted(f"training was stopped while trees were fitted; {how}")
+        return trees.result()
+
+    try:
+        yield result
+    finally:
+        ended.set()
+
+
+def _share(seconds_left: Callable[[], float | None]) -> Callable[[], float] | None:
+    """Return how much time is left for trees, which begin now."""
+    left = seconds_left()
+    if left is None:
+        return None
+    end = time.perf_counter() + TREES_SHARE * left
+    return lambda: end - time.perf_counter()
+
+
+def _cross_fit(
+    rows: "Rows",
+    split: Split,
+    means: CrossFittedMeans | None,
+    outcome: Outcome,
+    seed: int,
+    seconds_left: Callable[[], float] | None,
+    should_stop: Callable[[], bool],
+) -> CrossFitted:
+    X, y = rows.x.numpy(), outcome.tree_target(rows.y.numpy())[:, 0]
+    weights = np.ones(len(X)) if rows.weights is None else rows.weights.double().numpy().copy()
+    weights[split.num_train :] = 0.0
+    more: dict[str, Any] = {"inner": split.inner, "stop_early": split.inner is None}
+    more["X_without"] = None if means is None else partial(means.insert, X)
+    more |= {"seconds_left": seconds_left, "should_stop": should_stop}
+    return cross_fit(X, y, split.fold, weights=weights, seed=seed, **more)
+
+
+def fit_around_last_input(config: ModelConfig, rows: "Rows") -> "FitResult":
+    """Fit y = b + a x_D + noise by least squares, for a last input that is itself a prediction of y.
+
+    The result is a model of one layer whose GP has next to no variance.
+    """
+    began = time.perf_counter()
+    x, y = rows.x[:, -1].to(EXACT), rows.y[:, 0].to(EXACT)
+    weights = torch.ones_like(y) if rows.weights is None else rows.weights.to(EXACT)
+    weights = weights / weights.sum()
+    x_mean, y_mean = weights @ x, weights @ y
+    x_var = weights @ (x - x_mean).square()
+    slope = float(weights @ ((x - x_mean) * (y - y_mean)) / x_var) if x_var > 0.0 else 0.0
+    constant = float(y_mean - slope * x_mean)
+    noise = float(weights @ (y - constant - slope * x).square())
+    D = rows.x.shape[1]
+    layer = plain_layer(config, 0, 1, D, rows.x[:1], None).to(getattr(torch, config.dtype))
+    assert isinstance(layer.mean, LastInputMean)
+    set_parameter(layer.mean.slope, [slope])
+    set_parameter(layer.mean.constant, [constant])
+    set_parameter(layer.kernel.raw_outputscale, [inverse_softplus(NO_VARIANCE)])
+    model = compose(config, [layer], 1, D, torch.Generator()).to(layer.inducing_points.dtype)
+    assert isinstance(model.likelihood, Gaussian)
+    set_parameter(model.likelihood.raw_noise, [inverse_softplus(max(noise - config.noise_floor, NO_VARIANCE))])
+    return closed_form(model, began)
