@@ -384,8 +384,7 @@ class Comparison:
         """
         every = (name for name, metric in METRICS.items() if metric.suits_real(self.several))
         wanted = {name: METRICS[name] for name in (every if names is None else names)}
-        found = {name: metric for name, metric in wanted.items() if metric.targets != SEVERAL or self.several}
-        return {name: float(metric.function(self)) for name, metric in found.items()}
+        return {name: float(m.function(self)) for name, m in wanted.items() if self.several or m.targets != SEVERAL}
 
     def average(self, values: Float[Tensor, " N *T"], dim: int | None = None) -> Float[Tensor, " *T"]:
         """Average the values whose target was observed; other NaN propagate to the result."""

@@ -385,10 +385,6 @@ class Outcome(ABC):
         """Return tables that are shown below the scores."""
         return ()
 
-    def is_discrete(self, values: Values) -> bool:
-        """Return whether densities mean little, as there are few distinct values."""
-        return False
-
 
 def find_outcome(name: str, likelihood: str, is_named: bool) -> tuple[type[Outcome], str]:
     """Return the kind of outcome and its likelihood.

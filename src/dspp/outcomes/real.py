@@ -18,7 +18,7 @@ from dspp.outcomes.base import OUTCOMES, Encoded, Ends, Outcome, Values, Wanted
 from dspp.outcomes.choice import choose_outcome
 from dspp.outcomes.notes import censoring_notes, negative_note, target_notes
 from dspp.predictive import Predictive, RealPredictive
-from dspp.table.discrete import MOST_DISTINCT, distinct_values, is_discrete
+from dspp.table.discrete import MOST_DISTINCT, distinct_values
 from dspp.table.memory import attach_targets, read_numbers
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
@@ -215,10 +215,6 @@ class Real(Outcome):
     def drawn_values(self, values: Values) -> Float[np.ndarray, "N T"] | None:
         """Return the values as they are."""
         return values
-
-    def is_discrete(self, values: Values) -> bool:
-        """Return whether a column has few distinct values."""
-        return is_discrete(values)
 
 
 def rescale(predictive: Any, scale: Standardizer) -> Any:

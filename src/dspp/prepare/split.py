@@ -34,8 +34,7 @@ def split_table(
         _check_counts(observed)
         parts = np.arange(len(table)), np.empty(0, np.intp), np.empty(0, np.intp)
     else:
-        is_given = given is not None
-        parts = split_rows(settings, len(table), is_given, observed, table.groups, table.times, strata)
+        parts = split_rows(settings, len(table), given is not None, observed, table.groups, table.times, strata)
     train, held_out = len(parts[0]), len(parts[1]) if given is None else len(given)
     if held_out or not settings.is_ensemble(len(table)):
         fold = np.repeat([NEVER, 0], [train, held_out])

@@ -103,6 +103,7 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
     shown, note = _select_rows(observed, evaluation.num_rows)
     labels = evaluation.table.row_labels
     conformal, relevance = fitted.recalibration, _relevance(fitted)
+    observed_values = evaluation.comparison.y.reshape(evaluation.num_rows, -1).cpu().numpy()
     targets = _targets(evaluation, shown)
     names, members = " and ".join(fitted.target_names), fitted.members
     kind = f"{members[0].spec.name.upper()} model" if len(members) == 1 else f"Mixture of {len(members)} models"
@@ -114,7 +115,7 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
         conformal=None if conformal is None else _conformal(conformal, fitted.target_names),
         scores={name: value for name, value in evaluation.scores.items() if _is_shown(name)},
         baselines=score_baselines(evaluation),
-        discrete=fitted.outcome.is_discrete(evaluation.comparison.y.cpu().numpy()),
+        discrete=any(few is not None for few in fitted.outcome.levels(observed_values)),
         panels=fitted.outcome.panels(evaluation.comparison),
         scored=describe_scored(evaluation),
         relevance=relevance,
