@@ -191,5 +191,5 @@ def _check_calibration(fitted: Fitted) -> None:
     if tuple(scores.shape[1:]) != (fitted.num_outputs,) or not 1 <= scores.numel() <= MAX_SCORES:
         expected = f"(n, {fitted.num_outputs}) with at most {MAX_SCORES} scores"
         raise InputError(f"conformal: expected shape {expected}, got {tuple(scores.shape)}")
-    if folds is None:  # scores by folds are checked by `Fitted`
+    if folds is None:  # `Fitted` has checked scores by folds
         Conformal(scores)

@@ -1,7 +1,6 @@
 """Outcomes: all that depends on what a target is, one file per kind.
 
-An outcome is learned from the user's target columns, is stored in the model file, and answers every question that
-depends on the kind of the target. A new kind is a class that registers itself in `OUTCOMES`, and usually a likelihood.
+A new kind is a class that registers itself in `OUTCOMES`, and usually a likelihood; see `Outcome`.
 """
 
 from dspp.outcomes.base import OUTCOMES, Outcome, Panel, Wanted, find_outcome

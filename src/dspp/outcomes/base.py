@@ -33,8 +33,6 @@ Values = Float[np.ndarray, "N C"]
 Encoded = Float[np.ndarray, "N E"]
 Ends = tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]
 
-_EMPTY = Standardizer(np.empty(0), np.empty(0))
-
 
 @dataclass(frozen=True)
 class Wanted:
@@ -105,7 +103,7 @@ class Outcome(ABC):
 
     names: tuple[str, ...]
     likelihood: str
-    scale: Standardizer = _EMPTY
+    scale: Standardizer = field(default_factory=lambda: Standardizer(np.empty(0), np.empty(0)))
 
     # ---------------------------------------------------------------- values and encoded columns
 
