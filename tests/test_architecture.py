@@ -1,11 +1,15 @@
 """The package read from its syntax trees: imports go one way, one Cholesky, nothing that runs what it reads."""
 
 import ast
+import re
 from collections.abc import Iterator, Set
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import dspp.errors
+from dspp import predictive
+from dspp.likelihoods import LIKELIHOODS, Likelihood
+from dspp.outcomes import OUTCOMES, Outcome
 
 PACKAGE = Path(dspp.errors.__file__).parent
 
@@ -41,16 +45,17 @@ ORDER = [
     "model",
     "presets",
     "folds",
-    "outcomes",
     "guard",
     "settings",
     "objectives",
     "metrics",
     "calibration",
+    "outcomes",
     "training",
     "members",
     "prepare",
     "fitted",
+    "evaluate",
     "novelty",
     "modelfile",
     "fitting",
@@ -224,3 +229,53 @@ def test_the_test_above_can_fail() -> None:
     ):
         assert list(complaints(ast.parse(line), ALLOWED["engines"])), line
     assert not list(complaints(ast.parse("model.eval()\njson.load(file)")))
+
+
+# ---------------------------------------------------------------- what a target is
+
+# Where a likelihood may be named, and where a distribution may be asked what it is. The default of `ModelConfig`, from
+# which presets start, names one too.
+ABOUT_TARGETS = {"likelihoods", "outcomes", "predictive", "presets"}
+DEFAULTS = {"config": ["gaussian"]}
+
+
+def others() -> Iterator[tuple[str, ast.Module]]:
+    """The modules that know nothing of likelihoods and distributions but their interfaces."""
+    return ((name, tree) for name, tree in TREES.items() if name and name.split(".")[0] not in ABOUT_TARGETS)
+
+
+def texts(tree: ast.Module) -> Iterator[str]:
+    """The strings of a module that are no docstrings."""
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            yield node.value
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """The names that a module imports from this package."""
+    froms = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and (node.module or "")[:4] == "dspp")
+    return {alias.name for node in froms for alias in node.names}
+
+
+KINDS_OF_TARGETS = {kind.__name__ for kind in (*LIKELIHOODS.values(), *OUTCOMES.values())}
+DISTRIBUTIONS = [kind for kind in vars(predictive).values() if isinstance(kind, type)]
+
+
+def test_only_likelihoods_outcomes_and_presets_name_a_likelihood() -> None:
+    names = re.compile(rf"\b({'|'.join(map(re.escape, LIKELIHOODS))})\b")
+    for name, tree in others():
+        assert [text for text in texts(tree) if names.search(text)] == DEFAULTS.get(name, []), name
+        assert not imported(tree) & KINDS_OF_TARGETS, name
+
+
+def test_nothing_asks_a_distribution_what_it_is() -> None:
+    attributes = {name for kind in DISTRIBUTIONS for name in dir(kind) if not name.startswith("_")}
+    kinds = KINDS_OF_TARGETS | {kind.__name__ for kind in (*DISTRIBUTIONS, Likelihood, Outcome)}
+    for name, tree in others():
+        asking = imported(tree) & kinds
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            if isinstance(call.func, ast.Name) and call.func.id in ("isinstance", "hasattr"):
+                words = {getattr(node, "id", getattr(node, "value", None)) for node in ast.walk(call.args[1])}
+                forbidden = asking if call.func.id == "isinstance" else attributes
+                assert words.isdisjoint(forbidden), f"{name}, line {call.lineno}"

@@ -16,7 +16,7 @@ from torch import Tensor
 from dspp import metrics
 from dspp.calibration import Calibration, Conformal, check_calibration
 from dspp.errors import InputError, NumericalError
-from dspp.metrics import LEVELS, Comparison, all_scores, evaluate, r_squared
+from dspp.metrics import LEVELS, Comparison, evaluate, r_squared
 from dspp.predictive import MultivariateNormalMixture, NormalMixture
 from dspp.report.data import TargetData
 from dspp.report.tables import coverage_table
@@ -650,7 +650,7 @@ def test_r2_is_nan_where_y_does_not_vary(rows: int, wrong: float) -> None:
     mixture = one_output(rows)
     y = torch.full((rows,), 0.1, dtype=F64)  # whose mean is not 0.1 to the last digit
     assert math.isnan(r_squared((y + wrong).numpy(), y.numpy()))
-    assert math.isnan(all_scores(mixture, y)["r2"])
+    assert math.isnan(Comparison(mixture, y).scores()["r2"])
 
 
 def test_r2_of_several_outputs_is_the_mean_over_those_that_vary() -> None:

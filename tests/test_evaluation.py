@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from dspp import DSPPRegressor, fitted, load, sample
+from dspp import DSPPRegressor, evaluate, load, sample
 from dspp.cli import app
 from dspp.fitted import Fitted
 from dspp.metrics import METRICS, Comparison, Metric
@@ -57,7 +57,7 @@ def in_batches(patch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(X))
         return distribution(self, X, *place)
 
-    for module in (fitted, sample):
+    for module in (evaluate, sample):
         patch.setattr(module, "SCORED_ROWS", BATCH)
     patch.setattr(sample, "SAMPLE_ROWS", KEPT)
     patch.setattr(Fitted, "distribution", counted)

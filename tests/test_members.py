@@ -157,7 +157,7 @@ def test_only_models_of_the_same_rows_are_joined(parts):
     scale = replace(other.scale_X, mean=other.scale_X.mean + 1e-9)
     for part, message in (
         (replace(other, scale_X=scale), "the same scale of the inputs"),
-        (replace(other, target_names=("z",)), "the same set of target names"),
+        (replace(other, outcome=replace(other.outcome, names=("z",))), "the same set of target names"),
         (replace(other, outcome=replace(other.outcome, scale=scale)), "the same scale of the targets"),
         (fit(likelihood="log-normal")[0], "the same outcome"),
         (fit(likelihood="student-t")[0], "likelihoods gaussian, student-t"),

@@ -16,7 +16,7 @@ from dspp import DSPPRegressor
 from dspp.cli import app
 from dspp.cli.show import score_table
 from dspp.errors import InputError
-from dspp.metrics import LEVELS, METRICS, PAPER, Comparison, Metric, all_scores, evaluate, have_several_outputs
+from dspp.metrics import LEVELS, METRICS, PAPER, Comparison, Metric, evaluate, have_several_outputs
 from dspp.predictive import NormalMixture
 from dspp.report import report_data
 from dspp.report.tables import score_cards
@@ -81,7 +81,7 @@ def test_what_is_expensive_is_computed_once(one: Any) -> None:
         return patch.object(NormalMixture, name, lambda *args: (calls.append(name), method(*args))[1])
 
     with counted("cdf"), counted("quantile"):
-        all_scores(mixture, y)
+        Comparison(mixture, y).scores()
     assert sorted(calls) == ["cdf", "quantile"]
 
 
@@ -147,4 +147,4 @@ def test_a_metric_of_several_outputs_is_left_out_for_one(one: Any, two: Any) -> 
 def test_scores_of_float32_are_computed_in_float64(one: Any) -> None:
     mixture, y = scored(one, X, Y)
     short = mixture.to(torch.float32)
-    assert all_scores(short, y) == all_scores(short.to(torch.float64), y)
+    assert Comparison(short, y).scores() == Comparison(short.to(torch.float64), y).scores()

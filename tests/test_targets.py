@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dspp import InputError, PPGPRRegressor
 from dspp.cli import app
-from dspp.prepare.targets import censoring_notes, target_notes
+from dspp.outcomes.notes import censoring_notes, target_notes
 from dspp.table.discrete import is_discrete
 from dspp.table.memory import attach_targets, to_table
 

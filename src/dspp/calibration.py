@@ -7,7 +7,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,6 +27,17 @@ _MATTERS = 0.1  # a bias of so many standard deviations of the errors matters
 _GAIN = 0.1  # lower CRPS than of a constant, as a share of it, that a verdict of "no better" must rule out
 _HALVINGS = 32  # of the range in which the end of a cross-conformal interval lies: to 2e-10 of it, on the safe side
 _NO_SCORE = 1.0  # above every score: pads outputs that were not observed in all rows
+
+
+class Verdict(Protocol):
+    """What some rows say about whether predictions can be trusted."""
+
+    def verdict(self) -> str:
+        """Return it in one or a few sentences."""
+
+    @property
+    def is_too_narrow(self) -> bool:
+        """Whether the verdict is that distributions are too narrow."""
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,18 @@ It has one or several members: models trained on the same encoded rows, whose pr
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
 from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from dspp.calibration import HEADLINE, Calibration, Conformal, CrossConformal, calibration_of, is_inside
+from dspp.calibration import Conformal, CrossConformal
 from dspp.codec import AnyFloat, Range, pack
 from dspp.encoding.encoder import IN_X, TableEncoder, encode, parse
 from dspp.encoding.scaling import Standardizer, share_unknown, standardise
@@ -25,15 +24,12 @@ from dspp.gp.threads import run
 from dspp.guard import Guard
 from dspp.members import Member
 from dspp.members.blend import mix, spread_of
-from dspp.metrics import Comparison, Levels
 from dspp.notes import Note, list_notes
-from dspp.outcomes import Outcome
-from dspp.predictive import Predictive, RealPredictive
-from dspp.sample import SCORED_ROWS, Sample
-from dspp.seen import Hashes, Recogniser, hash_rows
+from dspp.outcomes import Outcome, Wanted
+from dspp.predictive import Predictive
+from dspp.seen import Hashes
 from dspp.settings import check_number
 from dspp.table.checks import Array, check_width, check_X
-from dspp.table.discrete import MOST_DISTINCT, distinct_values
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 from dspp.trees import Trees
@@ -77,7 +73,6 @@ class Fitted:
     outcome: Outcome  # what the target is: encodes the user's values and decodes predictions
     encoder: TableEncoder | None  # encodes the columns of a table; None if the rows were numbers
     feature_names: tuple[str, ...] | None  # of the encoded columns, if they have names
-    target_names: tuple[str, ...]  # of the outputs
     metrics: dict[str, AnyFloat]  # scores on the rows that `scored` describes
     notes: tuple[Note, ...]  # for the user
     versions: dict[str, str]  # of dspp, Python and the libraries that trained it
@@ -172,6 +167,11 @@ class Fitted:
         return len(self.scale_X.mean)
 
     @property
+    def target_names(self) -> tuple[str, ...]:
+        """The names of the user's target columns."""
+        return self.outcome.names
+
+    @property
     def num_outputs(self) -> int:
         """T, the number of outputs."""
         return self.outcome.num_outputs
@@ -211,8 +211,8 @@ class Fitted:
     def _mix_all(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None, place: Place) -> Predictive:
         """Mix the predictions of all members, in the units of y, and check that the result is finite."""
         mixed = self.outcome.decode(self.mix(parts, unknown))
-        if not bool((finite := mixed.std.isfinite()).all()):  # it contains the mean
-            row = int((~finite).reshape(len(mixed), -1).any(1).int().argmax())
+        if not bool((finite := mixed.finite).all()):
+            row = int((~finite).int().argmax())
             raise NumericalError(f"the prediction of row {place.label(row)} is not finite")
         return mixed
 
@@ -301,10 +301,11 @@ class Fitted:
         Raises:
             InputError: A column is missing, or a value is not of the type seen in training.
         """
-        X = self._standardise(self._encode(table, impute), table.place)
+        X = self._standardise(self.encode(table, impute), table.place)
         return self.predict_standardised(X, table.place)
 
-    def _encode(self, table: MemoryTable, impute: bool) -> Float[np.ndarray, "N D"]:
+    def encode(self, table: MemoryTable, impute: bool = False) -> Float[np.ndarray, "N D"]:
+        """Return the encoded rows, not yet scaled."""
         return encode(self.inputs(table), self.encoder, impute)
 
     def inputs(self, table: MemoryTable) -> MemoryTable:
@@ -326,11 +327,11 @@ class Fitted:
                 )
         return table
 
-    def _predict_folds(
+    def predict_folds(
         self, table: MemoryTable, impute: bool = False, encoded: Float[np.ndarray, "N D"] | None = None
     ) -> tuple[Predictive, dict[int, Predictive]]:
         """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
-        encoded = self._encode(table, impute) if encoded is None else encoded
+        encoded = self.encode(table, impute) if encoded is None else encoded
         X = self._standardise(encoded, table.place)
         if self.conformal_folds is None:
             return self.predict_standardised(X, table.place), {}
@@ -365,40 +366,11 @@ class Fitted:
             above: Thresholds in the units of the targets, for the probability of larger values: TARGET_above_30 and so
                 on, for each target.
         """
-        levels, thresholds = interval_levels(interval), threshold_names(above)
-        mixture, folds = self._predict_folds(table, impute) if levels else (self.predict(table, impute), {})
-        draws = mixture.sample(samples, generator).reshape(samples, len(mixture), self.num_outputs) if samples else None
-        intervals = {suffix: self._intervals(mixture, folds, level) for suffix, level in levels.items()}
-        columns: dict[str, Tensor] = {}
-        for t, (name, one) in enumerate(zip(self.target_names, mixture.outputs(), strict=True)):
-            if moments:
-                columns |= {f"{name}_mean": one.mean, f"{name}_std": one.std}
-            if len(quantiles):
-                values = one.quantile(torch.tensor(quantiles, dtype=torch.float64))
-                columns |= {f"{name}_{quantile_name(p)}": row for p, row in zip(quantiles, values, strict=True)}
-            for suffix, (lower, upper) in intervals.items():
-                columns |= {f"{name}_lower{suffix}": lower[:, t], f"{name}_upper{suffix}": upper[:, t]}
-            if thresholds:
-                at = torch.tensor([*thresholds.values()], dtype=torch.float64, device=one.mean.device)
-                shares = 1.0 - one.cdf(at[:, None].expand(-1, len(one)))  # P(y > t), not recalibrated
-                columns |= {f"{name}_{end}": row for end, row in zip(thresholds, shares.clamp(min=0.0), strict=True)}
-            if components:
-                columns |= _components(name, one)
-            if draws is not None:
-                columns |= {f"{name}_sample_{k}": draws[k, :, t] for k in range(samples)}
-        return {name: column.contiguous().numpy() + 0.0 for name, column in columns.items()}  # −0.0 is shown as 0.0
-
-    def _intervals(
-        self, mixture: Predictive, folds: Mapping[int, Predictive], coverage: float
-    ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
-        """Return the ends of the central intervals, recalibrated if there are calibration scores."""
-        if (ends := self.recalibrate(mixture, folds, coverage)) is not None:
-            lower, upper = ends
-            shape = len(mixture), self.num_outputs
-            return lower.reshape(shape), upper.reshape(shape)
-        pairs = [one.interval(coverage) for one in mixture.outputs()]
-        lower, upper = (torch.stack(ends, dim=1) for ends in zip(*pairs, strict=True))
-        return lower, upper
+        wanted = Wanted(
+            moments, quantiles, interval_levels(interval), threshold_names(above), components, samples, generator
+        )
+        mixture, folds = self.predict_folds(table, impute) if wanted.levels else (self.predict(table, impute), {})
+        return self.outcome.columns(mixture, wanted, lambda coverage: self.recalibrate(mixture, folds, coverage))
 
     def recalibrate(
         self, mixture: Predictive, folds: Mapping[int, Predictive], coverage: float
@@ -416,177 +388,6 @@ class Fitted:
             return ""
         why = self.recalibration.why_infinite(max(levels), self.target_names)
         return f"at a coverage of {max(levels):.6g} intervals are infinite: {why}" if why else ""
-
-    def evaluate(self, table: MemoryTable, impute: bool = False, scores: Iterable[str] | None = None) -> "Evaluation":
-        """Evaluate the model on rows with targets, as `evaluate_batches` does."""
-        return self.evaluate_batches(partial(table.batches, SCORED_ROWS), impute, scores)
-
-    def evaluate_batches(
-        self,
-        batches: Callable[[], Iterator[MemoryTable]],
-        impute: bool = False,
-        scores: Iterable[str] | None = None,
-    ) -> "Evaluation":
-        """Evaluate the model on rows with targets that arrive in batches, keeping a few numbers per row.
-
-        With several outputs, some may have no observed targets; scores are then of the others.
-
-        Args:
-            batches: Starts to read the rows; called again if a target may have few distinct values, which are needed
-                before the first row is scored.
-            impute: See `predict`.
-            scores: The scores that are wanted; others of many rows take another pass, with all rows in memory. None:
-                all, and the calibration.
-
-        Raises:
-            InputError: The rows cannot be used, or have another number of targets than the model.
-        """
-        reader, wanted = batches(), None if scores is None else list(scores)
-        first, second = next(reader), next(reader, None)
-        recogniser, sample = Recogniser(self.seen_rows), Sample()
-        if second is None:
-            mixture, folds = self._predict_targets(first, impute, recogniser)
-            first = replace(first, parsed=None)  # figures change values of columns
-            return Evaluation(self, first, mixture, caveat=recogniser.caveat(), folds=folds)
-        levels = _find_levels(first, batches)
-        weights: list[Float[np.ndarray, " n"]] = []
-        inside: list[Bool[Tensor, " n *T"]] = []
-
-        def score(rows: MemoryTable, first_row: int) -> dict[str, Tensor]:
-            mixture, folds = self._predict_targets(rows, impute, recogniser)
-            part = Comparison(mixture, rows.targets.reshape(mixture.mean.shape), first_row=first_row, levels=levels)
-            with self.named_in_errors(rows.place):
-                found = part.by_row(wanted)
-            if wanted is None and (ends := self.recalibrate(part.mixture, folds, HEADLINE)) is not None:
-                inside.append(is_inside(part.y, ends))
-            sample.add(rows, mixture)
-            weights.extend([] if rows.weights is None else [rows.weights])
-            return found
-
-        def score_all() -> Iterator[dict[str, Tensor]]:
-            done = 0
-            for rows in chain([first, second], reader):
-                yield score(rows, done)
-                done += len(rows)
-
-        def predict_all() -> Predictive:
-            parts = [self.predict(rows, impute).to(torch.float64) for rows in batches()]
-            return type(parts[0]).concat(parts)
-
-        every = Comparison.join(score_all(), predict_all, lambda: np.concatenate(weights) if weights else None, levels)
-        return Evaluation(
-            self,
-            sample.table,
-            sample.distribution,
-            caveat=recogniser.caveat(),
-            every=every,
-            index=sample.index,
-            recalibrated=torch.cat(inside) if inside else None,
-        )
-
-    def _predict_targets(
-        self, rows: MemoryTable, impute: bool, recogniser: Recogniser
-    ) -> tuple[Predictive, dict[int, Predictive]]:
-        """Predict rows with targets, which are compared with those of training; see `_predict_folds`."""
-        encoded = self._encode(rows, impute)
-        mixture, folds = self._predict_folds(rows, impute, encoded)
-        y = rows.targets
-        if y.shape[1] != len(self.target_names):
-            raise InputError(
-                f"y: expected shape {tuple(mixture.mean.shape)}, as predicted, got "
-                f"{y.shape if y.shape[1] > 1 else y.shape[:1]}; pass the outputs that the model was fitted to"
-            )
-        if self.seen_rows is not None:
-            recogniser.count(hash_rows(np.asarray(encoded), y, self.encoder))
-        return mixture, folds
-
-
-def _find_levels(first: MemoryTable, batches: Callable[[], Iterator[MemoryTable]]) -> Levels:
-    """Return the distinct values of each target, None if they are many; all rows are read if they may be few."""
-    if all(len(np.unique(column)) > MOST_DISTINCT for column in first.targets.T):
-        return [None] * first.targets.shape[1]
-    y = np.concatenate([rows.targets for rows in batches()])
-    return [distinct_values(column) for column in y.T]
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """A model, rows with targets and its predictions for them; scores are computed once, on first use.
-
-    Attributes:
-        fitted: The model.
-        table: The rows; of a table that was scored in batches, a sample of them, evenly spaced.
-        distribution: Their predictive distributions.
-        parts: Of rows that were held out in turn, the members that held out the same rows as a model, and the numbers
-            of these rows; empty if `fitted` predicted all of them.
-        caveat: What the rows were used for; empty for new rows.
-        folds: Predictions by folds, for recalibration; None: not to be measured.
-        every: The comparison of all rows, if the table is a sample of them.
-        index: The numbers of the rows of the table among all rows, likewise.
-        recalibrated: Whether each target is inside its recalibrated 90 % interval, likewise.
-        notes: Sentences about these rows, such as what the training rows had not.
-
-    Example:
-        >>> import numpy as np
-        >>> from dspp import PPGPRRegressor
-        >>> X = np.random.default_rng(0).normal(size=(60, 2))
-        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
-        >>> evaluation = model.evaluation(X, X[:, 0])
-        >>> evaluation.scores["rmse"] == model.evaluate(X, X[:, 0])["rmse"], evaluation.calibration.num_rows
-        (True, 60)
-    """
-
-    fitted: Fitted
-    table: MemoryTable
-    distribution: Predictive
-    parts: tuple[tuple[Fitted, Int[np.ndarray, " n"]], ...] = ()
-    caveat: str = ""
-    folds: Mapping[int, Predictive] | None = None
-    every: Comparison | None = None
-    index: Int[np.ndarray, " n"] | None = None
-    recalibrated: Bool[Tensor, " N *T"] | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def num_rows(self) -> int:
-        """The number of rows that were scored."""
-        return len(self.table) if self.every is None else len(self.every)
-
-    def models(self, rows: Int[np.ndarray, " K"]) -> list[tuple[Fitted, Int[np.ndarray, " k"]]]:
-        """Return the models that predicted some rows of the table, each with the positions of its rows in `rows`."""
-        if not self.parts:
-            return [(self.fitted, np.arange(len(rows)))]
-        owner = np.empty(len(self.table), np.int64)
-        for k, (_, index) in enumerate(self.parts):
-            owner[index] = k
-        return [(self.parts[k][0], np.flatnonzero(owner[rows] == k)) for k in np.unique(owner[rows]).tolist()]
-
-    @property
-    def y(self) -> Float[np.ndarray, " N *T"]:
-        """Observed targets of the table, in the shape of the predicted mean."""
-        return self.table.targets.reshape(self.distribution.mean.shape)
-
-    @cached_property
-    def comparison(self) -> Comparison:
-        """Predictions and targets of all rows, as metrics take them."""
-        if self.every is not None:
-            return self.every
-        return Comparison(self.distribution, self.y, self.table.weights)
-
-    @cached_property
-    def scores(self) -> dict[str, float]:
-        """All scores by name."""
-        with self.fitted.named_in_errors(self.table.place):
-            return self.comparison.scores()
-
-    @cached_property
-    def calibration(self) -> Calibration:
-        """Calibration of the intervals."""
-        inside = self.recalibrated
-        if self.folds is not None:
-            ends = self.fitted.recalibrate(self.comparison.mixture, self.folds, HEADLINE)
-            inside = None if ends is None else is_inside(self.comparison.y, ends)
-        return calibration_of(self.comparison, self.fitted.target_names, inside, self.caveat)
 
 
 def _difference(one: Fitted, other: Fitted) -> str | None:
@@ -611,11 +412,6 @@ def _shared(fitted: Fitted) -> dict[str, object]:
 
 def _numbers(scale: Standardizer) -> dict[str, Any]:
     return {name: numbers.tolist() for name, numbers in pack(scale)[0].items()}
-
-
-def quantile_name(level: float) -> str:
-    """Return the suffix of a quantile's column after "TARGET_", unique for each level."""
-    return f"q{float(level)!r}"
 
 
 def interval_levels(interval: float | Sequence[float] | None) -> dict[str, float]:
@@ -651,16 +447,3 @@ def threshold_names(above: float | Sequence[float]) -> dict[str, float]:
     if values.ndim > 1 or not np.isfinite(values).all():
         raise InputError(f"above: expected numbers in the units of the target, such as (30, 60), got {above!r:.100}")
     return {f"above_{value!r}".removesuffix(".0"): value for value in (values + 0.0).tolist()}
-
-
-def _components(name: str, one: RealPredictive) -> dict[str, Tensor]:
-    """Return weight, mean and standard deviation of each component."""
-    columns: dict[str, Tensor] = {}
-    std = one.component_var.sqrt()
-    for k, weight in enumerate(one.weights):
-        columns |= {
-            f"{name}_weight_{k}": weight.expand(len(one)),
-            f"{name}_mean_{k}": one.component_mean[k],
-            f"{name}_std_{k}": std[k],
-        }
-    return columns

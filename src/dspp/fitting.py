@@ -13,7 +13,8 @@ import torch
 
 from dspp.calibration import Conformal, CrossConformal
 from dspp.engines import check_engine
-from dspp.fitted import Evaluation, Fitted
+from dspp.evaluate import Evaluation
+from dspp.fitted import Fitted
 from dspp.history import Epoch
 from dspp.members import MEMBERS, BoostedTrees
 from dspp.members.base import Run, Trained, one_thread
@@ -35,8 +36,6 @@ CHOSE_SETTINGS = CHOSE_EPOCH.replace("the epoch", "the settings and the epoch")
 OUT_OF_FOLD = "Each row is predicted only by the members that did not see it, so scores are slightly pessimistic."
 SET_WEIGHTS = "These rows also set the members' weights and their spread, so this is very slightly optimistic."
 TRAINED_ON = "The model was trained on these rows, so this is optimistic; score new rows with dspp evaluate."
-MANY_NEGATIVE = 0.05  # share of intervals that begin below 0, of a target that is never negative
-MOST_JUDGED = 2_000  # rows whose intervals show it
 LATER, SCORING = 0.1, 0.4  # share of a fit on the progress bar after training, and of that before scores
 PROMISED = 0.9  # coverage in the notes on recalibration: the default of `predict_interval`
 
@@ -212,7 +211,9 @@ def _recalibrate(fitted: Fitted, prepared: Prepared) -> Fitted:
     """Return the model with scores of the calibration rows, which it did not see."""
     distribution = fitted.predict_standardised(prepared.calibration.x)
     calibration = Evaluation(fitted, prepared.calibration_table, distribution)
-    return _with_conformal(fitted, Conformal.fit(calibration.distribution, calibration.y), "raise calibration_fraction")
+    return _with_conformal(
+        fitted, Conformal.fit(calibration.distribution, calibration.comparison.y), "raise calibration_fraction"
+    )
 
 
 def _with_conformal(fitted: Fitted, found: Conformal | CrossConformal, remedy: str = "") -> Fitted:
@@ -231,25 +232,12 @@ def _with_scores(fitted: Fitted, evaluation: Evaluation, scored: str) -> Fitted:
     if fitted.conformal is None and evaluation.calibration.is_too_narrow:
         how = "fit with conformal=True (on the command line, --conformal) for intervals with a coverage guarantee"
         notes = (*notes, Note("intervals are too narrow", how))
-    return replace(fitted, metrics=evaluation.scores, scored=scored, notes=(*notes, *_negative_notes(evaluation)))
-
-
-def _negative_notes(evaluation: Evaluation) -> list[Note]:
-    """Return notes on targets that are never negative but sometimes 0, if many intervals begin below 0."""
-    count, notes = len(evaluation.table), []
-    some = torch.from_numpy(np.linspace(0, count - 1, min(count, MOST_JUDGED)).astype(np.int64))
-    outputs = evaluation.distribution.rows(some).outputs()
-    for name, y, one in zip(evaluation.fitted.target_names, evaluation.table.targets.T, outputs, strict=True):
-        if not (y == 0.0).any() or (y < 0.0).any() or not (y > 0.0).any():
-            continue
-        share = float((one.interval(PROMISED)[0] < 0.0).double().mean())
-        if share >= MANY_NEGATIVE:
-            text = (
-                f"{100 * share:.0f} % of the lower ends of its {100 * PROMISED:.0f} % intervals are, as dspp has no "
-                "distribution for such targets yet; read a negative end as 0"
-            )
-            notes.append(Note(f"target {name!r} is never negative", text))
-    return notes
+    return replace(
+        fitted,
+        metrics=evaluation.scores,
+        scored=scored,
+        notes=(*notes, *fitted.outcome.score_notes(evaluation.distribution, evaluation.table.targets)),
+    )
 
 
 def _score_held_out(evaluation: Evaluation, in_folds: bool) -> Conformal | CrossConformal:
@@ -270,7 +258,6 @@ def _make_fitted(prepared: Prepared, settings: Settings, *, notes: tuple[Note, .
         outcome=prepared.outcome,
         encoder=encoder,
         feature_names=None if encoder is None else encoder.feature_names,
-        target_names=prepared.target_names,
         metrics={},
         notes=(*prepared.notes, *notes),
         versions={"python": platform.python_version()} | {name: version(name) for name in VERSIONS},

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from dspp.codec import FAR, Range
 from dspp.errors import InputError
-from dspp.outcomes import Outcome
-from dspp.predictive import Predictive
 
 BINS = 8  # of equal probability, one component each
 ROWS_PER_BIN = 20  # at least
@@ -27,7 +25,7 @@ MIN_STD = 0.05  # of a component, in standardised units: repeated values must no
 
 @dataclass(frozen=True, eq=False)
 class Guard:
-    """A mixture of Normals (or of the likelihood's own distributions) that is the same for all rows.
+    """A mixture that is the same for all rows, described by moments: `Outcome.marginal` makes it a distribution.
 
     Attributes:
         weight: Its weight in the prediction, inside (0, 1).
@@ -77,10 +75,6 @@ class Guard:
             torch.from_numpy(np.column_stack([mean, middle]).T.copy()),
             torch.from_numpy(np.square(np.column_stack([std, width])).T.copy()),
         )
-
-    def predictive(self, outcome: Outcome, num_rows: int) -> Predictive | None:
-        """Return the distribution for some rows; None if the outcome offers none."""
-        return outcome.marginal(self.log_weights, self.mean, self.var, num_rows)
 
 
 def _weigh_bins(

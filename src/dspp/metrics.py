@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -29,14 +29,14 @@ from dspp.table.discrete import cell_ends, distinct_values
 from dspp.table.roles import check_weights
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the central intervals scored
-BY_ROW = ("mean", "pit", "log_density", "crps_by_row", "widths_by_row")  # what `Comparison.join` keeps
 PAPER = ("nll", "rmse", "crps", "coverage90", "mrmse")  # recorded by experiments: the paper's scores, and coverage
 
 _GOLDEN, _SILVER = 0.6180339887498949, 0.4142135623730950  # multiples of such numbers fill [0, 1) evenly
 
+REAL = ("real", "several outputs")  # kinds of targets
+
 Levels = Sequence[Float[np.ndarray, " K"] | None]
 Format = Literal["number", "percent", "p-value"]
-Targets = Literal["real", "several outputs"]
 Place = Literal["fit", "evaluate", "report"]
 
 
@@ -134,6 +134,9 @@ class Comparison:
         (0.75, ['nll', 'rmse'])
     """
 
+    # What scores need of each row, beside y; `join` keeps it.
+    by_row_names: ClassVar[tuple[str, ...]] = ("mean", "pit", "log_density", "crps_by_row", "widths_by_row")
+
     def __init__(
         self,
         mixture: Predictive,
@@ -143,21 +146,26 @@ class Comparison:
         levels: Levels | None = None,
     ) -> None:
         mixture = unwrap(mixture)
+        self._predict: Callable[[], Predictive] = lambda: mixture.to(torch.float64)
+        self.y: Float[Tensor, " N *T"] = self.check_targets(mixture, y)
+        given = None if weights is None else torch.from_numpy(check_weights(weights, len(self.y), "weights"))
+        self.weights: Float[Tensor, " N"] | None = None if given is None else given.to(self.y.device)
+        self._first_row, self._levels = first_row, levels
+
+    @staticmethod
+    def check_targets(mixture: Predictive, y: Array) -> Float[Tensor, " N *T"]:
+        """Return the targets as a tensor of the shape of the predicted means, or raise `InputError`."""
         shape = tuple(mixture.mean.shape)
         targets = torch.from_numpy(check_y(y, shape[0], missing=True, every_output=False)).to(mixture.mean.device)
         if targets.shape != shape:  # (N, 1) and (N,) would silently broadcast to N x N
             raise InputError(f"y: expected shape {shape}, as predicted, got {tuple(targets.shape)}; reshape y")
-        self._predict: Callable[[], Predictive] = lambda: mixture.to(torch.float64)
-        self.y: Float[Tensor, " N *T"] = targets
-        given = None if weights is None else torch.from_numpy(check_weights(weights, shape[0], "weights"))
-        self.weights: Float[Tensor, " N"] | None = None if given is None else given.to(targets.device)
-        self._first_row, self._levels = first_row, levels
+        return targets
 
     def by_row(self, scores: Iterable[str] | None = None) -> dict[str, Tensor]:
         """Return the targets and what scores need of each row, without the distributions; None: of all scores."""
         if scores is not None:
             self.scores(scores)  # computes what they need
-        names = [name for name in BY_ROW if scores is None or name in vars(self)]
+        names = [name for name in self.by_row_names if scores is None or name in vars(self)]
         return {name: getattr(self, name).cpu() for name in ("y", *names)}
 
     @classmethod
@@ -368,13 +376,14 @@ class Comparison:
         return distance, min(1.0, p_value * len(self.outputs))
 
     def scores(self, names: Iterable[str] | None = None) -> dict[str, float]:
-        """Return the scores `names`, or all of `METRICS`, without those that do not apply to the targets.
+        """Return the scores `names`, or all of real targets, without those that do not apply to the targets.
 
         Raises:
             InputError: A name is not a metric.
             NumericalError: A distribution is not finite where y was observed.
         """
-        wanted = {name: METRICS[name] for name in (METRICS if names is None else names)}
+        every = (name for name, metric in METRICS.items() if metric.targets in REAL)
+        wanted = {name: METRICS[name] for name in (every if names is None else names)}
         return {name: float(metric.function(self)) for name, metric in wanted.items() if metric.applies_to(self)}
 
     def average(self, values: Float[Tensor, " N *T"], dim: int | None = None) -> Float[Tensor, " *T"]:
@@ -395,7 +404,8 @@ class Metric:
         meaning: Its meaning in one sentence.
         meaning_of_several: The same for several outputs, if different.
         format: How to print it.
-        targets: "several outputs" for a score that adds nothing for one output.
+        targets: The kind of targets that it is of: "real"; "several outputs" for a score that adds nothing for one; or
+            what an outcome of its own says.
         shown: Where it is shown: by `dspp fit` after training, by `dspp evaluate`, on a card of the report.
             `evaluate()` and JSON contain all scores.
         target: The best value, unless lower is better.
@@ -415,13 +425,17 @@ class Metric:
     meaning: str = ""
     meaning_of_several: str = ""
     format: Format = "number"
-    targets: Targets = "real"
+    targets: str = "real"
     shown: tuple[Place, ...] = ("evaluate", "report")
     target: float | None = None
 
     def applies_to(self, comparison: Comparison) -> bool:
         """Return whether the score can be computed and adds information."""
-        return self.targets == "real" or comparison.several
+        return self.targets != "several outputs" or comparison.several
+
+    def suits_real(self, several: bool) -> bool:
+        """Return whether the score is of real targets, and adds information for one output or several."""
+        return self.targets == "real" or (several and self.targets == "several outputs")
 
     def sentence(self, several: bool = False) -> str:
         """Return its meaning, for one output or for several."""
@@ -669,13 +683,3 @@ def evaluate(mixture: Predictive, y: Array) -> dict[str, float]:
         {'nll': 1.2, 'rmse': 0.75, 'crps': 0.442, 'coverage90': 1.0}
     """
     return Comparison(mixture, y).scores(PAPER)
-
-
-def all_scores(mixture: Predictive, y: Array) -> dict[str, float]:
-    """Return every score of `METRICS` by name.
-
-    Raises:
-        InputError: The shape of y does not match the mixture.
-        NumericalError: A distribution is not finite where y was observed.
-    """
-    return Comparison(mixture, y).scores()

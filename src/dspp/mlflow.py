@@ -23,8 +23,8 @@ from dspp.errors import InputError, ModelFileError
 from dspp.estimators import load
 from dspp.estimators.regressor import Regressor
 from dspp.extras import require
-from dspp.fitted import quantile_name
 from dspp.notes import warn
+from dspp.outcomes.real import quantile_name
 from dspp.table.frames import is_frame, to_arrow
 
 require("mlflow", "dspp.mlflow")
@@ -226,10 +226,13 @@ class PyfuncModel:
             warn(why)
         table = self.model.predict_table(self._rows(model_input), quantiles, interval)
         frame = table if isinstance(table, pd.DataFrame) else table.to_pandas()  # Arrow, if the rows are an array
-        moments = [output] if output in ("mean", "std") else ["mean", "std"] if output == "table" else []
+        outcome = self.model.fitted_.outcome
+        if output == "mean":
+            return frame[list(outcome.point_columns)]
+        moments = {"std": ["std"], "table": ["mean", "std"]}.get(output, [])
         ends = [] if interval is None else ["lower", "upper"]
         wanted = [*moments, *map(quantile_name, quantiles), *ends]
-        return frame[[f"{target}_{name}" for target in self.model.fitted_.target_names for name in wanted]]
+        return frame[[f"{target}_{name}" for target in outcome.output_names for name in wanted]]
 
     def _rows(self, model_input: Any) -> Any:
         """Return the rows as the estimator takes them: its own columns in its own order, or an array."""
@@ -262,8 +265,9 @@ def _check_model(model: Any) -> Regressor:
 def _complete(signature: ModelSignature | None, estimator: Regressor) -> ModelSignature:
     """Return the signature with the parameters of `predict`; if there is none, one without inputs."""
     if signature is None:
-        means = [ColSpec(DataType.double, f"{name}_mean") for name in estimator.fitted_.target_names]
-        signature = ModelSignature(outputs=Schema(means))
+        types = {float: DataType.double, str: DataType.string}
+        columns = estimator.fitted_.outcome.point_columns.items()
+        signature = ModelSignature(outputs=Schema([ColSpec(types[kind], name) for name, kind in columns]))
     if signature.params is not None:
         return signature
     params = [

@@ -23,6 +23,7 @@ class Spec:
     name: str
     model: ModelConfig
     objective: ObjectiveConfig
+    outputs: int | None = None  # T, for training; None: as many as there are encoded columns
 
 
 Preset = Callable[[ModelConfig], tuple[ModelConfig, ObjectiveConfig]]

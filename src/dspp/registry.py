@@ -7,7 +7,7 @@ command line and the common tests then find it by name.
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dspp.errors import InputError
 
@@ -92,3 +92,14 @@ class Registry(Mapping[str, T]):
 
     def __len__(self) -> int:
         return len(self._parts)
+
+
+@contextmanager
+def restored(*registries: Registry[Any]) -> Iterator[None]:
+    """Let registries hold after a block what they held before it."""
+    before = [dict(registry._parts) for registry in registries]
+    try:
+        yield
+    finally:
+        for registry, parts in zip(registries, before, strict=True):
+            registry._parts = parts

@@ -17,7 +17,7 @@ from typing import Any
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from dspp.errors import InputError
-from dspp.fitted import Evaluation
+from dspp.evaluate import Evaluation
 from dspp.metrics import METRICS
 from dspp.pipelines import last_step
 
@@ -47,10 +47,10 @@ class Scorer:
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the score of a fitted estimator on these rows."""
         metric = METRICS[self.metric]
-        comparison = _evaluation(estimator, X, y, sample_weight, [self.metric]).comparison
-        if not metric.applies_to(comparison):
+        evaluation = _evaluation(estimator, X, y, sample_weight, [self.metric])
+        if self.metric not in evaluation.fitted.outcome.metrics:
             raise InputError(f"{self.metric}: expected {metric.targets}, got others; choose another score")
-        score = metric.function(comparison)
+        score = metric.function(evaluation.comparison)
         return -score if metric.target is None else -abs(score - metric.target)
 
     def get_metadata_routing(self) -> MetadataRequest:

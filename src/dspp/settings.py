@@ -51,6 +51,7 @@ class Parameters:
             the preset's own, gaussian for all presets of this package. "auto": an ensemble chooses between gaussian and
             log-normal if all targets are positive, by the density of rows held out from boosted trees; otherwise as
             None.
+        outcome: What the target is: real, positive or one of your own; "auto": the one of the likelihood.
         topology: Inputs of the hidden layers after the first.
         features: Layer sizes of a neural network in front of the first layer, or your own module; None: no network.
         beta: Weight of the KL term; larger is smoother.
@@ -104,6 +105,7 @@ class Parameters:
     rule: str | None = None
     sites: int | None = None
     likelihood: str | None = "auto"
+    outcome: str = "auto"
     topology: str | None = None
     features: "Sequence[int] | nn.Module | None" = None
     beta: float | None = None
@@ -171,16 +173,23 @@ class Settings(Parameters):
         return self.members > 1
 
     @property
+    def named_outcome(self) -> tuple[str, str, bool]:
+        """The outcome, the likelihood, and whether the user named the latter; see `outcomes.find_outcome`."""
+        named = self.likelihood not in ("auto", None) or "likelihood" in (self.model_settings or {})
+        return self.outcome, self.spec().model.likelihood, named
+
+    @property
+    def chooses_outcome(self) -> bool:
+        """Whether an ensemble is to choose the outcome that suits the targets."""
+        named = self.likelihood != "auto" or "likelihood" in (self.model_settings or {})
+        return self.outcome == "auto" and not named
+
+    @property
     def most_processes(self) -> int:
         """The processes that train members of a table which is too large for memory, however many cores there are."""
         if self.members == "auto":
             return LARGE_MEMBERS if self.preset == "dspp" else 0
         return int(self.members) if self.is_ensemble(sys.maxsize) else 0
-
-    @property
-    def names_likelihood(self) -> bool:
-        """Whether the user named the likelihood, rather than leaving it to the outcome and the preset."""
-        return self.likelihood != "auto" or "likelihood" in (self.model_settings or {})
 
     def spec(self, num_outputs: int = 1) -> Spec:
         """Return the model and the objective for this number of outputs."""

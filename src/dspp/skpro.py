@@ -256,8 +256,8 @@ def _with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
 def _quantiles_by_row(one: RealPredictive, p: Float[torch.Tensor, " N"]) -> Float[torch.Tensor, " N"]:
     """Return the quantile of each row at its own probability: the ends of the support at 0 and 1."""
     inside = (p > 0.0) & (p < 1.0)
-    lower = 0.0 if isinstance(one, LogNormalMixture) else -np.inf
-    ends = torch.where(p == 0.0, lower, torch.where(p == 1.0, np.inf, np.nan)).double()
+    lower, upper = one.support
+    ends = torch.where(p == 0.0, lower, torch.where(p == 1.0, upper, np.nan)).double()
     safe = torch.where(inside, p, 0.5)
     if bool((safe == safe[0]).all()):
         found = one.quantile(safe[0])

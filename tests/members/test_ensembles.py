@@ -108,7 +108,7 @@ def test_no_value_in_the_range_is_more_of_a_surprise_than_the_guard_allows(model
     bound, worst, unguarded = marginal - math.log(guard.weight), 0.0, 0.0
     for y in np.linspace(Y.min(), Y.max(), 41):
         surprise = -log_density(sure.distribution(X), np.full(N, y))
-        alone = -log_density(sure.outcome.decode(guard.predictive(sure.outcome, N)), np.full(N, y))
+        alone = -log_density(sure.outcome.decode(sure.outcome.marginal(guard, N)), np.full(N, y))
         assert (surprise <= alone - math.log(guard.weight) + 1e-9).all()
         worst = max(worst, float(surprise.max()))
         unguarded = max(unguarded, float(-log_density(replace(sure, guard=None).distribution(X), np.full(N, y)).min()))

@@ -78,7 +78,6 @@ def fitted_of(spec: Spec, y=Y, features: nn.Module | None = None, **changes) -> 
         outcome=outcome,
         encoder=None,
         feature_names=("a", "b", "ç"),
-        target_names=names,
         metrics={"nll": 0.1 + 0.2, "crps": math.nan},
         notes=(Note("", "a note, “quoted”"),),
         versions={"dspp": "0.1.0", "torch": torch.__version__},
@@ -342,7 +341,7 @@ def test_only_what_can_be_loaded_is_saved(tiny, tmp_path):
         (with_member(tiny, model=other.members[0].model), "inducing_points"),
         (with_member(tiny, spec=spec_of(dtype="float64")), "float32"),
         (replace(tiny, feature_names=("a",)), "feature_names: expected 3, got 1"),
-        (replace(tiny, target_names=("a", "b")), "target_names: expected 1, got 2"),
+        (replace(tiny, outcome=replace(tiny.outcome, names=("a", "b"))), "outcome.scale: expected one mean per"),
         (with_member(tiny, best_epoch=17), "17"),
         (with_member(tiny, seconds=math.nan), "seconds: expected float"),
         (replace(tiny, conformal=torch.tensor([[0.3], [0.1]], dtype=torch.float64)), "out of order"),
@@ -646,7 +645,7 @@ def test_a_prediction_that_is_not_finite_is_an_error(good, tiny, tmp_path):
         lambda h: h.update(version="1"),
         lambda h: h.update(format="dspp-checkpoint"),
         lambda h: h.update(feature_names=["a"]),
-        lambda h: h.update(target_names=None),
+        lambda h: h["outcome"].update(names=None),
         lambda h: h["members"][0].update(history={}),
         lambda h: h["members"][0].update(history=[[]]),
         lambda h: h["members"][0]["history"][0].pop("seconds"),
@@ -1108,7 +1107,7 @@ def test_loading_does_not_wait_for_torch_s_compiler(tmp_path):
             "outcome": Real(names, "gaussian", scale_y),
             "feature_names": None,
         }
-        fitted = replace(with_member(fitted_of(spec_of()), spec=spec, model=model), **changes, target_names=names)
+        fitted = replace(with_member(fitted_of(spec_of()), spec=spec, model=model), **changes)
         paths.append(str(tmp_path / name))
         save(fitted, paths[-1])
     code = "import sys\nfrom dspp.modelfile import load\nfor p in sys.argv[1:]: load(p)\nprint('sympy' in sys.modules)"

@@ -18,6 +18,7 @@ import dspp
 from dspp.cli.app import app
 from dspp.encoding.encoder import TableEncoder
 from dspp.errors import InputError
+from dspp.evaluate import evaluate
 from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
 from dspp.members import run
 from dspp.members import trees as grown
@@ -243,7 +244,7 @@ def test_the_latest_rows_judge_members_trained_on_earlier_ones(
     fitted = model.fitted_
     which = "that no member was trained on" if case == "one part" else "that are the latest, predicted by the members"
     assert fitted.scored.startswith(f"{len(judged)} rows {which}")
-    judge = fitted.evaluate(attach_targets(to_table(X[latest]), Y[latest]))
+    judge = evaluate(fitted, attach_targets(to_table(X[latest]), Y[latest]))
     assert len(judge.table) == len(judged)
 
 

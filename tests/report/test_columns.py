@@ -9,7 +9,8 @@ import pytest
 import torch
 from outline import Outline
 
-from dspp.fitted import Evaluation
+from dspp.evaluate import Evaluation
+from dspp.evaluate import evaluate as evaluate_table
 from dspp.fitting import train
 from dspp.metrics import Comparison
 from dspp.prepare import prepare
@@ -59,7 +60,7 @@ def held_out() -> Evaluation:
 
 @pytest.fixture(scope="module")
 def new_rows(held_out: Evaluation) -> Evaluation:
-    return held_out.fitted.evaluate(held_out.table)
+    return evaluate_table(held_out.fitted, held_out.table)
 
 
 # ---------------------------------------------------------------- who predicts what
@@ -202,7 +203,7 @@ def test_baselines_are_one_normal_and_trees_that_did_not_see_the_row(held_out: E
     assert normal["nll"] == pytest.approx(0.5 * np.log(2 * np.pi * np.var(Y)) + 0.5)
     assert 1.0 < trees["rmse"] < normal["rmse"]
     assert trees["r2"] == pytest.approx(1 - trees["rmse"] ** 2 / np.var(Y))
-    seen = score_baselines(held_out.fitted.evaluate(held_out.table))["boosted trees alone"]
+    seen = score_baselines(evaluate_table(held_out.fitted, held_out.table))["boosted trees alone"]
     assert seen["rmse"] < 0.8 * trees["rmse"]  # trees that saw the rows look better than they are
 
 

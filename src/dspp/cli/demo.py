@@ -105,11 +105,12 @@ def _compare_with_truth(arm: "RobotArm", train: "np.ndarray", test: "np.ndarray"
     from scipy.stats import norm
 
     from dspp import modelfile
+    from dspp.evaluate import evaluate
     from dspp.table.files import open_table
     from dspp.table.memory import split_targets
 
     table = split_targets(open_table(folder / "test.csv").read(), ["distance"])
-    nll = modelfile.load(folder / "model.dspp").evaluate(table).scores["nll"]
+    nll = evaluate(modelfile.load(folder / "model.dspp"), table).scores["nll"]
     best = arm.nll(test)
     normal = -float(norm.logpdf(arm.y[test], arm.y[train].mean(), np.std(arm.y[train])).mean())
     rows = [

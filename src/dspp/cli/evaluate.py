@@ -24,7 +24,8 @@ from dspp.errors import InputError
 from dspp.extras import require
 
 if TYPE_CHECKING:
-    from dspp.fitted import Evaluation, Fitted
+    from dspp.evaluate import Evaluation
+    from dspp.fitted import Fitted
     from dspp.table.table import FileTable, MemoryTable
 
 EXAMPLES = """Examples:
@@ -102,8 +103,10 @@ def evaluate(fitted: "Fitted", file: "FileTable", impute: bool = False, weight: 
             f"{file.path}: column {min(both)!r} is the target and, of another table, an input of the model; call "
             "evaluate in Python, which takes them apart"
         )
+    from dspp.evaluate import evaluate_batches
+
     rows = LabelledRows(fitted, file, impute, weight)
-    evaluation = fitted.evaluate_batches(rows.batches, impute)
+    evaluation = evaluate_batches(fitted, rows.batches, impute)
     return replace(evaluation, notes=tuple(rows.warnings))
 
 
@@ -129,7 +132,6 @@ class LabelledRows:
         from dspp.notes import note_missing_targets
         from dspp.novelty import Novelty
         from dspp.sample import SCORED_ROWS
-        from dspp.table.memory import target_column
         from dspp.table.roles import column_weights, note_weightless
 
         fitted, file, names = self._fitted, self._file, self._fitted.target_names
@@ -137,7 +139,7 @@ class LabelledRows:
         missing, weightless, values = 0, 0, np.zeros(len(names), int)
         for rows in file.batches(SCORED_ROWS, {} if fitted.encoder is None else fitted.encoder.arrow_types()):
             assert rows.arrow is not None
-            y = np.column_stack([target_column(rows, name) for name in names])
+            y = fitted.outcome.read(rows.arrow.select(list(names)), rows.place)
             observed = ~np.isnan(y).all(axis=1)
             counts = observed.copy()
             if self._weight is not None:

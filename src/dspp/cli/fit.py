@@ -28,7 +28,8 @@ from dspp.errors import CheckpointError, TrainingInterrupted
 from dspp.extras import require
 
 if TYPE_CHECKING:
-    from dspp.fitted import Evaluation, Fitted
+    from dspp.evaluate import Evaluation
+    from dspp.fitted import Fitted
     from dspp.prepare import Prepared
     from dspp.progress import ProgressBar
     from dspp.settings import Settings
@@ -260,8 +261,9 @@ def _report(fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepar
     from dspp.report import write_evaluation_report
 
     if evaluation is None:
+        from dspp.evaluate import evaluate
         from dspp.fitting import TRAINED_ON
 
-        evaluation, source = fitted.evaluate(prepared.table), "the table it was trained on"
+        evaluation, source = evaluate(fitted, prepared.table), "the table it was trained on"
         evaluation = replace(evaluation, caveat=TRAINED_ON)
     write_evaluation_report(evaluation, path, source)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from dspp.settings import Settings
 
 DATA, MODEL, TRAINING, SEARCH, RESULT = "Data", "Model", "Training", "Search for settings", "Result"
-MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
-MODELS, KERNELS, RULES, TOPOLOGIES, LIKELIHOODS, SCHEDULES = map(
-    read_registered_names, ("PRESETS", "KERNELS", "RULES", "TOPOLOGIES", "LIKELIHOODS", "SCHEDULES")
+MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood", "outcome")
+MODELS, KERNELS, RULES, TOPOLOGIES, LIKELIHOODS, OUTCOMES, SCHEDULES = map(
+    read_registered_names, ("PRESETS", "KERNELS", "RULES", "TOPOLOGIES", "LIKELIHOODS", "OUTCOMES", "SCHEDULES")
 )
 
 EXAMPLES = """Examples:
@@ -112,6 +112,10 @@ class FitOptions:
         option(
             f"Distribution of the noise: auto, {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=("auto", *LIKELIHOODS)
         ),
+    ] = "auto"
+    outcome: Annotated[
+        str,
+        option(f"What the target is: auto, {', '.join(OUTCOMES)}.", "NAME", MODEL, choices=("auto", *OUTCOMES)),
     ] = "auto"
     features: Annotated[
         str | None, option("Layer sizes of a neural network in front, such as 100,50.", "SIZES", MODEL)
@@ -243,6 +247,7 @@ class FitOptions:
             "rule": (RULES, self.rule),
             "topology": (TOPOLOGIES, self.topology),
             "likelihood": (("auto", *LIKELIHOODS), self.likelihood),
+            "outcome": (("auto", *OUTCOMES), self.outcome),
             "schedule": (SCHEDULES, self.schedule),
         }
         for kind, (known, name) in given.items():
@@ -274,9 +279,10 @@ def _registries() -> dict[str, Registry[Any]]:
     from dspp.gp.kernels import KERNELS
     from dspp.likelihoods import LIKELIHOODS
     from dspp.model import TOPOLOGIES
+    from dspp.outcomes import OUTCOMES
     from dspp.presets import PRESETS
     from dspp.quadrature import RULES
     from dspp.training.schedules import SCHEDULES
 
-    registries = (PRESETS, KERNELS, RULES, TOPOLOGIES, LIKELIHOODS, SCHEDULES)
+    registries = (PRESETS, KERNELS, RULES, TOPOLOGIES, LIKELIHOODS, OUTCOMES, SCHEDULES)
     return {registry.kind: registry for registry in registries}

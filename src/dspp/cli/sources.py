@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dspp.cli.files import CSV_ONLY, check_columns, check_output, open_input, source_name
 from dspp.cli.fit_options import FitOptions
@@ -53,6 +53,8 @@ class Sources:
             processes=trials if options.tune else settings.most_processes,
             seed=options.seed,
         )
+        if options.outcome != "auto":  # others read their targets themselves, which needs torch
+            return replace(self, table=rows)
         _check_notes(rows, options.target)
         labelled = label_rows(rows, options.target, options.drop or [], options.weight, options.group, options.time)
         _check_targets_vary(labelled)
@@ -96,11 +98,10 @@ def prepare_rows(options: FitOptions, settings: "Settings", sources: Sources) ->
     """Return the rows prepared for training."""
     from dspp.prepare import prepare
 
-    return prepare(
-        sources.table,
-        settings,
-        validation=_validation(options, sources),
-    )
+    roles = {"weight": options.weight, "group": options.group, "time": options.time}
+    labels: dict[str, Any] = {"targets": options.target, "drop": options.drop or [], **roles}
+    is_labelled = options.outcome == "auto"
+    return prepare(sources.table, settings, validation=_validation(options, sources), **({} if is_labelled else labels))
 
 
 def _inputs(options: FitOptions, table: "Table") -> list[str]:
@@ -120,7 +121,7 @@ def _check_roles(options: FitOptions, path: Path, table: "Table") -> None:
 
 
 def _validation(options: FitOptions, sources: Sources) -> "MemoryTable | None":
-    """Return the rows of --validation that have a target, in the types of the training rows."""
+    """Return the rows of --validation, in the types of the training rows."""
     import pyarrow as pa
 
     from dspp.encoding.encoder import reading_types
@@ -133,7 +134,7 @@ def _validation(options: FitOptions, sources: Sources) -> "MemoryTable | None":
     rows = sources.validation.read(reading_types(pa.schema([table.schema.field(name) for name in inputs])))
     weight = [options.weight] if options.weight else []
     rows = split_roles(rows.select([*inputs, *options.target, *weight]), weight=options.weight)
-    return split_targets(rows, options.target)
+    return split_targets(rows, options.target) if options.outcome == "auto" else rows
 
 
 def _check_notes(rows: "MemoryTable", targets: list[str]) -> None:

@@ -5,7 +5,7 @@ takes the name of any preset, such as your own. Data frames (pandas, polars, Arr
 strings, dates and missing values; arrays contain numbers.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,10 @@ import numpy as np
 from torch import nn
 
 from dspp import modelfile
-from dspp.config import TrainConfig
 from dspp.errors import ModelFileError
 from dspp.estimators.regressor import Regressor
 from dspp.fitted import Fitted
-from dspp.presets import PRESETS, preset
+from dspp.presets import PRESETS
 from dspp.registry import UnknownPartError
 
 
@@ -199,10 +198,8 @@ def load(path: str | Path, features: nn.Module | None = None) -> Regressor:
 
 def from_fitted(fitted: Fitted) -> Regressor:
     """Return the estimator of a fitted model, of the class of its first member, with its parameters."""
-    name, params = fitted.members[0].spec.name, fitted.params
+    name, params = fitted.members[0].spec.name, fitted.params or {}
     PRESETS[name.removeprefix("nn+")]  # raises if unknown: the estimator could not be refitted
-    if params is None:  # these hold the sizes of the network that nn+ stands for
-        name, params = name.removeprefix("nn+"), _reconstruct(fitted)
     known = Regressor._get_param_names()
     return attach(from_preset(name, **{k: _from_json(value) for k, value in params.items() if k in known}), fitted)
 
@@ -216,6 +213,7 @@ def attach(estimator: Regressor, fitted: Fitted) -> Regressor:
     """Return the estimator with the attributes that fitting this model would have set."""
     estimator.fitted_ = fitted
     estimator.n_features_in_ = fitted.num_inputs
+    estimator.__dict__.update(fitted.outcome.attributes)
     if fitted.encoder is not None:
         estimator.feature_names_in_ = np.array([column.name for column in fitted.encoder.columns], dtype=object)
         estimator.n_features_in_ = len(fitted.encoder.columns)
@@ -227,32 +225,3 @@ def _from_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _from_json(part) for name, part in value.items()}
     return tuple(value) if isinstance(value, list) else value
-
-
-def _reconstruct(fitted: Fitted) -> dict[str, Any]:
-    """Return the parameters for a model file that does not store them: those that differ from the preset."""
-    spec, train = fitted.members[0].spec, fitted.members[0].train
-    usual = preset(spec.name)
-    model = _differences(spec.model, usual.model) | _differences(spec.objective, usual.objective)
-    known = Regressor._get_param_names()
-    further = {
-        name: value for name, value in _differences(train, TrainConfig()).items() if name not in (*known, "seed")
-    }
-    return {name: value for name, value in model.items() if name in known} | {
-        "model_settings": {name: value for name, value in model.items() if name not in known} or None,
-        "features": spec.model.features or None,
-        "epochs": train.epochs,
-        "batch_size": train.batch_size,
-        "learning_rate": train.learning_rate,
-        "restarts": train.restarts,
-        "patience": train.patience,
-        "train_settings": further or None,
-        "conformal": fitted.conformal is not None,
-        "random_state": train.seed,
-    }
-
-
-def _differences(settings: Any, usual: Any) -> dict[str, Any]:
-    """Return the fields that differ, except the network sizes, which are a parameter of their own."""
-    pairs = zip(asdict(settings).items(), asdict(usual).values(), strict=True)
-    return {name: value for (name, value), other in pairs if value != other and name != "features"}

@@ -13,13 +13,15 @@ from sklearn.utils import Tags, check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dspp import modelfile
-from dspp.calibration import Calibration
 from dspp.config import TrainConfig
 from dspp.errors import InputError
-from dspp.fitted import Evaluation, interval_levels, quantile_name
+from dspp.evaluate import Evaluation, evaluate
+from dspp.fitted import interval_levels
 from dspp.history import Epoch
 from dspp.notes import warn, warn_of_notes
 from dspp.novelty import Novelty
+from dspp.outcomes import OUTCOMES, Outcome, find_outcome
+from dspp.outcomes.real import quantile_name
 from dspp.predictive import Distribution
 from dspp.presets import Spec
 from dspp.settings import Parameters, Settings
@@ -62,7 +64,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.string = True  # in data frames
-        return tags
+        return OUTCOMES[self.outcome].set_tags(tags) if self.outcome in OUTCOMES else tags
 
     # ---------------------------------------------------------------- settings
 
@@ -133,21 +135,25 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             no_inputs = [*how["targets"], *filter(None, (how["weight"], how["group"]))]
             self._check_columns(X.schema.empty_table().drop_columns(no_inputs), reset=True)
         else:
-            table = attach_roles(attach_targets(self._table(X, reset=True), y), sample_weight, groups, time)
-        validation = self._validation(X_val, y_val, sample_weight_val)
+            kind, likelihood = find_outcome(*settings.named_outcome)
+            outcome, table = kind.start(self._table(X, reset=True), y, likelihood)
+            table, how = attach_roles(table, sample_weight, groups, time), {"outcome": outcome}
+        validation = self._validation(X_val, y_val, sample_weight_val, how.get("outcome"))
         prepared = prepare(table, settings, validation=validation, **how)
         self.fitted_, _ = train(prepared, settings, on_epoch=on_epoch, should_stop=should_stop, resume=resume)
+        self.__dict__.update(self.fitted_.outcome.attributes)
         warn_of_notes(self.fitted_.notes)
         return self
 
-    def _validation(self, X_val: Any, y_val: Any, weights: Any) -> MemoryTable | None:
+    def _validation(self, X_val: Any, y_val: Any, weights: Any, outcome: Outcome | None) -> MemoryTable | None:
         if X_val is None and y_val is None:
             if weights is not None:
                 raise InputError("sample_weight_val: expected X_val and y_val too, got none; pass all three")
             return None
         if X_val is None or y_val is None:
             raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
-        table = attach_targets(self._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
+        attach = attach_targets if outcome is None else outcome.attach
+        table = attach(self._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
         return attach_roles(table, weights, weights_name="sample_weight_val")
 
     def _table(self, X: Any, reset: bool, name: str = "X", may_be_empty: bool = False) -> MemoryTable:
@@ -204,7 +210,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         if interval is not None:
             return self._intervals(X, interval, as_frame=False)
         mixture = self.predict_dist(X)
-        return (mixture.mean, mixture.std) if return_std else mixture.mean
+        if return_std:
+            return mixture.mean, mixture.std
+        return np.asarray(self.fitted_.outcome.point(mixture.torch))
 
     def predict_table(
         self,
@@ -294,7 +302,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         """Return K numbers per row and output: (N, K), or (N, K, T)."""
         labels = list(labels)
         outputs = [
-            np.stack([columns[f"{name}_{label}"] for label in labels], axis=1) for name in self.fitted_.target_names
+            np.stack([columns[f"{name}_{label}"] for label in labels], axis=1)
+            for name in self.fitted_.outcome.output_names
         ]
         return outputs[0] if len(outputs) == 1 else np.stack(outputs, axis=-1)
 
@@ -305,21 +314,28 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
         The result is NaN if y does not vary, as in a single row.
         """
-        return self.evaluation(X, y, sample_weight, ["r2"]).comparison.r2()
+        check_is_fitted(self, "fitted_")
+        return self._score(self.fitted_.outcome.score, X, y, sample_weight)
 
     def score_nll(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the mean negative log density of y, in nats per observed value. Lower is better."""
-        return self.evaluation(X, y, sample_weight, ["nll"]).comparison.scores(["nll"])["nll"]
+        return self._score("nll", X, y, sample_weight)
 
     def score_crps(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the mean continuous ranked probability score, in the units of y. Lower is better."""
-        return self.evaluation(X, y, sample_weight, ["crps"]).comparison.scores(["crps"])["crps"]
+        return self._score("crps", X, y, sample_weight)
+
+    def _score(self, name: str, X: Any, y: Any, sample_weight: Any) -> float:
+        check_is_fitted(self, "fitted_")
+        if name not in (offered := self.fitted_.outcome.metrics):
+            raise InputError(f"{name}: expected one of {', '.join(offered)}; the target has no other scores")
+        return self.evaluation(X, y, sample_weight, [name]).comparison.scores([name])[name]
 
     def evaluate(self, X: Any, y: Any, sample_weight: Any = None) -> dict[str, float]:
         """Return all scores by name: nll, rmse, crps, r2, coverage and width of intervals, uniformity of the PIT."""
         return self.evaluation(X, y, sample_weight).scores
 
-    def calibration(self, X: Any, y: Any, sample_weight: Any = None) -> Calibration:
+    def calibration(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Return the calibration of the intervals on new rows; `.verdict()` describes it."""
         return self.evaluation(X, y, sample_weight).calibration
 
@@ -338,9 +354,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             InputError: X, y or the weights are not valid, or y has a different number of outputs than the model.
         """
         check_is_fitted(self, "fitted_")
-        table = attach_targets(self._table(X, reset=False), y, every_output=False)
+        table = self.fitted_.outcome.attach(self._table(X, reset=False), y, every_output=False)
         table = drop_weightless(attach_roles(table, sample_weight), every_output=False)
-        evaluation = self.fitted_.evaluate(table, self.settings().impute, scores)
+        evaluation = evaluate(self.fitted_, table, self.settings().impute, scores)
         return replace(evaluation, notes=self._warn_of_new(table))
 
     # ---------------------------------------------------------------- notebooks

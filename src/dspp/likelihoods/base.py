@@ -109,6 +109,14 @@ class Likelihood(nn.Module, ABC):
             f"the likelihood {type(self).__name__} does not define ∫ p^γ; use another objective than 'gamma-elbo'"
         )
 
+    def set_noise(self, above_floor: float) -> None:
+        """Set how far the noise variance lies above its floor; a likelihood with `closed_form` has one.
+
+        Raises:
+            InputError: The likelihood has no noise of one variance.
+        """
+        raise InputError(f"the likelihood {type(self).__name__} has no noise of one variance; train it by steps")
+
     def prune(self, keep: Bool[Tensor, " S"]) -> "Likelihood":
         """Return the same likelihood for a latent mixture of only these components."""
         return self

@@ -55,6 +55,11 @@ class Gaussian(Likelihood):
         """σ_obs² of each output."""
         return self.noise_floor + softplus(self.raw_noise)
 
+    def set_noise(self, above_floor: float) -> None:
+        """Set how far σ_obs² of all outputs lies above its floor."""
+        with torch.no_grad():
+            self.raw_noise.fill_(inverse_softplus(above_floor))
+
     def forward(self, latent: LatentMixture) -> AnyNormal:
         """Return the predictive distribution, including observation noise."""
         if self.num_outputs > 1:

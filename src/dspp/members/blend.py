@@ -103,9 +103,8 @@ def blend(trained: Sequence[Trained], rows: "Rows", split: Split, outcome: Outco
         floor: A variance of the noise below which no spread may take it.
     """
     own = rows[: split.num_train]
-    guard = Guard.fit(
-        own.y.double().numpy(), GUARD_WEIGHT, None if own.weights is None else own.weights.double().numpy()
-    )
+    own_weights = None if own.weights is None else own.weights.double().numpy()
+    guard = outcome.fit_guard(own.y.double().numpy(), GUARD_WEIGHT, own_weights)
     groups = hold_out(trained, rows, split, floor)
     if groups:
         weights = None if rows.weights is None else rows.weights.double().numpy()
@@ -157,7 +156,7 @@ def mix(
         mixed = mixed.widen(spread, floor)
     if unknown is not None:
         mixed = mixed.approach_standard(unknown)
-    marginal = None if guard is None else guard.predictive(outcome, len(mixed))
+    marginal = None if guard is None else outcome.marginal(guard, len(mixed))
     if guard is None or marginal is None:
         return mixed
     return type(mixed).mix([mixed, cast(Any, marginal)], [1.0 - guard.weight, guard.weight])
@@ -194,7 +193,7 @@ def stack(
     marginal = [_marginal(guard, outcome, group) for group in groups]
     labels = list(groups[0].predictions)
     best: Mixing | None = None
-    for spread in _spreads(groups[0]):
+    for spread in SPREADS.tolist():
         each = [_densities(group, guarded, spread) for group, guarded in zip(groups, marginal, strict=True)]
         weights, value = expectation_maximisation(np.concatenate(each, axis=1), importance)
         value -= SPREAD_PRIOR * math.log(spread) ** 2
@@ -225,7 +224,7 @@ def choose_epochs(pilots: Sequence[Trained], rows: "Rows", split: Split, outcome
     Long training suits targets with little noise, and ruins the density of noisy ones. Pilots are compared with the
     spread that suits each; if the longest of them is not worse, members are trained to the end.
     """
-    guard = Guard.fit(rows.y.double().numpy(), GUARD_WEIGHT)
+    guard = outcome.fit_guard(rows.y.double().numpy(), GUARD_WEIGHT)
     scores: dict[int, float] = {}
     with one_thread():
         for one in pilots:
@@ -245,7 +244,7 @@ def calibrated_nll(group: HeldOutRows, guard: Guard, outcome: Outcome) -> float:
     logs = np.log(
         np.append(np.full(len(group.predictions), (1.0 - guard.weight) / len(group.predictions)), guard.weight)
     )
-    each = (_densities(group, marginal, spread) + logs[:, None] for spread in _spreads(group))
+    each = (_densities(group, marginal, spread) + logs[:, None] for spread in SPREADS.tolist())
     return min(-float(np.logaddexp.reduce(densities, axis=0).mean()) for densities in each)
 
 
@@ -261,15 +260,9 @@ def discount(weights: Mapping[str, float]) -> dict[str, float]:
     return {kind: weight / total for kind, weight in kept.items()}
 
 
-def _spreads(group: HeldOutRows) -> list[float]:
-    """Return the factors of the variances to try: one, if this distribution has no variances."""
-    first = next(iter(group.predictions.values()))[0]
-    return [float(spread) for spread in SPREADS] if hasattr(first, "widen") else [1.0]
-
-
 def _marginal(guard: Guard, outcome: Outcome, group: HeldOutRows) -> Float[np.ndarray, " n"]:
     """Return the log density of the guard."""
-    marginal = guard.predictive(outcome, len(group.rows))
+    marginal = outcome.marginal(guard, len(group.rows))
     if marginal is None:
         return np.full(len(group.rows), -np.inf)
     return marginal.log_prob(torch.from_numpy(group.y)).numpy()

@@ -25,7 +25,6 @@ from dspp.config import ModelConfig, ObjectiveConfig
 from dspp.errors import NumericalError, TrainingInterrupted
 from dspp.gp.kernels import ARDKernel, inverse_softplus
 from dspp.gp.linalg import factorise, lower_root, negative_log_normal
-from dspp.likelihoods import Gaussian
 from dspp.members.base import MEMBERS, Member, Order, Run
 from dspp.model import Model, compose, plain_layer
 from dspp.presets import Spec
@@ -226,8 +225,7 @@ def _solve(
     layer.q.root.copy_(lower_root(S).unsqueeze(0))
     layer.q.mean.copy_((U @ (c / (noise + eigenvalues))).unsqueeze(0))
     model = compose(config, [layer], 1, x.shape[1], generator).to(layer.inducing_points.dtype)
-    assert isinstance(model.likelihood, Gaussian)
-    set_parameter(model.likelihood.raw_noise, [inverse_softplus(noise - config.noise_floor)])
+    model.likelihood.set_noise(noise - config.noise_floor)
     return model
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +19,6 @@ from dspp.errors import TrainingInterrupted
 from dspp.folds import Split
 from dspp.gp.kernels import inverse_softplus
 from dspp.gp.means import LastInputMean
-from dspp.likelihoods import Gaussian
 from dspp.members.base import MEMBERS, Member, Order, Run
 from dspp.members.dspp import Dspp
 from dspp.members.gp import EXACT, closed_form, set_parameter
@@ -52,7 +52,7 @@ class DsppWithTrees(Dspp):
     def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
         """Return the model with the trees' prediction as its mean, unless the user chose a mean."""
         chosen = spec.model.top_mean != ModelConfig.top_mean
-        return spec if chosen else Spec(spec.name, spec.model.change(top_mean="last-input"), spec.objective)
+        return spec if chosen else replace(spec, model=spec.model.change(top_mean="last-input"))
 
 
 @MEMBERS.register("boosted")
@@ -168,6 +168,5 @@ def fit_around_last_input(config: ModelConfig, rows: "Rows") -> "FitResult":
     set_parameter(layer.mean.constant, [constant])
     set_parameter(layer.kernel.raw_outputscale, [inverse_softplus(NO_VARIANCE)])
     model = compose(config, [layer], 1, D, torch.Generator()).to(layer.inducing_points.dtype)
-    assert isinstance(model.likelihood, Gaussian)
-    set_parameter(model.likelihood.raw_noise, [inverse_softplus(max(noise - config.noise_floor, NO_VARIANCE))])
+    model.likelihood.set_noise(max(noise - config.noise_floor, NO_VARIANCE))
     return closed_form(model, began)

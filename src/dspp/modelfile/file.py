@@ -135,26 +135,19 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
 def _check_outcome(tensors: Tensors, plain: Any) -> Outcome:
     """Return the outcome of a file, whose scale must be that of its columns, within float64."""
     outcome = unpack(Outcome, tensors, plain, prefix="outcome.")  # type: ignore[type-abstract]
-    if outcome.scale.mean.shape != (len(outcome.names),) or not outcome.names:
-        raise InputError(f"outcome.scale: expected one mean per target, got shape {outcome.scale.mean.shape}")
+    if outcome.scale.mean.shape != (len(outcome.encoded_names),) or not outcome.names:
+        raise InputError(f"outcome.scale: expected one mean per encoded target, got shape {outcome.scale.mean.shape}")
     outcome.with_scale(outcome.scale, Place("outcome.scale"))
     return outcome
 
 
 def _check_columns(fitted: Fitted) -> None:
     """Check that names, ranges and hashes fit the columns."""
-    D, T, encoder, ends, hashes = (
-        fitted.num_inputs,
-        fitted.num_outputs,
-        fitted.encoder,
-        fitted.input_range,
-        fitted.seen_rows,
-    )
-    given = {"feature_names": (fitted.feature_names, D), "target_names": (fitted.target_names, T)}
-    given["encoder"] = (None if encoder is None else encoder.feature_names, D)
-    for name, (names, count) in given.items():
-        if names is not None and len(names) != count:
-            raise InputError(f"{name}: expected {count}, got {len(names)}")
+    D, encoder, ends, hashes = fitted.num_inputs, fitted.encoder, fitted.input_range, fitted.seen_rows
+    given = {"feature_names": fitted.feature_names, "encoder": None if encoder is None else encoder.feature_names}
+    for name, names in given.items():
+        if names is not None and len(names) != D:
+            raise InputError(f"{name}: expected {D}, got {len(names)}")
     if ends is not None:
         if ends.shape[1] != D or bool((ends[0] > ends[1]).any()):
             raise InputError(f"input_range: expected ranges of {D} columns, got others")

@@ -4,8 +4,8 @@ An outcome is learned from the user's target columns, is stored in the model fil
 depends on the kind of the target. A new kind is a class that registers itself in `OUTCOMES`, and usually a likelihood.
 """
 
-from dspp.outcomes.base import OUTCOMES, Outcome, find_outcome
+from dspp.outcomes.base import OUTCOMES, Outcome, Panel, Wanted, find_outcome
 from dspp.outcomes.positive import Positive
 from dspp.outcomes.real import Real
 
-__all__ = ["OUTCOMES", "Outcome", "Positive", "Real", "find_outcome"]
+__all__ = ["OUTCOMES", "Outcome", "Panel", "Positive", "Real", "Wanted", "find_outcome"]

@@ -1,33 +1,80 @@
 """The base class of outcomes, which answer every question that depends on what a target is."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+import pyarrow as pa
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
 
+from dspp.calibration import Verdict
 from dspp.encoding.scaling import LARGEST_SCALE, Standardizer, standardise
 from dspp.errors import InputError
+from dspp.guard import Guard
 from dspp.likelihoods import LIKELIHOODS
+from dspp.metrics import Comparison, Levels
 from dspp.notes import Note
 from dspp.predictive import Predictive
 from dspp.registry import Registry
 from dspp.table.messages import Place
+from dspp.table.roles import to_columns
+from dspp.table.table import MemoryTable
+
+if TYPE_CHECKING:  # imported by whoever asks for tags
+    from sklearn.utils import Tags
 
 OUTCOMES: Registry[type["Outcome"]] = Registry("outcome")
 
-_EMPTY = Standardizer(np.empty(0), np.empty(0))
-
 Values = Float[np.ndarray, "N C"]
 Encoded = Float[np.ndarray, "N E"]
+Ends = tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]
+
+_EMPTY = Standardizer(np.empty(0), np.empty(0))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The columns of predictions that a user asks for; see `Fitted.predictions`.
+
+    Attributes:
+        moments: Whether the point prediction of each output, and its spread.
+        quantiles: Probabilities of quantiles.
+        levels: The coverage of each interval, by the end of its columns' names.
+        thresholds: Thresholds of which the probability of larger values is wanted, likewise.
+        components: Whether the components of mixtures.
+        samples: Number of samples.
+        generator: Of the samples.
+    """
+
+    moments: bool = True
+    quantiles: Sequence[float] = ()
+    levels: Mapping[str, float] = field(default_factory=dict)
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    components: bool = False
+    samples: int = 0
+    generator: Generator | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A table of the report: its title, a sentence, and the cells as text."""
+
+    title: str
+    sentence: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome(ABC):
     """What the target of a model is: C columns of the user, E encoded columns, and T outputs of the model.
+
+    The user's columns become values (N, C), numbers that stand for what was observed; NaN means "not observed". Models
+    are trained on encoded columns (N, E), standardised. Their predictions, decoded, are distributions of the values.
 
     Attributes:
         names: Of the user's C columns.
@@ -45,14 +92,60 @@ class Outcome(ABC):
     """
 
     KINDS: ClassVar[Registry[type["Outcome"]]] = OUTCOMES
-    kind: ClassVar[str]  # its name in `OUTCOMES`
+    # The name in `OUTCOMES`, and the likelihood of a user who names none.
+    kind: ClassVar[str]
     default_likelihood: ClassVar[str]
+    # What metrics take, the scores that are shown first, and the one of scikit-learn's `score`.
+    comparison: ClassVar[type[Comparison]] = Comparison
+    headlines: ClassVar[tuple[str, ...]] = ("nll",)
+    score: ClassVar[str] = "nll"
+    # The score that a search minimises, and what `loss` is called.
+    tunes: ClassVar[str] = "nll"
+    loss_name: ClassVar[str] = "NLL"
 
     names: tuple[str, ...]
     likelihood: str
     scale: Standardizer = _EMPTY
 
     # ---------------------------------------------------------------- values and encoded columns
+
+    @classmethod
+    def of_columns(cls, columns: pa.Table, likelihood: str) -> Self:
+        """Return the outcome of these columns of a table, before `fit`; classes are learned here."""
+        return cls(tuple(columns.column_names), likelihood)
+
+    @classmethod
+    def start(cls, table: MemoryTable, y: Any, likelihood: str) -> tuple[Self, MemoryTable]:
+        """Return the outcome of targets passed separately, before `fit`, and the table with their values."""
+        columns = to_columns(y, len(table), "y")
+        outcome = cls.of_columns(columns, likelihood)
+        return outcome, table.with_targets(outcome.read(columns, Place("y")), outcome.names)
+
+    @abstractmethod
+    def read(self, columns: pa.Table, place: Place) -> Values:
+        """Return the values in columns of a table or file; `place` locates its first row in error messages.
+
+        Raises:
+            InputError: A cell holds something else.
+        """
+
+    def attach(self, table: MemoryTable, y: Any, name: str = "y", every_output: bool = True) -> MemoryTable:
+        """Return a table with the values of targets passed separately.
+
+        Args:
+            table: The rows.
+            y: One target per row, from any library.
+            name: The name used in errors.
+            every_output: Whether each output must be observed in some row, as in training rows.
+
+        Raises:
+            InputError: y has the wrong number of rows, or a cell holds something else.
+        """
+        return table.with_targets(self.read(to_columns(y, len(table), name), Place(name)), self.names)
+
+    def count_observed(self, values: Values) -> Int[np.ndarray, " N"]:
+        """Return the number of observed values in each row, of which the NLL is the mean."""
+        return np.asarray((~np.isnan(values)).any(axis=1), dtype=np.int64)
 
     @abstractmethod
     def to_numbers(self, values: Values, place: Place) -> Encoded:
@@ -70,15 +163,24 @@ class Outcome(ABC):
         """
         known = [(column, np.isfinite(column)) for column in self.to_numbers(values, place).T]
         parts = [Standardizer.fit(column[here], None if weights is None else weights[here]) for column, here in known]
-        return self.with_scale(
-            Standardizer(np.array([p.mean for p in parts]), np.array([p.scale for p in parts])), place
-        )
+        mean, scale = (np.array([getattr(part, name) for part in parts]) for name in ("mean", "scale"))
+        return self.with_scale(Standardizer(mean, scale), place)
+
+    def with_scale(self, scale: Standardizer, place: Place) -> Self:
+        """Return the outcome with this scale, or raise `InputError` if float64 could not hold what depends on it."""
+        for name, mean, std in zip(self.encoded_names, scale.mean, scale.scale, strict=True):
+            if not (abs(mean) <= LARGEST_SCALE and 1 / LARGEST_SCALE <= std <= LARGEST_SCALE):
+                raise place.of(name).error(
+                    f"expected a mean below {LARGEST_SCALE:g} and a standard deviation from {1 / LARGEST_SCALE:g} to "
+                    f"{LARGEST_SCALE:g}, got {mean:.3g} and {std:.3g}; remove outliers, or use other units"
+                )
+        return replace(self, scale=scale)
 
     def encode(self, values: Values, place: Place, dtype: str = "") -> Encoded:
         """Return the encoded, standardised columns.
 
         Args:
-            values: The user's values, NaN where not observed.
+            values: The user's values.
             place: Their location, for error messages.
             dtype: Of the model, in which numbers must stay finite; empty: of rows from which the scale was learned.
 
@@ -88,19 +190,18 @@ class Outcome(ABC):
         numbers = self.to_numbers(values, place)
         if not dtype:
             return self.scale.transform(numbers)
-        return standardise(numbers, self.scale, dtype, self.names, place)
+        return standardise(numbers, self.scale, dtype, self.encoded_names, place)
 
-    def with_scale(self, scale: Standardizer, place: Place) -> Self:
-        """Return the outcome with this scale, or raise `InputError` if float64 could not hold what depends on it."""
-        for name, mean, std in zip(self.names, scale.mean, scale.scale, strict=True):
-            if not (abs(mean) <= LARGEST_SCALE and 1 / LARGEST_SCALE <= std <= LARGEST_SCALE):
-                raise place.of(name).error(
-                    f"expected a mean below {LARGEST_SCALE:g} and a standard deviation from {1 / LARGEST_SCALE:g} to "
-                    f"{LARGEST_SCALE:g}, got {mean:.3g} and {std:.3g}; remove outliers, or use other units"
-                )
-        return replace(self, scale=scale)
+    def notes(self, table: MemoryTable) -> list[Note]:
+        """Return what to know about the targets of a table before training."""
+        return []
 
     # ---------------------------------------------------------------- models and members
+
+    @property
+    def encoded_names(self) -> tuple[str, ...]:
+        """The names of the E encoded columns, for error messages."""
+        return self.names
 
     @property
     def num_outputs(self) -> int:
@@ -108,13 +209,17 @@ class Outcome(ABC):
         return len(self.names)
 
     @property
-    @abstractmethod
     def member_kinds(self) -> tuple[str, ...]:
         """The kinds of members that can predict it: see `members.MEMBERS`."""
+        return ("plain",)
 
-    @abstractmethod
     def tree_target(self, y: Encoded) -> Float[np.ndarray, "N K"]:
         """Return what boosted trees are fitted to: K columns, none if they do not apply."""
+        return y[:, :0]
+
+    def mean_target(self, y: Encoded) -> Float[np.ndarray, "N M"]:
+        """Return the numbers whose means encode a category with many levels; NaN where not observed."""
+        return y
 
     def choose(
         self,
@@ -130,7 +235,7 @@ class Outcome(ABC):
 
         Args:
             X: Encoded rows.
-            values: Their targets, in the user's units.
+            values: Their targets.
             held_out: Targets of rows that are only scored.
             seed: The seed.
             weights: How much each row counts, with mean one; None: all the same.
@@ -141,22 +246,121 @@ class Outcome(ABC):
 
     # ---------------------------------------------------------------- distributions
 
-    def marginal(
-        self, log_weights: Float[Tensor, " G"], mean: Float[Tensor, "G T"], var: Float[Tensor, "G T"], num_rows: int
-    ) -> Predictive | None:
+    def fit_guard(self, y: Encoded, weight: float, row_weights: Float[np.ndarray, " N"] | None = None) -> Guard:
+        """Describe the encoded targets of the training rows, for `marginal`; see `Guard`."""
+        return Guard.fit(y, weight, row_weights)
+
+    def marginal(self, guard: Guard, num_rows: int) -> Predictive | None:
         """Return the distribution of the guard for some rows, in standardised units; None if there is none."""
-        mean, var = (part.unsqueeze(1).expand(-1, num_rows, -1).contiguous() for part in (mean, var))
-        return LIKELIHOODS[self.likelihood].from_moments(log_weights, mean, var)
+        mean, var = (part.unsqueeze(1).expand(-1, num_rows, -1).contiguous() for part in (guard.mean, guard.var))
+        return LIKELIHOODS[self.likelihood].from_moments(guard.log_weights, mean, var)
 
     @abstractmethod
     def decode(self, predictive: Predictive) -> Predictive:
         """Return a model's prediction in the user's units."""
 
-    # ---------------------------------------------------------------- scores
+    # ---------------------------------------------------------------- what users get
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the outputs in columns of predictions."""
+        return self.names
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Further attributes of a fitted estimator, such as `classes_`."""
+        return {}
+
+    @classmethod
+    def set_tags(cls, tags: "Tags") -> "Tags":
+        """Return scikit-learn's tags of an estimator of this outcome, given those of a regressor."""
+        return tags
 
     @abstractmethod
+    def point(self, predictive: Predictive) -> Tensor | np.ndarray:
+        """Return the point prediction of each row, as `predict` gives it."""
+
+    @property
+    @abstractmethod
+    def point_columns(self) -> Mapping[str, type]:
+        """The columns of the point prediction in `columns`, and the type of their values."""
+
+    @abstractmethod
+    def columns(
+        self, predictive: Predictive, wanted: Wanted, recalibrate: Callable[[float], Ends | None]
+    ) -> dict[str, np.ndarray]:
+        """Return columns of predictions.
+
+        Args:
+            predictive: The distribution of each row.
+            wanted: Which columns.
+            recalibrate: Returns recalibrated intervals of a coverage; None: there is no recalibration.
+
+        Raises:
+            InputError: A column has no meaning for this outcome.
+        """
+
+    # ---------------------------------------------------------------- scores
+
+    @property
+    @abstractmethod
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the scores that apply, in the order in which they are shown."""
+
+    def compare(
+        self,
+        predictive: Predictive,
+        values: Values,
+        weights: Float[np.ndarray, " N"] | None = None,
+        first_row: int = 0,
+        levels: Levels | None = None,
+    ) -> Comparison:
+        """Return predictions and observed values as metrics take them; see `Comparison`."""
+        y = values if values.shape[1] > 1 else values[:, 0]
+        return self.comparison(predictive, y, weights, first_row, levels)
+
+    def may_have_levels(self, values: Values) -> bool:
+        """Return whether a target may have few distinct values, given the first rows, so that scores need to know."""
+        return False
+
+    def levels(self, values: Values) -> Levels:
+        """Return the distinct values of each column, None if they are many."""
+        return [None] * values.shape[1]
+
+    def loss(self, predictive: Predictive, values: Values) -> Float[Tensor, "N L"]:
+        """Return a proper loss of each row, whose increase tells how much a column of inputs matters."""
+        y = torch.from_numpy(values if values.shape[1] > 1 else values[:, 0])
+        return -predictive.log_prob(y).unsqueeze(1)
+
+    def loss_scale(self, values: Values) -> Float[np.ndarray, " L"] | None:
+        """Return what losses are divided by before they are averaged; None: nothing."""
+        return None
+
+    @abstractmethod
+    def calibration(
+        self, rows: Comparison, recalibrated: Bool[Tensor, " N *T"] | None = None, caveat: str = ""
+    ) -> Verdict:
+        """Return what these rows say about whether the distributions can be trusted.
+
+        Args:
+            rows: The predictions and the observed values.
+            recalibrated: Whether each value is inside its recalibrated 90 % interval; None: not recalibrated.
+            caveat: What the rows were used for; empty for new rows.
+        """
+
+    def check_recalibration(self) -> None:
+        """Raise `InputError` if there are no intervals to recalibrate."""
+        raise InputError(
+            f"conformal=True: expected a target with intervals, got the outcome {self.kind!r}; leave it out"
+        )
+
+    def score_notes(self, predictive: Predictive, values: Values) -> list[Note]:
+        """Return what predictions of rows that were held out show about the choice of the outcome."""
+        return []
+
     def constant(self, num_rows: int) -> tuple[str, Predictive] | None:
         """Return a prediction that is the same for all rows, in the user's units, and its name; None: there is none."""
+        return None
 
     def tree_mean(self, predicted: Float[np.ndarray, "N K"]) -> Float[np.ndarray, " N"] | None:
         """Return the mean that trees alone predict, in the user's units; None: they do not predict it."""
@@ -166,6 +370,20 @@ class Outcome(ABC):
     def tree_note(self) -> str:
         """Why trees alone have no scores; empty if they have."""
         return ""
+
+    # ---------------------------------------------------------------- figures
+
+    def drawn_values(self, values: Values) -> Float[np.ndarray, "N T"] | None:
+        """Return the observed values as numbers beside real outputs, NaN where not known; None: there are no such."""
+        return None
+
+    def panels(self, rows: Comparison) -> Sequence[Panel]:
+        """Return tables that are shown below the scores."""
+        return ()
+
+    def is_discrete(self, values: Values) -> bool:
+        """Return whether densities mean little, as there are few distinct values."""
+        return False
 
 
 def find_outcome(name: str, likelihood: str, is_named: bool) -> tuple[type[Outcome], str]:
@@ -189,10 +407,3 @@ def find_outcome(name: str, likelihood: str, is_named: bool) -> tuple[type[Outco
             f"likelihood={kind.default_likelihood!r}"
         )
     return kind, kind.default_likelihood
-
-
-def rescale(predictive: Any, scale: Standardizer) -> Any:
-    """Return the distribution of mean + scale · y, in float64: in float32 a large mean would cost digits."""
-    exact = predictive.to(torch.float64)
-    shape = () if exact.num_outputs == 1 else (exact.num_outputs,)
-    return exact.affine(*(torch.tensor(part).reshape(shape) for part in (scale.mean, scale.scale)))

@@ -5,8 +5,8 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from dspp.outcomes.base import OUTCOMES, Encoded, Values, rescale
-from dspp.outcomes.real import Real
+from dspp.outcomes.base import OUTCOMES, Encoded, Values
+from dspp.outcomes.real import Real, rescale
 from dspp.predictive import LogNormalMixture, Predictive
 from dspp.table.messages import Place
 
@@ -17,7 +17,6 @@ class Positive(Real):
 
     Example:
         >>> import numpy as np
-    from jaxtyping import Float
         >>> from dspp.outcomes import Positive
         >>> from dspp.table.messages import Place
         >>> outcome = Positive(("y",), "log-normal").fit(np.array([[1.0], [10.0], [100.0]]), Place("y"))

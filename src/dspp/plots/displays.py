@@ -117,12 +117,12 @@ class CalibrationDisplay:
         Raises:
             InputError: There are no distributions or no such output, or y is not valid.
         """
-        inner = getattr(mixture, "torch", mixture)
-        if not hasattr(inner, "outputs"):
+        try:
+            outputs = getattr(mixture, "torch", mixture).outputs()
+        except AttributeError:
             raise InputError(
                 f"mixture: expected predictive distributions, got {type(mixture).__name__}; pass predict_dist(X)"
-            )
-        outputs = inner.outputs()
+            ) from None
         if not 0 <= output < len(outputs):
             raise InputError(f"output: expected a number from 0 to {len(outputs) - 1}, got {output}")
         one, observed = outputs[output], _column(y, output, len(outputs))

@@ -4,10 +4,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 from torch.distributions import Categorical, MixtureSameFamily
 
@@ -86,6 +86,18 @@ class WeightedComponents(ABC):
     def std(self) -> Float[Tensor, " N *T"]:
         """Standard deviation of y."""
         return self.var.sqrt()
+
+    @property
+    def finite(self) -> Bool[Tensor, " N"]:
+        """Whether mean and standard deviation of each row are finite."""
+        finite = self.std.isfinite()
+        return finite.all(1) if finite.ndim > 1 else finite
+
+    def to_html(self) -> str:
+        """Return what a notebook shows: the first rows with their densities."""
+        from dspp.predictive.show import describe
+
+        return describe(cast(Any, self))
 
     def pdf(self, y: Array) -> Float[Tensor, " N"]:
         """Return the density p(y_n), joint over the outputs observed in a row."""

@@ -46,9 +46,7 @@ class Distribution:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the first rows with their densities."""
-        from dspp.predictive.show import describe
-
-        return describe(self.torch)
+        return self.torch.to_html()
 
     def __len__(self) -> int:
         return len(self.torch)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self, final
+from typing import ClassVar, Self, final
 
 import torch
 from jaxtyping import Float
@@ -33,6 +33,8 @@ class LogNormalMixture(OneOutput, WeightedComponents):
         >>> [round(float(value), 3) for value in (price.quantile(0.5)[0], price.mean[0])]  # 1 and √e
         [1.0, 1.649]
     """
+
+    support: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     log: NormalMixture
 

@@ -1,8 +1,9 @@
 """What distributions of one real output share: intervals, the PIT and figures."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ if TYPE_CHECKING:  # matplotlib is slow to import and rarely needed
 
 class OneOutput(ABC):
     """One real output: everything that follows from the cdf and the quantiles."""
+
+    support: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
 
     component_mean: Float[Tensor, "S N"]
 

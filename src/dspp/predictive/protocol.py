@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol, Self
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from dspp.table.checks import Array
@@ -42,6 +42,17 @@ class Predictive(Protocol):
     @property
     def median(self) -> Float[Tensor, " N *T"]:
         """Median of y; of several outputs, that of each alone."""
+
+    @property
+    def num_components(self) -> int:
+        """S, the number of parts that it is computed from."""
+
+    def to_html(self) -> str:
+        """Return what a notebook shows."""
+
+    @property
+    def finite(self) -> Bool[Tensor, " N"]:
+        """Whether the distribution of each row is finite."""
 
     def __len__(self) -> int:
         """Return N, the number of rows."""
@@ -109,6 +120,10 @@ class RealPredictive(Predictive, Protocol):
     @property
     def component_var(self) -> Float[Tensor, "S N"]:
         """Variance of each component."""
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """The ends between which y lies."""
 
     def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
         """Return log p_s(y_n), without the weights."""

@@ -31,7 +31,7 @@ def crps(
 ) -> Float[Tensor, " n"]:
     """Return CRPS(F, y) = E|X − y| − ½ E|X − X'|, by all pairs for few components or if gradients are needed."""
     graph = torch.is_grad_enabled() and any(part.requires_grad for part in (weights, y, mean, var))
-    split = None if graph or len(mean) < _MIN_COMPONENTS else _split(weights, mean, var.sqrt())
+    split = None if graph or len(mean) < _MIN_COMPONENTS or not len(y) else _split(weights, mean, var.sqrt())
     if split is None:
         return maths.mixture_crps(weights, y, mean, var)
     score = maths.mixture_distance(weights, y, mean, var)

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dspp.encoding.sampling import parse_size, read_table
+from dspp.outcomes import Outcome, find_outcome
 from dspp.prepare.memory import prepare_in_memory, split_rows
 from dspp.prepare.prepared import Prepared
 from dspp.settings import Settings
+from dspp.table.memory import split_targets
 from dspp.table.roles import drop_weightless, label_rows
 from dspp.table.table import MemoryTable, Table
 
@@ -17,6 +19,7 @@ def prepare(
     table: Table,
     settings: Settings,
     *,
+    outcome: Outcome | None = None,
     targets: Sequence[str] = (),
     drop: Sequence[str] = (),
     weight: str | None = None,
@@ -31,6 +34,7 @@ def prepare(
         table: The rows, with targets unless `targets` names them. Of a table in files that is too large for the memory
             that the settings allow, a sample is read; see `read_table`.
         settings: The fractions to hold out, the seed, the dtype, and the limit of memory.
+        outcome: What the targets of a table that has them are; None: as the settings say.
         targets: The columns to predict.
         drop: Columns to leave out.
         weight: The column of weights, which is no input; rows of weight 0 are left out.
@@ -52,7 +56,14 @@ def prepare(
         processes=settings.most_processes if processes is None else processes,
         seed=settings.random_state,
     )
-    labelled = label_rows(rows, targets, drop, weight, group, time) if targets else rows
+    labelled = rows
+    if targets:
+        assert rows.arrow is not None
+        kind, likelihood = find_outcome(*settings.named_outcome)
+        outcome = kind.of_columns(rows.arrow.select(list(targets)), likelihood)
+        labelled = label_rows(rows, targets, drop, weight, group, time, outcome.read)
+        if validation is not None and validation.y is None:
+            validation = split_targets(validation, targets, read=outcome.read)
     validation = None if validation is None else drop_weightless(validation, every_output=False)
     labelled = replace(labelled, table_rows=labelled.num_table_rows)
-    return prepare_in_memory(drop_weightless(labelled), settings, validation)
+    return prepare_in_memory(drop_weightless(labelled), settings, validation, outcome)

@@ -19,7 +19,6 @@ from dspp.members.plan import make_plan
 from dspp.notes import Note
 from dspp.outcomes import Outcome, find_outcome
 from dspp.prepare.prepared import Prepared, standardise_rows, target_place, to_rows
-from dspp.prepare.targets import censoring_notes, target_notes
 from dspp.seen import Hashes, choose_hashes, hash_rows
 from dspp.settings import Settings
 from dspp.table.arrays import intern_texts
@@ -35,11 +34,16 @@ _INNER, _PARTS = 18, 19  # derive seeds
 Index = Int[np.ndarray, " _"]
 
 
-def prepare_in_memory(table: MemoryTable, settings: Settings, validation: MemoryTable | None) -> Prepared:
+def prepare_in_memory(
+    table: MemoryTable, settings: Settings, validation: MemoryTable | None, outcome: Outcome | None = None
+) -> Prepared:
     """Split the rows, learn encoding and scales, and encode; see `prepare`."""
     model = settings.spec().model
-    kind, likelihood = find_outcome("auto", model.likelihood, settings.names_likelihood)
-    outcome = kind(table.target_names, likelihood)
+    if outcome is None:
+        kind, likelihood = find_outcome(*settings.named_outcome)
+        outcome = kind(table.target_names, likelihood)
+    if settings.conformal:
+        outcome.check_recalibration()
     outcome.to_numbers(table.targets, target_place(table))  # raises for invalid targets
     ensemble = settings.is_ensemble(len(table))
     if ensemble:
@@ -58,12 +62,12 @@ def prepare_in_memory(table: MemoryTable, settings: Settings, validation: Memory
         trained = np.flatnonzero(fold[: len(train)] == NEVER)
     outcome = outcome.fit(train.targets, target_place(train), train.weights)
     y = outcome.encode(train.targets, target_place(train))
-    encoder, (rows, *others) = _parse(table, index, validation, y)
+    encoder, (rows, *others) = _parse(table, index, validation, outcome.mean_target(y))
     if encoder is not None and rows.parsed is not None and len(trained) < len(train):
         encoder = encoder.ending_with({name: values[trained] for name, values in rows.parsed.items()})
     learned = _learn(outcome, y, encoder, rows, own_inner, ensemble)
     chosen: list[Note] = []
-    if ensemble and not settings.names_likelihood:
+    if ensemble and settings.chooses_outcome:
         roles = train.weights, train.groups, settings.time_budget
         better, chosen = outcome.choose(learned.X, train.targets, validation.targets, settings.random_state, *roles)
         if better is not outcome:
@@ -84,9 +88,8 @@ def prepare_in_memory(table: MemoryTable, settings: Settings, validation: Memory
         outcome=outcome,
         notes=(
             *table.notes,
-            *target_notes(table.targets, table.target_names),
+            *outcome.notes(table),
             *_time_notes(table, settings),
-            *censoring_notes(table),
             *_notes(encoder, train, table),
             *chosen,
         ),
@@ -170,7 +173,7 @@ def _learn(
         scale_X = replace(scale_X, warp=Warp.fit(scale_X.transform(X), rows.weights, leave))
     X = scale_X.transform(X)
     if encoder is not None and rows.parsed is not None:
-        means = encoder.cross_fit_means(rows.parsed, y, inner, scale_X)
+        means = encoder.cross_fit_means(rows.parsed, outcome.mean_target(y), inner, scale_X)
         X = X if means is None else means.insert(X, np.zeros(len(X), bool))
     return _Learned(outcome, encoder, scale_X, means, X, y, input_range, seen_rows)
 
@@ -181,7 +184,7 @@ def _with_outcome(learned: _Learned, outcome: Outcome, rows: MemoryTable, inner:
     y = outcome.encode(rows.targets, target_place(rows))
     if learned.means is None or learned.encoder is None or rows.parsed is None:
         return replace(learned, outcome=outcome, y=y)
-    return _learn(outcome, y, learned.encoder.with_targets(rows.parsed, y), rows, inner, warp)
+    return _learn(outcome, y, learned.encoder.with_targets(rows.parsed, outcome.mean_target(y)), rows, inner, warp)
 
 
 def _inner_folds_of_means(train: MemoryTable, fold: Index | None, inner: Index | None, seed: int) -> Index:

@@ -91,7 +91,7 @@ class Prepared:
     def plan(self, settings: Settings) -> Plan:
         """Return what to fit to these rows."""
         folds = 0 if self.fold is None else int(self.fold.max()) + 1
-        return make_plan(
+        plan = make_plan(
             self.settings_of_models(settings),
             self.num_rows,
             self.outcome.num_outputs,
@@ -100,6 +100,8 @@ class Prepared:
             trees=folds > 0 and all(self._can_cross_fit(k) for k in range(folds)),
             most_folds=folds or None,
         )
+        same = len(self.outcome.encoded_names) == self.outcome.num_outputs
+        return plan if same else replace(plan, spec=replace(plan.spec, outputs=self.outcome.num_outputs))
 
     def _can_cross_fit(self, k: int) -> bool:
         """Return whether the rows outside of fold k have at least two inner folds, as trees need."""

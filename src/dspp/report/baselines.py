@@ -3,8 +3,8 @@
 import numpy as np
 from jaxtyping import Float
 
-from dspp.fitted import Evaluation
-from dspp.metrics import Comparison, r_squared
+from dspp.evaluate import Evaluation
+from dspp.metrics import r_squared
 from dspp.report.probe import Probe
 
 MOST_ROWS = 50_000  # that boosted trees predict
@@ -13,10 +13,12 @@ CONSTANT = ("nll", "rmse", "crps", "width90")
 
 def score_baselines(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     """Return the scores of each baseline by its name."""
-    fitted, rows = evaluation.fitted, evaluation.comparison
+    outcome, rows = evaluation.fitted.outcome, evaluation.comparison
     y, weights = rows.y.cpu().numpy(), None if rows.weights is None else rows.weights.cpu().numpy()
-    constant = fitted.outcome.constant(len(y))
-    found = {} if constant is None else {constant[0]: Comparison(constant[1], y, weights).scores(CONSTANT)}
+    found, constant = {}, outcome.constant(len(y))
+    if constant is not None:
+        compared = outcome.compare(constant[1], y.reshape(len(y), -1), weights)
+        found[constant[0]] = compared.scores(name for name in CONSTANT if name in outcome.metrics)
     if len(y) <= MOST_ROWS and evaluation.every is None:
         mean = _predict_trees(evaluation)
         if mean is not None:

@@ -30,15 +30,15 @@ def importance(found: Importance) -> Picture:
     return picture(
         "importance",
         "Importance of the columns",
-        f"How much the CRPS rises when the values of a column are shuffled among the rows, in {unit}; it is "
-        f"{number(found.crps, 3)} with all columns as they are. A bar is the mean of {REPEATS} shuffles of "
+        f"How much the {found.loss} rises when the values of a column are shuffled among the rows, in {unit}; it is "
+        f"{number(found.before, 3)} with all columns as they are. A bar is the mean of {REPEATS} shuffles of "
         f"{found.num_rows:,} rows, its orange line their range. Of columns that say the same, each may seem to matter "
         f"little.{some}",
         partial(
             plots.ranked_bars,
             [str(name) for name in found.names],
             found.mean,
-            "increase of the CRPS",
+            f"increase of the {found.loss}",
             ends=(found.increase.min(axis=1), found.increase.max(axis=1)),
             most=MOST_BARS,
         ),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from dspp.fitted import Evaluation
+from dspp.evaluate import Evaluation
 from dspp.report.data import TargetData
 from dspp.report.effects import measure_effects, measure_groups
 from dspp.report.importance import permutation_importance

@@ -15,6 +15,7 @@ from dspp.calibration import Calibration
 from dspp.errors import InputError
 from dspp.history import Epoch
 from dspp.metrics import Comparison
+from dspp.outcomes import Panel
 from dspp.plots import central_coverage
 from dspp.predictive import RealPredictive
 from dspp.report.effects import Effect, Group
@@ -130,6 +131,7 @@ class ReportData:
     scores: Mapping[str, float] = field(default_factory=dict)  # by name; those of `METRICS` are explained
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # scores of simpler predictions, by name
     discrete: bool = False  # whether the target has few distinct values, so that its density means little
+    panels: Sequence[Panel] = ()  # of the outcome
     scored: str = ""  # a sentence on which members predicted the rows
     history: Sequence[Epoch] = ()  # of training
     best_epoch: int | None = None  # the epoch whose state was kept

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from dspp.calibration import chance_bounds
-from dspp.fitted import Evaluation
+from dspp.evaluate import Evaluation
 from dspp.numbers import are_years, cell, number_with_spread
 from dspp.report.probe import Probe, Values
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from dspp.fitted import Evaluation, Fitted
+from dspp.evaluate import Evaluation
+from dspp.fitted import Fitted
 from dspp.members.blend import spread_of
-from dspp.metrics import Comparison
 from dspp.numbers import number, percent
 from dspp.report.probe import Probe
 
@@ -24,7 +24,7 @@ class KindData:
     name: str
     members: int
     weight: float
-    scores: dict[str, float]  # nll, rmse and crps
+    scores: dict[str, float]  # the headlines of the outcome
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def _scores(probe: Probe, kind: str | None) -> dict[str, float]:
     models = [model if kind is None else _only(model, kind) for model in probe.models]
     parts, index = zip(*probe.predict(probe.all_rows, models=models), strict=True)
     predictive = type(parts[0]).concat(parts).rows(torch.from_numpy(np.concatenate(index).argsort()))
-    y = probe.y.reshape(predictive.mean.shape)
-    return Comparison(predictive, y, probe.table.weights).scores(("nll", "rmse", "crps"))
+    outcome = probe.fitted.outcome
+    return outcome.compare(predictive, probe.y, probe.table.weights).scores(outcome.headlines)
 
 
 def _only(fitted: Fitted, kind: str) -> Fitted:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from dspp.fitted import Evaluation
+from dspp.evaluate import Evaluation
 from dspp.report.probe import Probe, Rows
 
 MOST_ROWS, FEWEST_ROWS = 1_000, 200  # that are predicted again for each column
@@ -17,23 +17,25 @@ WORK = 1.2e8  # pairs of components in all scores, about 2 s: the cost of a CRPS
 
 @dataclass(frozen=True, eq=False)
 class Importance:
-    """Increase of the CRPS when a column is shuffled among the rows, the most important column first.
+    """Increase of the loss when a column is shuffled among the rows, the most important column first.
 
     Attributes:
         names: The columns, named as in the user's table.
         increase: The increase in each repeat.
-        crps: The CRPS of the same rows as they are.
+        before: The loss of the same rows as they are.
         num_rows: How many rows.
         left_out: How many columns were not tried.
-        scaled: Whether the CRPS is divided by the standard deviation of the targets, as with several outputs.
+        scaled: Whether the loss is divided by the standard deviation of the targets, as with several outputs.
+        loss: What the loss is called.
     """
 
     names: Sequence[str]
     increase: Float[np.ndarray, "columns repeats"]
-    crps: float
+    before: float
     num_rows: int
     left_out: int = 0
     scaled: bool = False
+    loss: str = "CRPS"
 
     @property
     def mean(self) -> Float[np.ndarray, " columns"]:
@@ -66,12 +68,12 @@ def permutation_importance(
     names = _select_columns(probe, relevance)
     affordable = int(WORK / (max(len(names), 1) * REPEATS * probe.components**2))
     at = generator.permutation(len(probe.rows))[: max(affordable, FEWEST_ROWS)]
-    scale = _target_scale(probe.y) if probe.y.shape[1] > 1 else 1.0
+    scale = probe.fitted.outcome.loss_scale(probe.y)
     weights = None if probe.table.weights is None else probe.table.weights[at]
-    before = _mean_score(probe.crps(at), scale, weights)
+    before = _mean_score(probe.loss(at), scale, weights)
     shuffles = [at[_shuffle(len(at), generator)] for _ in range(REPEATS)]  # the same for all columns
     increase = np.array(
-        [[_mean_score(probe.crps(at, name, donors), scale, weights) - before for donors in shuffles] for name in names]
+        [[_mean_score(probe.loss(at, name, donors), scale, weights) - before for donors in shuffles] for name in names]
     ).reshape(len(names), REPEATS)
     rank = np.argsort(-increase.mean(axis=1), kind="stable")
     return Importance(
@@ -80,7 +82,8 @@ def permutation_importance(
         before,
         len(at),
         left_out=len(probe.features) - len(names),
-        scaled=probe.y.shape[1] > 1,
+        scaled=scale is not None,
+        loss=probe.fitted.outcome.loss_name,
     )
 
 
@@ -102,15 +105,11 @@ def _shuffle(num: int, generator: np.random.Generator) -> Rows:
     return donors
 
 
-def _target_scale(y: Float[np.ndarray, "n T"]) -> Float[np.ndarray, " T"]:
-    scale = np.array([np.nanstd(column) if (~np.isnan(column)).any() else 1.0 for column in y.T])
-    return np.where(scale > 0.0, scale, 1.0)
-
-
 def _mean_score(
-    crps: Float[np.ndarray, "n T"], scale: Float[np.ndarray, " T"] | float, weights: Float[np.ndarray, " n"] | None
+    loss: Float[np.ndarray, "n L"], scale: Float[np.ndarray, " L"] | None, weights: Float[np.ndarray, " n"] | None
 ) -> float:
     """Return the mean over the observed values, by the weights of the rows."""
-    each = np.broadcast_to(np.ones(len(crps))[:, None] if weights is None else weights[:, None], crps.shape)
-    seen = ~np.isnan(crps)
-    return float(np.average((crps / scale)[seen], weights=each[seen])) if each[seen].any() else 0.0
+    each = np.broadcast_to(np.ones(len(loss))[:, None] if weights is None else weights[:, None], loss.shape)
+    seen = ~np.isnan(loss)
+    loss = loss if scale is None else loss / scale
+    return float(np.average(loss[seen], weights=each[seen])) if each[seen].any() else 0.0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Float, Int
 
 from dspp import storage
-from dspp.calibration import Conformal, CrossConformal
+from dspp.calibration import Calibration, Conformal, CrossConformal
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
+from dspp.evaluate import Evaluation
 from dspp.extras import require
-from dspp.fitted import Evaluation, Fitted
+from dspp.fitted import Fitted
 from dspp.members import Member
 from dspp.metrics import METRICS
 from dspp.report.baselines import missing_baselines, score_baselines
@@ -23,7 +24,6 @@ from dspp.report.columns import describe_columns
 from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.ensemble import describe_ensemble, describe_scored
 from dspp.report.page import write_report
-from dspp.table.discrete import is_discrete
 from dspp.table.table import MemoryTable
 
 MOST_ROWS = 20_000  # in figures; scores use all rows
@@ -114,7 +114,8 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
         conformal=None if conformal is None else _conformal(conformal, fitted.target_names),
         scores={name: value for name, value in evaluation.scores.items() if _is_shown(name)},
         baselines=score_baselines(evaluation),
-        discrete=is_discrete(evaluation.comparison.y.cpu().numpy()),
+        discrete=fitted.outcome.is_discrete(evaluation.comparison.y.cpu().numpy()),
+        panels=fitted.outcome.panels(evaluation.comparison),
         scored=describe_scored(evaluation),
         relevance=relevance,
         **describe_columns(evaluation, relevance, targets, shown),
@@ -163,17 +164,21 @@ def _select_rows(observed: Float[np.ndarray, "N T"], num_rows: int) -> tuple[np.
 
 def _targets(evaluation: Evaluation, shown: Int[np.ndarray, " n"]) -> list[TargetData]:
     """Return the data of each observed output: some rows of the evaluation, and the calibration on all."""
-    fitted, comparison, calibration = evaluation.fitted, evaluation.comparison, evaluation.calibration
+    fitted, comparison = evaluation.fitted, evaluation.comparison
+    values = fitted.outcome.drawn_values(evaluation.table.targets[shown])
+    if values is None:
+        return []
+    calibration = cast(Calibration, evaluation.calibration)  # of real outputs
     outputs = evaluation.distribution.rows(torch.from_numpy(shown)).outputs()
     at = shown if evaluation.index is None else evaluation.index[shown]
     found = []
     for whole, judged in zip(comparison.outputs, calibration.per_output or (calibration,), strict=True):
-        column = evaluation.table.targets[shown, whole.index]
+        column = values[:, whole.index]
         rows = np.flatnonzero(~np.isnan(column))
         if len(rows):
             place = whole.seen.numpy().cumsum()[at[rows]] - 1
             pit = whole.pit.double().numpy()
-            name, one = fitted.target_names[whole.index], outputs[whole.index].rows(torch.from_numpy(rows))
+            name, one = fitted.outcome.output_names[whole.index], outputs[whole.index].rows(torch.from_numpy(rows))
             some = None if len(rows) == len(column) else rows
             found.append(TargetData(name, column[rows], one, some, pit[place], pit, judged))
     return found

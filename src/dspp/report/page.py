@@ -113,6 +113,7 @@ def _scores(data: ReportData) -> Section:
     if len(data.targets) > 1:
         more = f"The first {MAX_OUTPUTS} outputs are shown in full below." if len(data.targets) > MAX_OUTPUTS else ""
         blocks.append(Block("Each output", more, table=tables.outputs_table(data.targets)))
+    blocks += [Block(one.title, one.sentence, table=TextTable(one.header, one.rows)) for one in data.panels]
     intro = f"How close the predictions are to the observed values. {data.scored}".rstrip()
     return Section("scores", "Scores", intro, blocks)
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from dspp.encoding.columns import Dropped
 from dspp.encoding.encoder import encode
-from dspp.fitted import Evaluation, Fitted
+from dspp.evaluate import Evaluation
+from dspp.fitted import Fitted
 from dspp.predictive import Predictive
 from dspp.table import arrays
 from dspp.table.table import MemoryTable
@@ -87,7 +88,7 @@ class Probe:
     @cached_property
     def components(self) -> int:
         """S, the number of components with which a row is predicted: the cost of a prediction."""
-        return len(self.models[0].predict_standardised(self.X[0][:1]).outputs()[0].weights)
+        return self.models[0].predict_standardised(self.X[0][:1]).num_components
 
     def predict(
         self, at: Rows, column: str | None = None, donors: Rows | None = None, models: Sequence[Fitted] | None = None
@@ -113,13 +114,13 @@ class Probe:
                 found.append((model.predict_standardised(X), index))
         return found
 
-    def crps(self, at: Rows, column: str | None = None, donors: Rows | None = None) -> Float[np.ndarray, "n T"]:
-        """Return the CRPS of rows against their observed values, NaN if not observed; arguments as in `predict`."""
-        scores, targets = np.empty((len(at), self.y.shape[1])), self.y[at]
-        for predictive, index in self.predict(at, column, donors):
-            y = torch.from_numpy(targets[index].reshape(predictive.mean.shape))
-            scores[index] = predictive.crps(y).cpu().double().numpy().reshape(len(index), -1)
-        return scores
+    def loss(self, at: Rows, column: str | None = None, donors: Rows | None = None) -> Float[np.ndarray, "n L"]:
+        """Return the loss of rows, NaN if not observed; arguments as in `predict`."""
+        groups = self.predict(at, column, donors)
+        found = [self.fitted.outcome.loss(one, self.y[at[index]]).cpu().double().numpy() for one, index in groups]
+        losses = np.concatenate(found)
+        losses[np.concatenate([index for _, index in groups])] = losses.copy()
+        return losses
 
     def values(self, column: str) -> Values:
         """Return the values of a column as the user gave them."""

@@ -122,16 +122,12 @@ def outputs_table(targets: Sequence[TargetData]) -> TextTable:
 
 def kinds_table(ensemble: EnsembleData) -> TextTable:
     """Return the kinds of members, the heaviest first, and the scores of each kind alone."""
+    scores = list(ensemble.kinds[0].scores)
     rows = [
-        (
-            kind.name,
-            f"{kind.members:,}",
-            percent(kind.weight, 0),
-            *(number(kind.scores.get(name, math.nan)) for name in ("nll", "rmse", "crps")),
-        )
+        (kind.name, f"{kind.members:,}", percent(kind.weight, 0), *(number(kind.scores[name]) for name in scores))
         for kind in ensemble.kinds
     ]
-    return TextTable(("members that read", "members", "weight", "NLL", "RMSE", "CRPS"), rows)
+    return TextTable(("members that read", "members", "weight", *(METRICS[name].title for name in scores)), rows)
 
 
 def members_table(members: Sequence[MemberData]) -> TextTable:

@@ -1,6 +1,6 @@
 """Conversion of X and y, whatever library they come from, to a table in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from numbers import Real
@@ -20,6 +20,8 @@ from dspp.table.checks import check_X, check_y
 from dspp.table.frames import has_string_names, is_frame, to_arrow
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
+
+Reader = Callable[[pa.Table, Place], Float[np.ndarray, "N C"]]
 
 BLOCK: Final = 16_384  # rows converted at once, so that the block stays in the CPU cache
 
@@ -57,19 +59,22 @@ def attach_targets(table: MemoryTable, y: Any, name: str = "y", every_output: bo
     return table.with_targets(values, names or tuple(f"y{t}" if several else "y" for t in range(values.shape[1])))
 
 
-def split_targets(table: MemoryTable, names: Sequence[str], drop: Sequence[str] = ()) -> MemoryTable:
+def split_targets(
+    table: MemoryTable, names: Sequence[str], drop: Sequence[str] = (), read: Reader | None = None
+) -> MemoryTable:
     """Return the rows that have a target, with the columns `names` as targets and without the columns `drop`.
 
     Args:
         table: Rows with named columns.
         names: The columns to predict.
         drop: Columns to leave out.
+        read: Returns the values of target columns, NaN where not observed; None: they are numbers.
 
     Raises:
-        InputError: A target is not a number, or has no values.
+        InputError: A target is not valid, or has no values.
     """
     assert table.arrow is not None
-    y = np.column_stack([target_column(table, name) for name in names])
+    y = (read or read_numbers)(table.arrow.select(list(names)), table.place)
     empty = [name for name, column in zip(names, y.T, strict=True) if np.isnan(column).all()]
     if empty:
         raise InputError(f"{table.where}: column {empty[0]!r}: expected numbers, got no values")
@@ -81,14 +86,24 @@ def split_targets(table: MemoryTable, names: Sequence[str], drop: Sequence[str] 
     return replace(inputs.take(np.flatnonzero(observed)), notes=notes)
 
 
+def read_numbers(columns: pa.Table, place: Place) -> Float[np.ndarray, "N T"]:
+    """Return columns of targets as numbers; see `number_column`."""
+    return np.column_stack([number_column(columns.column(name), place.of(name)) for name in columns.column_names])
+
+
 def target_column(table: MemoryTable, name: str) -> Float[np.ndarray, " N"]:
+    """Return a column of targets as numbers; see `number_column`."""
+    assert table.arrow is not None
+    return number_column(table.arrow.column(name), table.place.of(name))
+
+
+def number_column(column: pa.ChunkedArray, place: Place) -> Float[np.ndarray, " N"]:
     """Return a target column as float64, NaN where missing.
 
     Raises:
         InputError: The column contains anything but finite numbers.
     """
-    assert table.arrow is not None
-    column, place = table.arrow.column(name).combine_chunks(), table.place.of(name)
+    column = column.combine_chunks()
     kind = column.type
     arrays.check_no_classes(column, place)
     if not any(test(kind) for test in (arrays.is_number, arrays.is_text, types.is_boolean, types.is_null)):

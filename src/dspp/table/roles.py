@@ -19,7 +19,7 @@ from dspp.notes import Note
 from dspp.table import arrays
 from dspp.table.checks import Array, advice, check_y
 from dspp.table.frames import check_zones, has_string_names, is_frame, to_arrow
-from dspp.table.memory import split_targets
+from dspp.table.memory import Reader, split_targets
 from dspp.table.messages import Place
 from dspp.table.table import MemoryTable
 
@@ -76,13 +76,14 @@ def label_rows(
     weight: str | None = None,
     group: str | None = None,
     time: str | None = None,
+    read: Reader | None = None,
 ) -> MemoryTable:
     """Return the rows that have a target, with what columns of the table say of them; see `prepare`.
 
     Raises:
         InputError: A target or one of the other columns has a value that is not valid, or no input is left.
     """
-    found = split_targets(split_roles(rows, weight, group, time), targets, drop)
+    found = split_targets(split_roles(rows, weight, group, time), targets, drop, read)
     if not found.names:
         raise InputError(f"{rows.where}: expected at least one input column, got none; drop fewer columns")
     return replace(found, table_rows=rows.num_table_rows)
@@ -197,29 +198,45 @@ def _check_complete(column: pa.Array, place: Place, what: str) -> None:
         raise place.error(f"expected {what} in every row, got none; fill it in, or remove the row", int(missing[0]))
 
 
-def _to_column(values: Any, num_rows: int, name: str) -> pa.Array:
-    """Return one value per row, from any library, as an Arrow column."""
+def to_columns(values: Any, num_rows: int, name: str) -> pa.Table:
+    """Return values of any type, from any library, as columns with one value per row.
+
+    Raises:
+        InputError: They are no table, or their number is not that of the rows.
+    """
     try:
         if is_frame(values) and has_string_names(values, name):
             table = to_arrow(values, name)
-            columns: Sequence[pa.ChunkedArray] = table.columns
         else:
             array = np.asarray(values)
             if array.dtype == object:
                 check_zones(array.flat, Place(name))
             columns = [pa.array(part, from_pandas=True) for part in array.reshape(len(array), -1).T]
+            several = len(columns) > 1
+            table = pa.table({f"{name}{k}" if several else name: column for k, column in enumerate(columns)})
     except (pa.ArrowException, TypeError, ValueError) as problem:
         if isinstance(problem, InputError):
             raise
         what_to_do = advice(values) or "use values of one type"
         raise InputError(f"{name}: expected one value per row, got {values!r:.60}; {what_to_do}") from None
-    if len(columns) != 1 or len(columns[0]) != num_rows:
-        raise InputError(
-            f"{name}: expected {num_rows} values, one per row of X, got {len(columns[0]) if columns else 0} rows of "
-            f"{len(columns)} columns; pass {name} with the rows of X in the same order"
-        )
-    column = columns[0]
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if table.num_rows != num_rows or not table.num_columns:
+        raise _other_rows(table, num_rows, name)
+    return table
+
+
+def _to_column(values: Any, num_rows: int, name: str) -> pa.Array:
+    """Return one value per row as an Arrow column."""
+    table = to_columns(values, num_rows, name)
+    if table.num_columns != 1:
+        raise _other_rows(table, num_rows, name)
+    return table.column(0).combine_chunks()
+
+
+def _other_rows(table: pa.Table, num_rows: int, name: str) -> InputError:
+    return InputError(
+        f"{name}: expected {num_rows} values, one per row of X, got {table.num_rows} rows of {table.num_columns} "
+        f"columns; pass {name} with the rows of X in the same order"
+    )
 
 
 def _with_roles(

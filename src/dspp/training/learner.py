@@ -43,7 +43,7 @@ class Learner:
         self._spec, self._config, self._num_rows = spec, config, len(rows)
         features = copy.deepcopy(features)
         with own_randomness(self.seed, rows.x.device, self._randomise):
-            self.model = build(spec.model, rows.x, rows.y.shape[1], self.seed, features)
+            self.model = build(spec.model, rows.x, spec.outputs or rows.y.shape[1], self.seed, features)
         self.model.train()
         self.optimizer = make_optimizer(self.model, config)
 

@@ -8,6 +8,7 @@ from dspp.engines import cores
 from dspp.errors import InputError
 from dspp.extras import require
 from dspp.notes import warn_of_notes
+from dspp.outcomes import find_outcome
 from dspp.prepare import Prepared, prepare
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
 from dspp.table.joined import dataset_columns, from_dataset, is_dataset
@@ -99,19 +100,22 @@ def tune(
 
     choices = Space(models, space, base or {})
     any_model = choices.estimator({"model": choices.models[0]}, random_state=seed)
+    settings, attach = any_model.settings(), attach_targets
     how: dict[str, Any] = {}
     table: Table
     if is_dataset(X):
         table, how = from_dataset(X), dataset_columns(X.schema.names, y, sample_weight, groups, time)
     else:
-        table = attach_roles(attach_targets(to_table(X), y), sample_weight, groups, time)
+        kind, likelihood = find_outcome(*settings.named_outcome)
+        outcome, table = kind.start(to_table(X), y, likelihood)
+        table, how, attach = attach_roles(table, sample_weight, groups, time), {"outcome": outcome}, outcome.attach
     given = X_val is not None or y_val is not None
     if given and (X_val is None or y_val is None):
         raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
-    validation = attach_targets(to_table(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
+    validation = attach(to_table(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
     how |= {"validation": validation, "processes": 0 if jobs == 1 else jobs or cores()}
     result = search(
-        prepare(table, any_model.settings(), **how),
+        prepare(table, settings, **how),
         models=models,
         space=space,
         trials=trials,

@@ -168,7 +168,7 @@ class Search:
     def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
         """Return the sampler for a trial: the next point of a small grid, the defaults first, or Optuna's TPE."""
         tpe = optuna.samplers.TPESampler(seed=derive_seed(self.seed, number) % 2**32)
-        own = self.space.start(len(self.prepared.target_names)) if number == 0 else {}
+        own = self.space.start(self.prepared.outcome.num_outputs) if number == 0 else {}
         fixed = own if self.grid is None else self.grid[number]
         return optuna.samplers.PartialFixedSampler(fixed, tpe) if fixed else tpe
 

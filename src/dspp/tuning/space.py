@@ -31,7 +31,7 @@ OWN = (
     "address",
 )  # set by the search
 FURTHER = ("model_settings", "train_settings")  # contain further settings by name
-FIXED = ("validation_fraction", "calibration_fraction", "conformal", "likelihood", *FURTHER, "device")
+FIXED = ("validation_fraction", "calibration_fraction", "conformal", "likelihood", "outcome", *FURTHER, "device")
 HIDDEN_LAYER = ("width", "rule", "sites", "test_sites", "hidden_mean")  # do not apply to a single layer
 LARGEST_GRID = 1000  # a finite space up to this size is tried without repetition
 

@@ -95,10 +95,9 @@ def evaluate(
     should_stop: Callable[[], bool] | None,
 ) -> Outcome:
     """Train a setting and evaluate it on the validation rows."""
-    observed = ~np.isnan(prepared.validation_table.targets)
-    observed_per_row = float(
-        np.average(observed.sum(axis=1), weights=prepared.validation_table.weights)
-    )  # the number of outputs, or less where some are missing
+    held_out, target = prepared.validation_table, prepared.outcome
+    # The number of outputs, or less where some are missing.
+    observed_per_row = float(np.average(target.count_observed(held_out.targets), weights=held_out.weights))
     try:
         settings = space.settings(params, seed, monitor.allowed)
         monitor.planned = settings.train_config(prepared.num_rows).epochs
@@ -113,7 +112,7 @@ def evaluate(
         return monitor.outcome("failed", reason=str(problem))
     history = fitted.members[0].history  # a trial trains one member
     monitor.epochs = history[-1].number
-    value = fitted.metrics["nll"]
+    value = fitted.metrics[target.tunes]
     if not math.isfinite(value):
         return monitor.outcome("failed", reason=f"the validation NLL is {value}")
     best = min(epoch.val_nll for epoch in history if epoch.val_nll is not None)

@@ -1,4 +1,4 @@
-"""What to know about targets before training: constant ones, few distinct values, and times that may be censored."""
+"""What to know about real targets: constant ones, few distinct values, censored times, negative ends of intervals."""
 
 import re
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from jaxtyping import Float
 from pyarrow import types
 
 from dspp.notes import Note
+from dspp.predictive import RealPredictive
 from dspp.table.discrete import is_discrete
 from dspp.table.table import MemoryTable
 
@@ -19,6 +20,9 @@ EVENT = re.compile(
 )
 DURATION = re.compile(r".*(time|duration|surviv|tenure|days|weeks|months|years|hours).*", re.IGNORECASE)
 SHORT_DURATION = re.compile(r"t|week|month|los", re.IGNORECASE)  # names that have other meanings too
+
+# Coverage of the intervals, and the share of those that begin below 0 which is worth a note.
+PROMISED, MANY_NEGATIVE = 0.9, 0.05
 
 
 def target_notes(y: Float[np.ndarray, "N T"], names: Sequence[str]) -> list[Note]:
@@ -57,6 +61,20 @@ def censoring_notes(table: MemoryTable) -> list[Note]:
             )
             return [Note(f"column {found[0]!r} may say which values of {time!r} are censored", text)]
     return []
+
+
+def negative_note(name: str, y: Float[np.ndarray, " N"], one: RealPredictive) -> Note | None:
+    """Return a note on a target that is never negative but sometimes 0, if many intervals begin below 0."""
+    if not (y == 0.0).any() or (y < 0.0).any() or not (y > 0.0).any():
+        return None
+    share = float((one.interval(PROMISED)[0] < 0.0).double().mean())
+    if share < MANY_NEGATIVE:
+        return None
+    text = (
+        f"{100 * share:.0f} % of the lower ends of its {100 * PROMISED:.0f} % intervals are, as dspp has no "
+        "distribution for such targets yet; read a negative end as 0"
+    )
+    return Note(f"target {name!r} is never negative", text)
 
 
 def _is_mark(column: pa.ChunkedArray) -> bool:

@@ -1,0 +1,197 @@
+"""Evaluation: predictions of rows with targets, their scores, and whether they can be trusted."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import chain
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dspp.calibration import HEADLINE, Verdict, is_inside
+from dspp.errors import InputError
+from dspp.fitted import Fitted
+from dspp.metrics import Comparison, Levels
+from dspp.predictive import Predictive
+from dspp.sample import SCORED_ROWS, Sample
+from dspp.seen import Recogniser, hash_rows
+from dspp.table.table import MemoryTable
+
+Batches = Callable[[], Iterator[MemoryTable]]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """A model, rows with targets and its predictions for them; scores are computed once, on first use.
+
+    Attributes:
+        fitted: The model.
+        table: The rows; of a table that was scored in batches, a sample of them, evenly spaced.
+        distribution: Their predictive distributions.
+        parts: Of rows that were held out in turn, the members that held out the same rows as a model, and the numbers
+            of these rows; empty if `fitted` predicted all of them.
+        caveat: What the rows were used for; empty for new rows.
+        folds: Predictions by folds, for recalibration; None: not to be measured.
+        every: The comparison of all rows, if the table is a sample of them.
+        index: The numbers of the rows of the table among all rows, likewise.
+        recalibrated: Whether each target is inside its recalibrated 90 % interval, likewise.
+        notes: Sentences about these rows, such as what the training rows had not.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import PPGPRRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = PPGPRRegressor(epochs=2, inducing=8).fit(X, X[:, 0])
+        >>> evaluation = model.evaluation(X, X[:, 0])
+        >>> evaluation.scores["rmse"] == model.evaluate(X, X[:, 0])["rmse"], evaluation.calibration.num_rows
+        (True, 60)
+    """
+
+    fitted: Fitted
+    table: MemoryTable
+    distribution: Predictive
+    parts: tuple[tuple[Fitted, Int[np.ndarray, " n"]], ...] = ()
+    caveat: str = ""
+    folds: Mapping[int, Predictive] | None = None
+    every: Comparison | None = None
+    index: Int[np.ndarray, " n"] | None = None
+    recalibrated: Bool[Tensor, " N *T"] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows that were scored."""
+        return len(self.table) if self.every is None else len(self.every)
+
+    def models(self, rows: Int[np.ndarray, " K"]) -> list[tuple[Fitted, Int[np.ndarray, " k"]]]:
+        """Return the models that predicted some rows of the table, each with the positions of its rows in `rows`."""
+        if not self.parts:
+            return [(self.fitted, np.arange(len(rows)))]
+        owner = np.empty(len(self.table), np.int64)
+        for k, (_, index) in enumerate(self.parts):
+            owner[index] = k
+        return [(self.parts[k][0], np.flatnonzero(owner[rows] == k)) for k in np.unique(owner[rows]).tolist()]
+
+    @property
+    def y(self) -> Float[np.ndarray, " N *C"]:
+        """Observed values of the table, (N,) of a single column."""
+        values = self.table.targets
+        return values if values.shape[1] > 1 else values[:, 0]
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """Predictions and targets of all rows, as metrics take them."""
+        if self.every is not None:
+            return self.every
+        return self.fitted.outcome.compare(self.distribution, self.table.targets, self.table.weights)
+
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        """All scores by name."""
+        with self.fitted.named_in_errors(self.table.place):
+            return self.comparison.scores(self.fitted.outcome.metrics)
+
+    @cached_property
+    def calibration(self) -> Verdict:
+        """What the rows say about whether the distributions can be trusted."""
+        inside = self.recalibrated
+        if self.folds is not None:
+            ends = self.fitted.recalibrate(self.comparison.mixture, self.folds, HEADLINE)
+            inside = None if ends is None else is_inside(self.comparison.y, ends)
+        return self.fitted.outcome.calibration(self.comparison, inside, self.caveat)
+
+
+def evaluate(
+    fitted: Fitted, table: MemoryTable, impute: bool = False, scores: Iterable[str] | None = None
+) -> Evaluation:
+    """Evaluate a model on rows with targets, as `evaluate_batches` does."""
+    return evaluate_batches(fitted, partial(table.batches, SCORED_ROWS), impute, scores)
+
+
+def evaluate_batches(
+    fitted: Fitted, batches: Batches, impute: bool = False, scores: Iterable[str] | None = None
+) -> Evaluation:
+    """Evaluate a model on rows with targets that arrive in batches, keeping a few numbers per row.
+
+    With several outputs, some may have no observed targets; scores are then of the others.
+
+    Args:
+        fitted: The model.
+        batches: Starts to read the rows; called again if a target may have few distinct values, which are needed before
+            the first row is scored.
+        impute: See `Fitted.predict`.
+        scores: The scores that are wanted; others of many rows take another pass, with all rows in memory. None: all,
+            and the calibration.
+
+    Raises:
+        InputError: The rows cannot be used, or have another number of targets than the model.
+    """
+    reader, wanted = batches(), None if scores is None else list(scores)
+    first, second = next(reader), next(reader, None)
+    recogniser, sample, outcome = Recogniser(fitted.seen_rows), Sample(), fitted.outcome
+    if second is None:
+        mixture, folds = _predict_targets(fitted, first, impute, recogniser)
+        first = replace(first, parsed=None)  # figures change values of columns
+        return Evaluation(fitted, first, mixture, caveat=recogniser.caveat(), folds=folds)
+    levels = _find_levels(fitted, first, batches)
+    weights: list[Float[np.ndarray, " n"]] = []
+    inside: list[Bool[Tensor, " n *T"]] = []
+
+    def score(rows: MemoryTable, first_row: int) -> dict[str, Tensor]:
+        mixture, folds = _predict_targets(fitted, rows, impute, recogniser)
+        part = outcome.compare(mixture, rows.targets, None, first_row, levels)
+        with fitted.named_in_errors(rows.place):
+            found = part.by_row(wanted)
+        if wanted is None and (ends := fitted.recalibrate(part.mixture, folds, HEADLINE)) is not None:
+            inside.append(is_inside(part.y, ends))
+        sample.add(rows, mixture)
+        weights.extend([] if rows.weights is None else [rows.weights])
+        return found
+
+    def score_all() -> Iterator[dict[str, Tensor]]:
+        done = 0
+        for rows in chain([first, second], reader):
+            yield score(rows, done)
+            done += len(rows)
+
+    def predict_all() -> Predictive:
+        parts = [fitted.predict(rows, impute).to(torch.float64) for rows in batches()]
+        return type(parts[0]).concat(parts)
+
+    every = outcome.comparison.join(
+        score_all(), predict_all, lambda: np.concatenate(weights) if weights else None, levels
+    )
+    return Evaluation(
+        fitted,
+        sample.table,
+        sample.distribution,
+        caveat=recogniser.caveat(),
+        every=every,
+        index=sample.index,
+        recalibrated=torch.cat(inside) if inside else None,
+    )
+
+
+def _predict_targets(
+    fitted: Fitted, rows: MemoryTable, impute: bool, recogniser: Recogniser
+) -> tuple[Predictive, dict[int, Predictive]]:
+    """Predict rows with targets, which are compared with those of training; see `Fitted.predict_folds`."""
+    encoded, y, count = fitted.encode(rows, impute), rows.targets, len(fitted.outcome.names)
+    mixture, folds = fitted.predict_folds(rows, impute, encoded)
+    if y.shape[1] != count:
+        raise InputError(
+            f"y: expected shape {(len(y), count) if count > 1 else (len(y),)}, as predicted, got "
+            f"{y.shape if y.shape[1] > 1 else y.shape[:1]}; pass the outputs that the model was fitted to"
+        )
+    if fitted.seen_rows is not None:
+        recogniser.count(hash_rows(np.asarray(encoded), y, fitted.encoder))
+    return mixture, folds
+
+
+def _find_levels(fitted: Fitted, first: MemoryTable, batches: Batches) -> Levels:
+    """Return the distinct values of each target, None if they are many; all rows are read if they may be few."""
+    if not fitted.outcome.may_have_levels(first.targets):
+        return [None] * first.targets.shape[1]
+    return fitted.outcome.levels(np.concatenate([rows.targets for rows in batches()]))
