@@ -32,7 +32,7 @@ import numpy as np
 COLUMNS = 20
 TEST_ROWS = 50_000
 FILE_ROWS = 1_000_000
-MEMORY = "4GB"  # samples about 2,000,000 of these rows
+MEMORY = "8GB"  # samples about 2,000,000 of these rows
 HERE = Path(__file__).resolve().parents[1]
 METHODS = ("old", "new")
 

@@ -307,6 +307,7 @@ def _shorten(value: Any) -> str:
 # ---------------------------------------------------------------- hints
 
 
+@cache
 def _bare(hint: Any) -> tuple[Any, Range, bool]:
     """Return a hint without `Annotated` and `| None`, its range, and whether it may be None."""
     bounds, is_optional = FINITE, False
@@ -321,10 +322,12 @@ def _bare(hint: Any) -> tuple[Any, Range, bool]:
             return hint, bounds, is_optional
 
 
+@cache
 def _is_array(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, AbstractArray)
 
 
+@cache
 def _holds_tensors(hint: Any) -> bool:
     """Return whether a hint is a dict of tensors, possibly nested."""
     from torch import Tensor

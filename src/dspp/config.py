@@ -5,7 +5,6 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -52,7 +51,7 @@ class _Config:
         for f in dataclasses.fields(self):
             value = _to_python(getattr(self, f.name))
             object.__setattr__(self, f.name, value)
-            if not fits(value, hints[f.name]):
+            if not _fits(value, hints[f.name]):
                 expected = getattr(hints[f.name], "__name__", str(hints[f.name]))
                 finite = " (finite)" if expected == "float" else ""
                 raise InputError(f"{type(self).__name__}.{f.name}: expected {expected}{finite}, got {value!r:.100}")
@@ -72,23 +71,20 @@ def _to_python(value: Any) -> Any:
     return tuple(map(_to_python, value)) if isinstance(value, tuple | np.ndarray) else value
 
 
-def fits(value: object, hint: Any) -> bool:
-    """Return whether `value` has the type `hint`, including its items.
+def _fits(value: object, hint: Any) -> bool:
+    """Return whether `value` has the type `hint`: a class, a union, or a tuple of one type of items.
 
-    Hints are classes, unions, and tuples, lists and dictionaries with one item type. Booleans are not numbers, and
-    numbers must lie in the range of float64.
+    Booleans are not numbers, and numbers must lie in the range of float64.
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
-        return any(fits(value, part) for part in inner)
-    if origin is dict:
-        return isinstance(value, dict) and all(fits(item, inner[1]) for item in value.values())
-    if origin is not None:
-        return isinstance(value, origin) and all(fits(item, inner[0]) for item in typing.cast(Iterable[Any], value))
+        return any(_fits(value, part) for part in inner)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
     if hint in (int, float):
         numbers = int | float if hint is float else int
         return isinstance(value, numbers) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    return hint is Any or isinstance(value, hint)
+    return isinstance(value, hint)
 
 
 def _at_least(default: Any, low: float) -> Any:

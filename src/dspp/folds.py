@@ -41,6 +41,12 @@ class Split:
         """The folds whose rows tell how to mix members."""
         return range(1 if self.forward else self.num_folds)
 
+    @property
+    def has_inner_folds(self) -> bool:
+        """Whether the rows outside of each fold have at least two inner folds, as trees need."""
+        inner = self.inner
+        return inner is None or all(np.ptp(inner[self.fold != k]) > 0 for k in range(self.num_folds))
+
     def held_out(self, fold: int) -> Bool[np.ndarray, " N"]:
         """Return a mask of the rows of a fold."""
         return np.asarray(self.fold == fold)

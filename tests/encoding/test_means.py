@@ -25,7 +25,7 @@ from dspp.folds import Split
 from dspp.members.base import Task
 from dspp.members.run import part_rows
 from dspp.prepare import prepare, split_rows
-from dspp.prepare.memory import _inner_folds_of_means
+from dspp.prepare.split import inner_folds
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
 from dspp.training.rows import Rows
@@ -285,10 +285,9 @@ def test_members_read_means_without_the_rows_they_hold_out(given: bool) -> None:
     X, y = shops(200)
     validation = attach_targets(to_table(X[:50]), y[:50]) if given else None
     made = prepare(attach_targets(to_table(X), y), Settings(members=5), validation=validation)
-    assert made.fold is not None
     assert (made.means is None) == given
     if made.means is not None:
-        np.testing.assert_array_equal(made.means.inner, made.fold)
+        np.testing.assert_array_equal(made.means.inner, made.split.fold)
         assert isinstance(made.train, Rows)
         again = made.means.insert(made.train.x.numpy(), np.zeros(200, bool))
         np.testing.assert_array_equal(again, made.train.x.numpy())
@@ -315,7 +314,7 @@ def test_groups_stay_together_in_the_means_of_a_single_model() -> None:
     X, y = shops(200)
     group = np.arange(200) // 10
     table = replace(attach_targets(to_table(X), y), groups=group)
-    inner = _inner_folds_of_means(table, None, None, 0)
+    inner = inner_folds(prepare(table, Settings(members=1, validation_fraction=0.0)).split, 200, 0)
     assert len(np.unique(inner)) == 5
     assert all(np.ptp(inner[group == g]) == 0 for g in range(20))
 

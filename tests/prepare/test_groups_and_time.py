@@ -251,12 +251,11 @@ def test_the_latest_rows_judge_members_trained_on_earlier_ones(
 def test_validation_rows_that_are_given_leave_all_groups_to_training(seen: Seen) -> None:
     new = attach_targets(to_table(X[:10] + np.array([1000.0, 0.0])), Y[:10])
     made = prepared({"groups": GROUPS}, validation=new)
-    assert made.fold is not None
-    assert made.inner is not None
-    assert made.fold.tolist() == [NEVER] * N + [0] * 10
-    by_group = {(g, f) for g, f in zip(GROUPS.tolist(), made.inner[:N].tolist(), strict=True)}
+    assert made.split.inner is not None
+    assert made.split.fold.tolist() == [NEVER] * N + [0] * 10
+    by_group = {(g, f) for g, f in zip(GROUPS.tolist(), made.split.inner[:N].tolist(), strict=True)}
     assert len(by_group) == len(set(GROUPS))
-    assert len(set(made.inner[:N])) == 5
+    assert len(set(made.split.inner[:N])) == 5
 
 
 def test_means_of_categories_and_the_choice_of_likelihood_keep_groups_together(
@@ -279,8 +278,7 @@ def test_means_of_categories_and_the_choice_of_likelihood_keep_groups_together(
     assert len(folds) == 2
     assert len(set(zip(GROUPS.tolist(), folds[0].tolist(), strict=True))) == len(set(GROUPS))
     assert many.means is not None
-    assert many.fold is not None
-    assert many.means.inner.tolist() == many.fold.tolist()
+    assert many.means.inner.tolist() == many.split.fold.tolist()
     seen: list[np.ndarray] = []
     cross_fit_means = TableEncoder.cross_fit_means
 
@@ -309,9 +307,8 @@ def test_two_groups_leave_no_rows_for_trees() -> None:
 
 def test_folds_without_groups_are_what_they_were() -> None:
     made, usual = prepared({}), choose_size(N, ("plain", "trees", "gp"))
-    assert made.inner is None
-    assert made.fold is not None
-    np.testing.assert_array_equal(made.fold, assign_folds(N, 5, 0))
+    assert made.split.inner is None
+    np.testing.assert_array_equal(made.split.fold, assign_folds(N, 5, 0))
     assert made.plan(Settings()).slots == usual.slots
 
 
@@ -429,7 +426,7 @@ def test_the_command_line_splits_the_same_way(
     assert list(model.feature_names_in_) == inputs
     members_wanted = int(count) if count == "1" else count
     expected = prepared(made, members=members_wanted)
-    judging = expected.fold == 0 if "times" in made else expected.fold != NEVER
+    judging = expected.split.fold == 0 if "times" in made else expected.split.fold != NEVER
     held_out = len(expected.validation) if count == "1" else np.count_nonzero(judging)
     assert f"cores on {held_out} rows" in output  # of validation rows, out of fold, or the latest
 

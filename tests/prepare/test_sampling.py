@@ -132,6 +132,17 @@ def test_rows_keep_their_order_and_their_names(folder: Path) -> None:
         raise text.place.error("odd", 5)
 
 
+def test_categories_that_differ_between_files_are_sampled(tmp_path: Path) -> None:
+    for k, first in enumerate(range(0, ROWS, 3_000)):
+        towns = [f"{town} {k}" for town in TABLE["town"].slice(first, 3_000).to_pylist()]
+        part = TABLE.slice(first, 3_000).set_column(3, "town", pa.array(towns).dictionary_encode())
+        pq.write_table(part, tmp_path / f"{k}.parquet", row_group_size=1_000)
+    found = content(read(open_tables(tmp_path)))
+    town_of = dict(zip(TABLE["y"].to_pylist(), TABLE["town"].to_pylist(), strict=True))
+    assert len({row["town"].split()[1] for row in found}) == 4
+    assert [row["town"].split()[0] for row in found] == [town_of[row["y"]] for row in found]
+
+
 def test_a_larger_limit_adds_rows_and_drops_none(folder: Path) -> None:
     table = open_table(folder / "one.parquet")
     few, more = ({row["y"] for row in content(read(table, rows))} for rows in (1_200, 4_000))
@@ -257,17 +268,19 @@ def test_times_weights_and_groups_of_a_sample(folder: Path, members: int | str) 
             ).max()
         ), "the latest are held out"
     else:
-        assert found.is_forward
-        assert found.fold is not None
-        latest = found.table.times[found.fold == 0]
-        assert latest.min() > found.table.times[found.fold != 0].max()
+        assert found.split.forward or found.split.num_folds == 1
+        latest = found.table.times[found.split.fold == 0]
+        assert latest.min() > found.table.times[found.split.fold != 0].max()
     weighted = prepared(folder, settings, weight="w")
     assert weighted.train.weights is not None
     assert any("of weight 0 are left out" in str(note) for note in weighted.notes)
     grouped = prepared(folder, settings, group="who")
     assert grouped.table.groups is not None
-    parts = grouped.fold if grouped.fold is not None else None
-    if parts is not None:
+    parts = grouped.split.fold
+    if members == 1:
+        assert grouped.validation_table.groups is not None
+        assert np.isin(grouped.table.groups, grouped.validation_table.groups).sum() == len(grouped.validation)
+    else:
         assert all(len(set(parts[grouped.table.groups == g])) == 1 for g in np.unique(grouped.table.groups))
     for one in (found, weighted, grouped):
         assert f"of {ROWS:,} rows are used" in str(one.notes[0])

@@ -123,8 +123,8 @@ def _describe_start(
     several = f" in {opened.files} files" if opened.files > 1 else ""
     held_out = f", {len(prepared.validation):,} for choosing the best epoch" if len(prepared.validation) else ""
     model = _describe_model(prepared, settings)
-    if prepared.fold is not None and not len(prepared.validation):
-        held_out = f", of which each member holds out {(prepared.fold == 0).sum():,}"
+    if prepared.split.num_folds and not len(prepared.validation):
+        held_out = f", of which each member holds out {prepared.split.held_out(0).sum():,}"
     lines = [
         f"{opened.name}: {prepared.table_rows:,} rows{several}, {opened.columns} columns",
         f"  predicting  {', '.join(options.target)}",

@@ -1,10 +1,9 @@
 """Encodings of one column: numbers, Booleans and categories; dates are in `datetimes`."""
 
-import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -28,37 +27,17 @@ Parsed = Shaped[np.ndarray, " n"]  # one number per row
 # ---------------------------------------------------------------- checks of the fields
 
 
-def is_short_text(value: object, longest: int = LONGEST_TEXT) -> bool:
-    """Return whether value is a string that can be encoded as UTF-8 (no lone surrogates) and is not too long."""
+def is_short_text(value: str, longest: int = LONGEST_TEXT) -> bool:
+    """Return whether a string can be encoded as UTF-8 (no lone surrogates) and is not too long."""
     try:
-        return isinstance(value, str) and len(value) <= longest and bool(value.encode() or True)
+        return len(value) <= longest and bool(value.encode() or True)
     except UnicodeEncodeError:
         return False
 
 
-def is_finite(value: object) -> bool:
-    """Return whether value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def is_tuple_of_texts(value: object, longest: int, shortest: int = 0) -> bool:
-    """Return whether value is a tuple of unique strings."""
-    return (
-        isinstance(value, tuple)
-        and shortest <= len(value) <= longest
-        and all(is_short_text(item) for item in value)
-        and len(set(value)) == len(value)
-    )
-
-
-CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "name": is_short_text,
-    "reason": is_short_text,
-    "missing": lambda value: isinstance(value, bool),
-    "other": lambda value: isinstance(value, bool),
-    "fill": is_finite,
-    "levels": lambda value: is_tuple_of_texts(value, MOST_LEVELS, 1),
-}
+def are_levels(values: tuple[str, ...], longest: int) -> bool:
+    """Return whether these are levels of a category, at most `longest` of them."""
+    return 0 < len(values) <= longest and all(map(is_short_text, values)) and len(set(values)) == len(values)
 
 
 # ---------------------------------------------------------------- the kinds
@@ -66,18 +45,20 @@ CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
 
 @dataclass(frozen=True)
 class Column(ABC):
-    """The encoding of one input column. Every field is checked, as it may come from a file."""
+    """The encoding of one input column."""
 
     KINDS: ClassVar[Mapping[str, type["Column"]]]
     kind: ClassVar[str]
-    checks: ClassVar[Mapping[str, Callable[[Any], bool]]] = CHECKS  # by field
     name: str
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if not self.checks[field.name](getattr(self, field.name)):
-                got = f"{getattr(self, field.name)!r:.60}"
-                raise InputError(f"column {self.name!r:.60}: got {field.name}={got}; the encoding is damaged")
+        if not self.is_valid:
+            raise InputError(f"column {self.name!r:.60}: the encoding is damaged")
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the fields, which may come from a file, are possible; their types were checked on reading."""
+        return is_short_text(self.name)
 
     @property
     @abstractmethod
@@ -132,6 +113,11 @@ class Dropped(Column):
     kind = "left out"
     reason: str
     features = ()
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the fields are possible."""
+        return super().is_valid and is_short_text(self.reason)
 
     @property
     def how(self) -> str:
@@ -236,6 +222,11 @@ class Category(Column):
         if not all(map(is_short_text, levels[:MAX_LEVELS])):
             return Dropped(name, f"is text of more than {LONGEST_TEXT:,} characters")
         return cls(name, tuple(levels[:MAX_LEVELS]), len(levels) > MAX_LEVELS, missing > 0)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the fields are possible."""
+        return super().is_valid and are_levels(self.levels, MOST_LEVELS)
 
     @property
     def features(self) -> tuple[str, ...]:

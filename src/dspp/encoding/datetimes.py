@@ -4,15 +4,14 @@ A forecast asks about times that no training row has. So a cycle is an input onl
 once, and outside of their range the days stand still: what a trend would do there, the rows do not tell.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float, Int
 
-from dspp.encoding.columns import CHECKS, Column, Parsed, by_chunk, is_tuple_of_texts, with_mark, write
+from dspp.encoding.columns import Column, Parsed, by_chunk, with_mark, write
 from dspp.table import arrays
 from dspp.table.messages import Place
 
@@ -35,25 +34,11 @@ _CYCLES: Final = {
 LENGTHS: Final = {"hour": 23 / 24, "weekday": 6, "day of year": 334}
 
 
-def _is_moment(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-
-
-_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
-    **CHECKS,
-    "origin": _is_moment,
-    "zoned": lambda value: isinstance(value, bool),
-    "latest": _is_moment,
-    "cycles": lambda value: is_tuple_of_texts(value, len(_CYCLES)) and set(value) <= set(_CYCLES),
-}
-
-
 @dataclass(frozen=True)
 class Datetime(Column):
     """A column of dates or times: days since `origin`, and the cycles along which the training rows vary."""
 
     kind = "datetime"
-    checks = _CHECKS
     missing: bool
     fill: float  # days, the median
     origin: int  # microseconds since 1970, UTC: the first training row
@@ -81,6 +66,13 @@ class Datetime(Column):
         """Return the same column with the days ending at the last of these dates."""
         known = parsed[~self.is_missing(parsed)]
         return replace(self, latest=int(known.max())) if len(known) else self
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the fields are possible."""
+        known = set(self.cycles) <= set(_CYCLES) and len(set(self.cycles)) == len(self.cycles)
+        moments = max(abs(self.origin), abs(self.latest)) < 2**63
+        return super().is_valid and moments and known
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -191,6 +191,21 @@ class TableEncoder:
         ]
         return type(self)(tuple(columns), self.notes)
 
+    @property
+    def mean_columns(self) -> list[str]:
+        """The names of the columns of which the mean targets of levels are encoded."""
+        return [column.name for column in self._used if isinstance(column, MeanCategory)]
+
+    def insert_means(self, X: Float[np.ndarray, "N F"], parsed: ParsedTable) -> Float[np.ndarray, "N F"]:
+        """Return encoded rows with the columns of mean targets encoded by this encoder."""
+        X, done = X.copy(), 0
+        for column in self._used:
+            width = len(column.features)
+            if isinstance(column, MeanCategory):
+                column.encode(parsed[column.name], X[:, done : done + width], IN_X)
+            done += width
+        return X
+
     def with_targets(self, parsed: ParsedTable, y: Float[np.ndarray, "N T"]) -> Self:
         """Return the encoder of the same rows with other standardised targets, whose means it holds."""
         means = [

@@ -1,9 +1,9 @@
 """Encoding of categories with many levels by the mean target of each level, of other rows while models train."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -11,20 +11,17 @@ from jaxtyping import Bool, Float, Int
 
 from dspp.encoding.columns import (
     ABSENT,
-    CHECKS,
     NEW,
     Category,
     Column,
     Parsed,
+    are_levels,
     check_missing,
-    is_finite,
     is_short_text,
-    is_tuple_of_texts,
     level_numbers,
     with_mark,
 )
 from dspp.encoding.scaling import Standardizer
-from dspp.errors import InputError
 from dspp.table.messages import Place
 
 PRIOR_ROWS: Final = 10.0  # the mean of a level is shrunk towards 0 as if it had so many further rows of target 0
@@ -51,13 +48,6 @@ def smoothed_means(
     return means
 
 
-_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
-    **CHECKS,
-    "levels": lambda value: is_tuple_of_texts(value, MOST_MEANS, 1),
-    "means": lambda value: isinstance(value, tuple) and len(value) <= MOST_NUMBERS and all(map(is_finite, value)),
-}
-
-
 @dataclass(frozen=True)
 class MeanCategory(Column):
     """A category with many levels: the mean of the standardised target of each level.
@@ -67,7 +57,6 @@ class MeanCategory(Column):
     """
 
     kind = "category with means"
-    checks = _CHECKS
     levels: tuple[str, ...]  # the most frequent first
     missing: bool
     means: tuple[float, ...]  # of each level and output, level by level
@@ -85,10 +74,12 @@ class MeanCategory(Column):
         means = smoothed_means(level_numbers(values, levels, place), y, len(levels))[:-1]
         return cls(column.name, tuple(levels), column.missing, tuple(means.ravel().tolist()))
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.means or len(self.means) % len(self.levels):
-            raise InputError(f"column {self.name!r:.60}: expected a mean per level and output; the encoding is damaged")
+    @property
+    def is_valid(self) -> bool:
+        """Whether the fields are possible: there is a mean per level and output."""
+        count = len(self.means)
+        known = are_levels(self.levels, MOST_MEANS) and 0 < count <= MOST_NUMBERS and count % len(self.levels) == 0
+        return super().is_valid and known
 
     @property
     def num_outputs(self) -> int:

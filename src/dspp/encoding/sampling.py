@@ -83,7 +83,6 @@ def read_table(
     """
     if isinstance(table, MemoryTable):
         return table
-    assert isinstance(table, FileTable)
     room = partial(rows_within, default_limit() if limit is None else limit, processes=processes)
     names = [name for name in table.names if name not in drop]
     sample = _Sample(table, names, group, seed)

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from dspp.encoding.sampling import parse_size, read_table
 from dspp.outcomes import Outcome, find_outcome
-from dspp.prepare.memory import prepare_in_memory, split_rows
+from dspp.prepare.memory import prepare_in_memory
 from dspp.prepare.prepared import Prepared
+from dspp.prepare.split import split_rows
 from dspp.settings import Settings
 from dspp.table.memory import split_targets
 from dspp.table.roles import drop_weightless, label_rows

@@ -1,37 +1,27 @@
-"""Preparation of tables in memory: a split, at random or by groups or time, in which every output has training rows."""
+"""Preparation of tables in memory: rows are split, and encoding and scales are learned from those to train on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+import pyarrow as pa
+from jaxtyping import Float
 
-from dspp.batches import derive_seed
 from dspp.encoding.columns import Dropped
 from dspp.encoding.encoder import TableEncoder, encode, parse
 from dspp.encoding.learning import learn_column
 from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import Standardizer
 from dspp.encoding.warping import Warp
-from dspp.errors import InputError
-from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
-from dspp.members.plan import make_plan
+from dspp.folds import NEVER
 from dspp.notes import Note
 from dspp.outcomes import Outcome, find_outcome
 from dspp.prepare.prepared import Prepared, standardise_rows, target_place, to_rows
+from dspp.prepare.split import Index, inner_folds, split_table
 from dspp.seen import Hashes, choose_hashes, hash_rows
 from dspp.settings import Settings
 from dspp.table.arrays import intern_texts
-from dspp.table.split import split
 from dspp.table.table import MemoryTable
-from dspp.trees import assign_inner
-
-FEWEST_OBSERVED = 2  # training rows of each of several outputs
-TRAIN, VALIDATION, CALIBRATION = range(3)  # parts of a table
-INNER_FOLDS = 5  # of trees and of means of categories, if groups must stay together
-_INNER, _PARTS = 18, 19  # derive seeds
-
-Index = Int[np.ndarray, " _"]
 
 
 def prepare_in_memory(
@@ -46,32 +36,27 @@ def prepare_in_memory(
         outcome.check_recalibration()
     outcome.to_numbers(table.targets, target_place(table))  # raises for invalid targets
     ensemble = settings.is_ensemble(len(table))
-    if ensemble:
-        _check_counts(~np.isnan(table.targets))
-        index = np.arange(len(table)), np.empty(0, np.intp), np.empty(0, np.intp)  # members hold out rows themselves
-    else:
-        given = validation is not None
-        index = split_rows(settings, len(table), given, table.targets, table.groups, table.times)
+    index, split = split_table(table, settings, outcome, validation)
     train, held_out, calibration = (table if len(i) == len(table) else table.take(i) for i in index)
     validation = held_out if validation is None else validation
-    fold = _assign_folds(table, validation, settings, outcome) if ensemble else None
-    inner = _assign_inner_folds(train, fold, settings.random_state)
-    own_inner = _inner_folds_of_means(train, fold, inner, settings.random_state)
-    trained = np.arange(len(train))
-    if fold is not None and train.times is not None and fold.max() < 1:
-        trained = np.flatnonzero(fold[: len(train)] == NEVER)
+    own_inner = inner_folds(split, len(train), settings.random_state)
     outcome = outcome.fit(train.targets, target_place(train), train.weights)
     y = outcome.encode(train.targets, target_place(train))
     encoder, (rows, *others) = _parse(table, index, validation, outcome.mean_target(y))
-    if encoder is not None and rows.parsed is not None and len(trained) < len(train):
+    if encoder is not None and rows.parsed is not None and train.times is not None and split.num_folds == 1:
+        trained = split.fold[: len(train)] == NEVER  # by all members
         encoder = encoder.ending_with({name: values[trained] for name, values in rows.parsed.items()})
-    learned = _learn(outcome, y, encoder, rows, own_inner, ensemble)
+    X = encode(rows, encoder)
+    if encoder is not None and rows.parsed is not None:  # the other values are in X now
+        rows = replace(rows, parsed={name: rows.parsed[name] for name in encoder.mean_columns})
+        pa.default_memory_pool().release_unused()  # which Arrow would keep
+    learned = _learn(outcome, y, encoder, rows, X, own_inner, ensemble)
     chosen: list[Note] = []
     if ensemble and settings.chooses_outcome:
         roles = train.weights, train.groups, settings.time_budget
         better, chosen = outcome.choose(learned.X, train.targets, validation.targets, settings.random_state, *roles)
         if better is not outcome:
-            learned = _with_outcome(learned, better, rows, own_inner, ensemble)
+            learned = _with_outcome(learned, better, rows, X, own_inner, ensemble)
     encoder, scale_X, outcome = learned.encoder, learned.scale_X, learned.outcome
     held_out_rows = [standardise_rows(part, encoder, scale_X, outcome, model.dtype) for part in others]
     return Prepared(
@@ -93,9 +78,8 @@ def prepare_in_memory(
             *_notes(encoder, train, table),
             *chosen,
         ),
-        fold=fold,
+        split=split,
         means=None if len(validation) else learned.means,  # all members then hold out the same rows
-        inner=inner,
     )
 
 
@@ -151,20 +135,22 @@ def _learn(
     y: Float[np.ndarray, "N T"],
     encoder: TableEncoder | None,
     rows: MemoryTable,
+    X: Float[np.ndarray, "N D"],
     inner: Index,
     warp: bool,
 ) -> _Learned:
-    """Encode the training rows, and learn their scales.
+    """Learn the scales of the training rows.
 
     Args:
         outcome: The kind of the targets.
         y: Standardised targets.
         encoder: The encoding of the rows.
-        rows: The rows, parsed.
+        rows: The rows, of which the columns with mean targets are parsed.
+        X: The encoded rows.
         inner: The inner folds of the mean targets of levels.
         warp: Whether to warp skewed inputs.
     """
-    means, X = None, encode(rows, encoder)
+    means = None
     input_range = np.stack([X.min(axis=0), X.max(axis=0)])
     seen_rows = choose_hashes(hash_rows(X, rows.targets, encoder))
     scale_X = Standardizer.fit(X, rows.weights)
@@ -178,133 +164,21 @@ def _learn(
     return _Learned(outcome, encoder, scale_X, means, X, y, input_range, seen_rows)
 
 
-def _with_outcome(learned: _Learned, outcome: Outcome, rows: MemoryTable, inner: Index, warp: bool) -> _Learned:
+def _with_outcome(
+    learned: _Learned,
+    outcome: Outcome,
+    rows: MemoryTable,
+    X: Float[np.ndarray, "N D"],
+    inner: Index,
+    warp: bool,
+) -> _Learned:
     """Return the same for another kind of targets, on which only the mean targets of levels depend."""
     outcome = outcome.fit(rows.targets, target_place(rows), rows.weights)
     y = outcome.encode(rows.targets, target_place(rows))
     if learned.means is None or learned.encoder is None or rows.parsed is None:
         return replace(learned, outcome=outcome, y=y)
-    return _learn(outcome, y, learned.encoder.with_targets(rows.parsed, outcome.mean_target(y)), rows, inner, warp)
-
-
-def _inner_folds_of_means(train: MemoryTable, fold: Index | None, inner: Index | None, seed: int) -> Index:
-    """Return the inner folds of the mean targets of levels: those of trees, or those that a single model needs."""
-    if inner is not None:
-        return inner[: len(train)]
-    if fold is None and train.groups is not None and np.ptp(train.groups):
-        return deal_groups(train.groups, INNER_FOLDS, derive_seed(seed, _INNER))
-    return assign_inner(np.full(len(train), NEVER) if fold is None else fold[: len(train)], seed)
-
-
-def _assign_folds(table: MemoryTable, validation: MemoryTable, settings: Settings, outcome: Outcome) -> Index:
-    """Return the fold of each row and then of each validation row; see `assign_folds`."""
-    if len(validation):
-        return np.repeat([NEVER, 0], [len(table), len(validation)])
-    together = table.groups if table.times is None else table.times
-    most = None if together is None else len(np.unique(together))
-    folds = make_plan(settings, len(table), outcome.num_outputs, kinds=outcome.member_kinds, most_folds=most).folds
-    return assign_folds(len(table), folds, settings.random_state, table.groups, table.times)
-
-
-def _assign_inner_folds(train: MemoryTable, fold: Index | None, seed: int) -> Index | None:
-    """Return the inner folds if groups must stay together: the folds, or folds of the groups that are trained on."""
-    if train.groups is None:
-        return None
-    fold = np.full(len(train), NEVER) if fold is None else fold
-    if fold.max() > 0:
-        return fold
-    trained = fold == NEVER
-    inner = np.zeros(len(fold), np.int64)
-    groups = train.groups[trained[: len(train)]]
-    if np.ptp(groups):
-        inner[trained] = deal_groups(groups, INNER_FOLDS, derive_seed(seed, _INNER))
-    return inner
-
-
-def split_rows(
-    settings: Settings,
-    num_rows: int,
-    validation_given: bool,
-    y: Float[np.ndarray, "N T"] | None = None,
-    groups: Int[np.ndarray, " N"] | None = None,
-    times: Shaped[np.ndarray, " N"] | None = None,
-) -> tuple[Index, Index, Index]:
-    """Return the numbers of the training, validation and calibration rows, each in increasing order.
-
-    If an output has too few training rows by chance, some held-out rows in which it is observed are moved to them, with
-    their groups. With times, training rows come first, then validation rows, then calibration rows.
-
-    Raises:
-        InputError: The fractions leave no training rows, there are too few calibration rows, groups or times, or an
-            output is observed too rarely.
-    """
-    shares = settings.shares(num_rows, validation_given)
-    if groups is None and times is None:
-        sizes = [num_rows * (1 - sum(shares)), *(max(1.0, s * num_rows) if s else 0.0 for s in shares)]
-        cut = iter(split(num_rows, [size for size in sizes if size], settings.random_state))
-        train, validation, calibration = (np.sort(next(cut)) if size else np.empty(0, np.intp) for size in sizes)
-    else:
-        part = _split_whole(shares, num_rows, settings.random_state, groups, times)
-        train, validation, calibration = (np.flatnonzero(part == p) for p in (TRAIN, VALIDATION, CALIBRATION))
-    if y is None or y.shape[1] == 1:
-        return train, validation, calibration
-    trained = _choose_training_rows(~np.isnan(y), train)
-    if times is not None and trained.sum() > len(train):
-        raise InputError(
-            f"time: expected {FEWEST_OBSERVED} observed values of every output before the rows held out, got fewer; "
-            "leave out that output, or lower validation_fraction"
-        )
-    if groups is not None:
-        trained = np.isin(groups, groups[trained])
-    if len(calibration) and trained[calibration].all():
-        raise InputError(
-            "expected calibration rows, got none: training needs all rows of rare outputs; use conformal=False"
-        )
-    return np.flatnonzero(trained), validation[~trained[validation]], calibration[~trained[calibration]]
-
-
-def _split_whole(
-    shares: tuple[float, float],
-    num_rows: int,
-    seed: int,
-    groups: Int[np.ndarray, " N"] | None,
-    times: Shaped[np.ndarray, " N"] | None,
-) -> Index:
-    """Return the part of each row, where groups or rows of the same time stay together."""
-    part, left = np.full(num_rows, TRAIN), np.arange(num_rows)
-    wanted = [(name, share) for name, share in zip((CALIBRATION, VALIDATION), shares[::-1], strict=True) if share]
-    for drawn, (name, share) in enumerate(wanted):
-        count, keep = max(1, round(share * num_rows)), len(wanted) - drawn  # for the parts that are still to be drawn
-        if times is not None:
-            mine = latest_rows(times[left], count, keep)
-        else:
-            assert groups is not None
-            mine = draw_groups(groups[left], count, derive_seed(seed, _PARTS, name), keep)
-        part[left[mine]], left = name, left[~mine]
-    return part
-
-
-def _choose_training_rows(observed: Bool[np.ndarray, "N T"], train: Index) -> Bool[np.ndarray, " N"]:
-    """Return a mask of the rows in `train` and of the first further rows that an output needs."""
-    _check_counts(observed)
-    trained = np.zeros(len(observed), bool)
-    trained[train] = True
-    for column in observed.T:
-        lacking = FEWEST_OBSERVED - np.count_nonzero(column & trained)
-        if lacking > 0:
-            trained[np.flatnonzero(column & ~trained)[:lacking]] = True
-    return trained
-
-
-def _check_counts(observed: Bool[np.ndarray, "N T"]) -> None:
-    """Raise `InputError` if one of several outputs is observed too rarely."""
-    counts = observed.sum(axis=0)
-    if len(counts) > 1 and counts.min() < FEWEST_OBSERVED:
-        column = int(counts.argmin())
-        raise InputError(
-            f"y: column {column}: expected at least {FEWEST_OBSERVED} observed values, got {counts[column]}; leave out "
-            "this output"
-        )
+    encoder = learned.encoder.with_targets(rows.parsed, outcome.mean_target(y))
+    return _learn(outcome, y, encoder, rows, encoder.insert_means(X, rows.parsed), inner, warp)
 
 
 def _time_notes(table: MemoryTable, settings: Settings) -> list[Note]:

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from dspp.encoding.encoder import TableEncoder, encode
 from dspp.encoding.means import CrossFittedMeans
 from dspp.encoding.scaling import Standardizer, standardise
-from dspp.folds import NEVER, Split
+from dspp.folds import Split
 from dspp.members.plan import Plan, make_plan
 from dspp.notes import Note
 from dspp.outcomes import Outcome
@@ -39,10 +39,9 @@ class Prepared:
         input_range: The smallest and the largest value of each encoded column.
         seen_rows: Hashes of the training rows; None: too many of them are equal.
         outcome: What the target is: encodes the user's values and decodes predictions.
-        fold: For an ensemble, the fold of each row of `train` and then of `validation`; see `assign_folds`.
+        split: Which of the training and then the validation rows members hold out; a single model holds out the latter.
         means: For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them
             reads; those in `train` leave out the row's own inner fold only.
-        inner: With groups, the inner fold of each of these rows; see `cross_fit`.
         notes: What the user should know.
     """
 
@@ -56,23 +55,15 @@ class Prepared:
     scale_X: Standardizer  # noqa: N815 - X is a matrix
     outcome: Outcome
     notes: tuple[Note, ...]
-    fold: Int[np.ndarray, " N"] | None = None
+    split: Split
     input_range: Float[np.ndarray, "2 D"] | None = None
     seen_rows: Hashes | None = None
     means: CrossFittedMeans | None = None
-    inner: Int[np.ndarray, " N"] | None = None
 
     @property
     def num_rows(self) -> int:
         """The number of training rows."""
         return len(self.train)
-
-    @property
-    def split(self) -> Split:
-        """Which of the training and then the validation rows members hold out; a single model holds out the latter."""
-        fold = np.repeat([NEVER, 0], [self.num_rows, len(self.validation)]) if self.fold is None else self.fold
-        forward = self.table.times is not None and bool(fold.max(initial=NEVER) > 0)
-        return Split(fold, self.inner, self.num_rows, forward)
 
     @property
     def table_rows(self) -> int:
@@ -90,22 +81,18 @@ class Prepared:
 
     def plan(self, settings: Settings) -> Plan:
         """Return what to fit to these rows."""
-        folds = 0 if self.fold is None else int(self.fold.max()) + 1
+        folds = self.split.num_folds
         plan = make_plan(
             self.settings_of_models(settings),
             self.num_rows,
             self.outcome.num_outputs,
             kinds=self.outcome.member_kinds,
             one_part=folds < 2,
-            trees=folds > 0 and all(self._can_cross_fit(k) for k in range(folds)),
+            trees=self.split.has_inner_folds,
             most_folds=folds or None,
         )
         same = len(self.outcome.encoded_names) == self.outcome.num_outputs
         return plan if same else replace(plan, spec=replace(plan.spec, outputs=self.outcome.num_outputs))
-
-    def _can_cross_fit(self, k: int) -> bool:
-        """Return whether the rows outside of fold k have at least two inner folds, as trees need."""
-        return self.inner is None or np.ptp(self.inner[self.fold != k]) > 0
 
 
 def standardise_rows(

@@ -182,13 +182,12 @@ def clean(text: pa.Array) -> pa.Array:
 
 def intern_texts(table: pa.Table, place: Place) -> pa.Table:
     """Return the table with text as dictionaries of stripped strings: each value is cleaned once, then each level."""
-    columns = {
-        name: pa.chunked_array([texts(chunk, place) for chunk in column.chunks], pa.string()).dictionary_encode()
-        if is_text(column.type)
-        else column
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    }
-    return pa.table({name: column.combine_chunks() for name, column in columns.items()})
+    for number, field in enumerate(table.schema):
+        if is_text(field.type):
+            clean = [texts(chunk, place) for chunk in table.column(number).chunks]
+            levels = pa.chunked_array(clean, pa.string()).dictionary_encode().combine_chunks()
+            table = table.set_column(number, field.name, levels)
+    return table
 
 
 def parse(text: pa.Array, kind: pa.DataType, place: Place) -> pa.Array:

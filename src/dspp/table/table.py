@@ -23,56 +23,12 @@ BATCH_ROWS: Final = 65_536
 Types = Mapping[str, pa.DataType]
 
 
-class Table(ABC):
-    """Rows with columns.
-
-    Attributes:
-        where: The name used in errors.
-        schema: The names and types of the columns; all are text in a text file.
-        num_rows: The number of rows, or None if unknown before reading.
-        notes: Notes to the user, such as which columns are left out.
-    """
-
-    where: str
-    schema: pa.Schema
-    num_rows: int | None
-    notes: tuple[Note, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return tuple(self.schema.names)
-
-    @abstractmethod
-    def read(self, column_types: Types | None = None) -> "MemoryTable":
-        """Return the whole table.
-
-        Args:
-            column_types: As for `batches`; the types of other columns of a text file are inferred.
-
-        Raises:
-            InputError: A file is damaged.
-        """
-
-    @abstractmethod
-    def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator["MemoryTable"]:
-        """Yield the rows in order, `rows` at a time, in bounded memory.
-
-        Args:
-            rows: The number of rows per batch; the last batch of a file may be smaller.
-            column_types: For text files, the types of some columns (`TableEncoder.arrow_types`); the others are text.
-                Other tables keep their own types.
-
-        Raises:
-            InputError: A file is damaged or has changed, or a cell cannot be parsed as the type of its column.
-        """
-
-
 @dataclass(frozen=True, eq=False)
-class MemoryTable(Table):
+class MemoryTable:
     """Rows in memory: named columns of any kind, or an array of numbers; optionally with targets.
 
     Attributes:
+        where: The name used in errors.
         arrow: The columns.
         array: The numbers, if the columns have no names.
         y: The targets, NaN where missing.
@@ -106,7 +62,7 @@ class MemoryTable(Table):
         return len(self._content)
 
     @property
-    def num_rows(self) -> int:  # type: ignore[override]
+    def num_rows(self) -> int:
         """The number of rows."""
         return len(self)
 
@@ -119,6 +75,11 @@ class MemoryTable(Table):
     def schema(self) -> pa.Schema:
         """The columns; empty if they have no names."""
         return pa.schema([]) if self.arrow is None else self.arrow.schema
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self.schema.names)
 
     @property
     def _content(self) -> Any:
@@ -205,11 +166,14 @@ class FileLabels:
 
 
 @dataclass(frozen=True)
-class FileTable(Table):
+class FileTable(ABC):
     """A table in a file, which is opened anew for each reading.
 
     Attributes:
         path: The file.
+        schema: The names and types of the columns; all are text in a text file.
+        num_rows: The number of rows, or None if unknown before reading.
+        notes: Notes to the user, such as which columns are left out.
     """
 
     path: Path
@@ -218,9 +182,14 @@ class FileTable(Table):
     notes: tuple[Note, ...] = ()
 
     @property
-    def where(self) -> str:  # type: ignore[override]
-        """The path as text."""
+    def where(self) -> str:
+        """The path as text, for errors."""
         return str(self.path)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self.schema.names)
 
     @property
     def line_of(self) -> Callable[[int], int] | None:
@@ -233,11 +202,20 @@ class FileTable(Table):
         return math.inf if self.num_rows is None else self.num_rows
 
     def read(self, column_types: Types | None = None) -> MemoryTable:
-        """Return the whole table."""
+        """Return the whole table; for `column_types` see `batches`, the types of other columns of text are inferred."""
         return self.to_memory(self._read(column_types or {}))
 
     def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator[MemoryTable]:
-        """Yield `rows` rows at a time."""
+        """Yield the rows in order, `rows` at a time, in bounded memory.
+
+        Args:
+            rows: The number of rows per batch; the last one may be smaller.
+            column_types: For text files, the types of some columns (`TableEncoder.arrow_types`); the others are text.
+                Other tables keep their own types.
+
+        Raises:
+            InputError: A file is damaged or has changed, or a cell cannot be parsed as the type of its column.
+        """
         if rows < 1:
             raise InputError(f"rows: expected at least 1, got {rows}; try {BATCH_ROWS}")
         return self._batches(rows, column_types or {})
@@ -264,6 +242,9 @@ class FileTable(Table):
     @abstractmethod
     def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
         """Yield batches of any size, close to `rows` if the file format allows it."""
+
+
+Table = MemoryTable | FileTable
 
 
 @contextlib.contextmanager

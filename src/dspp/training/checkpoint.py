@@ -163,7 +163,7 @@ def _load(path: Path, identity: Identity) -> tuple[State, tuple[str, ...]]:
     refuse_another_run(path, header.get("identity"), identity)
     try:
         saved = unpack(Saved, tensors, header)
-    except InputError as problem:
+    except (InputError, RecursionError) as problem:
         raise CheckpointError(f"{path} was not written by dspp ({problem!s:.200}); delete it to start afresh") from None
     return saved.state, _changes(saved)
 
