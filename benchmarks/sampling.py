@@ -5,7 +5,7 @@
     git worktree remove /tmp/old
 
 `old` fits the default ensemble to all rows on disk by the code of that revision, `new` fits it with `memory=`, which
-samples about 2,000,000 of the rows, by the code beside this file. Both have the same time budget for training; reading
+samples about 2,400,000 of the rows, by the code beside this file. Both have the same time budget for training; reading
 the table comes in addition. The table is simulated: 20 columns of which 8 matter, with noise whose standard deviation
 depends on 3 of them, so that the true density of each test row, and thus the best possible NLL, is known.
 

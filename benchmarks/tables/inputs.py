@@ -29,7 +29,8 @@ class Inputs:
         The library groups the rarer levels of text with more than 20. Trees can do better: with `ordinal`, the place of
         the level in the sorted levels is one more column, in which dates and durations as text are in order.
         """
-        encoding = encoder.learn(to_table(rows.X))
+        table = to_table(rows.X)
+        encoding = None if table.arrow is None else encoder.TableEncoder.fit(table.arrow)
         grouped = [c.name for c in encoding.columns if isinstance(c, Category) and c.other] if encoding else []
         levels = {name: np.unique(_text(rows.X[name].dropna())) for name in grouped if ordinal}
         X = _encode(rows.X, encoding, levels)

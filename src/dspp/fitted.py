@@ -109,6 +109,8 @@ class Fitted:
         if len(likelihoods) > 1:
             raise InputError(f"expected members with the same likelihood, got the likelihoods {', '.join(likelihoods)}")
         if self.conformal_folds is not None:
+            if self.conformal is not None:
+                CrossConformal(self.conformal, self.conformal_folds)  # raises if they do not belong together
             for fold in self.conformal_folds.unique().tolist():
                 self._of_fold(fold)  # raises if no member, or not every kind, held it out
 

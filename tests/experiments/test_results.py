@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-WITHOUT_DETAILS = ("complexity", "forecasts", "oracles", "tables")  # single steps, scores only, and peers
+WITHOUT_DETAILS = (
+    "complexity",
+    "corrections",
+    "forecasts",
+    "oracles",
+    "sampling",
+    "tables",
+)  # single steps, scores only, peers
 RESULTS = sorted((Path(__file__).parents[2] / "results").glob("*.jsonl"))
 
 

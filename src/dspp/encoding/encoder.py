@@ -304,11 +304,6 @@ def _make_note(learned: Learned, column: Column) -> Note | None:
 # ---------------------------------------------------------------- tables
 
 
-def learn(table: MemoryTable, y: Float[np.ndarray, "N T"] | None = None) -> TableEncoder | None:
-    """Return the encoder of a table with standardised targets y, or None for an array, which needs none."""
-    return None if table.arrow is None else TableEncoder.fit(table.arrow, table.place, y)
-
-
 def parse(table: MemoryTable, encoder: TableEncoder) -> MemoryTable:
     """Return the table with its values parsed, unless they are; an array gets the names of the training columns."""
     if table.parsed is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from dspp import storage
-from dspp.calibration import Conformal, CrossConformal
+from dspp.calibration import Conformal
 from dspp.codec import Tensors, pack, plain_fields, unpack
 from dspp.encoding.scaling import standardise
 from dspp.errors import InputError, ModelFileError, NumericalError
@@ -191,9 +191,5 @@ def _check_calibration(fitted: Fitted) -> None:
     if tuple(scores.shape[1:]) != (fitted.num_outputs,) or not 1 <= scores.numel() <= MAX_SCORES:
         expected = f"(n, {fitted.num_outputs}) with at most {MAX_SCORES} scores"
         raise InputError(f"conformal: expected shape {expected}, got {tuple(scores.shape)}")
-    if folds is None:
+    if folds is None:  # `Fitted` has checked scores by folds
         Conformal(scores)
-    elif not bool((folds < MAX_MEMBERS).all()):  # folds that no member held out are refused by `Fitted`
-        raise InputError(f"conformal_folds: expected folds below {MAX_MEMBERS}, got {folds.max().item()}")
-    else:
-        CrossConformal(scores, folds)
