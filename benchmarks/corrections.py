@@ -110,7 +110,8 @@ def score(found: dict[str, Any], variant: Variant) -> dict[str, float]:
     trained, y = [one for one, _ in own], found["y"]
     split = Split(found["fold"], None, len(y), found["forward"])
     rows = Rows(torch.zeros(len(y), 0), torch.from_numpy(y))
-    guard, groups = Guard.fit(y, blend.GUARD_WEIGHT), blend.hold_out(trained, rows, split, found["floor"])
+    guard = found["outcome"].fit_guard(y, blend.GUARD_WEIGHT)
+    groups = blend.hold_out(trained, rows, split, found["floor"])
     mixing, pull = blend.stack(groups, guard, found["outcome"]), 0.0
     if variant.pull and split.num_folds == 1:
         mixing, pull = learn_pull(groups[0], mixing, guard, found["outcome"])

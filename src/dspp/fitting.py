@@ -25,7 +25,7 @@ from dspp.numbers import count_epochs
 from dspp.predictive import Predictive
 from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
-from dspp.settings import Settings, check_number
+from dspp.settings import Settings
 from dspp.training.rows import Rows
 from dspp.training.run import SMOOTHING
 from dspp.trees import CrossFitted
@@ -36,8 +36,6 @@ CHOSE_SETTINGS = CHOSE_EPOCH.replace("the epoch", "the settings and the epoch")
 OUT_OF_FOLD = "Each row is predicted only by the members that did not see it, so scores are slightly pessimistic."
 SET_WEIGHTS = "These rows also set the members' weights and their spread, so this is very slightly optimistic."
 TRAINED_ON = "The model was trained on these rows, so this is optimistic; score new rows with dspp evaluate."
-LEAST_SHARE = 0.3  # of a time budget, for training, however long reading the table took
-FINISH_SHARE = 0.1  # of a time budget, for learning how to mix members and for scores
 LATER, SCORING = 0.1, 0.4  # share of a fit on the progress bar after training, and of that before scores
 PROMISED = 0.9  # coverage in the notes on recalibration: the default of `predict_interval`
 
@@ -67,17 +65,12 @@ def train(
         The fitted model, and its evaluation on the validation rows, or None without validation rows.
     """
     check_engine(settings.engine, settings.jobs, settings.address)
-    time_left = None
-    if settings.time_budget is not None:
-        check_number("time_budget", settings.time_budget)
-        time_left = max(settings.time_budget - spent, LEAST_SHARE * settings.time_budget)
     plan, split = prepared.plan(settings), prepared.split
-    if time_left is not None and not plan.is_single:
-        time_left *= 1.0 - FINISH_SHARE
+    seconds = plan.training_seconds(settings.time_budget, spent)
     own = ProgressBar(None, settings.progress, smoothing=SMOOTHING, later=LATER)
     with own if bar is None else nullcontext(bar) as bar:
-        rows = prepared.train.join(prepared.validation)
-        run = Run(bar, time_left, on_epoch, should_stop, resume)
+        rows = prepared.train.join(prepared.validation) if len(prepared.validation) else prepared.train
+        run = Run(bar, seconds, on_epoch, should_stop, resume)
         trained, trees = fit_members(rows, split, prepared.means, prepared.outcome, plan, settings, run)
         if plan.is_single:
             return _finish_single(prepared, settings, trained[0], bar)

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -116,14 +116,15 @@ class Member(ABC):
     fold: int | None = None  # the fold it was not trained on; None for a single model
 
     @classmethod
-    def applies(cls, model: ModelConfig, has_trees: bool) -> bool:
-        """Return whether an ensemble has members of this kind, if they can predict its outcome.
+    def applies(cls, kinds: Sequence[str], model: ModelConfig, has_trees: bool) -> bool:
+        """Return whether an ensemble has members of this kind.
 
         Args:
+            kinds: Those of this package that can predict the outcome; a kind of one's own decides for itself.
             model: Settings of the model.
             has_trees: Whether boosted trees can be fitted to these rows.
         """
-        return False
+        return cls.kind in kinds
 
     @classmethod
     def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
@@ -150,7 +151,10 @@ class Member(ABC):
     @classmethod
     def inputs(cls, X: Inputs, column: Float[np.ndarray, " N"] | None) -> Inputs:
         """Return what the model reads of encoded rows and the prediction of boosted trees for them."""
-        return X
+        if not cls.reads_trees:
+            return X
+        assert column is not None
+        return np.column_stack([np.asarray(X, dtype=np.float64), column])
 
     def predict(self, X: Inputs, column: Float[np.ndarray, " N"] | None = None) -> Predictive:
         """Return the predictive distribution of each row; see `inputs`."""
@@ -221,12 +225,6 @@ class Trained:
 
 MEMBERS: Registry[type[Member]] = Registry("kind of member")
 Member.KINDS = MEMBERS
-
-
-def add_column(X: Inputs, column: Float[np.ndarray, " N"] | None) -> Inputs:
-    """Return the rows with a further column, in float64."""
-    assert column is not None
-    return np.column_stack([np.asarray(X, dtype=np.float64), column])
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from dspp.config import ModelConfig
 from dspp.members.base import MEMBERS, Member, Order, Run
 
 if TYPE_CHECKING:  # predicting does not need it
@@ -16,11 +15,6 @@ class Dspp(Member):
 
     kind: ClassVar[str] = "plain"
     title: ClassVar[str] = "columns alone"
-
-    @classmethod
-    def applies(cls, model: ModelConfig, has_trees: bool) -> bool:
-        """Return True."""
-        return True
 
     @classmethod
     def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":

@@ -13,7 +13,7 @@ predictions were as good as in float64 on six tables, so there is no note on pre
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -53,9 +53,9 @@ class Gp(Member):
     share_in_folds: ClassVar[float] = 0.5
 
     @classmethod
-    def applies(cls, model: ModelConfig, has_trees: bool) -> bool:
+    def applies(cls, kinds: Sequence[str], model: ModelConfig, has_trees: bool) -> bool:
         """Return whether a closed form exists: nothing stands in front of the GP."""
-        return has_trees and not model.features and not model.mean_inducing
+        return has_trees and cls.kind in kinds and not model.features and not model.mean_inducing
 
     @classmethod
     def spec_from(cls, spec: Spec, num_folds: int) -> Spec:

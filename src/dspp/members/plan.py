@@ -20,7 +20,7 @@ from dspp.config import TrainConfig
 from dspp.members.base import MEMBERS
 from dspp.members.dspp import Dspp
 from dspp.presets import Spec
-from dspp.settings import Settings
+from dspp.settings import Settings, check_number
 
 SHORTEST = 14.0  # seconds, for up to 1,000 rows
 LONGEST = 1_200.0  # seconds, however many rows
@@ -37,6 +37,9 @@ PILOTS = {True: 1.0, False: 0.5}  # the cost of pilots, in members, with folds o
 PILOT_SHARES = {True: (0.5, 0.25, 0.12, 0.06, 0.03), False: (0.3, 0.1, 0.03)}  # and their shares of the epochs
 
 MOST_ROWS_WITH_GP = 10_000  # up to which a kind that takes seconds, such as a GP, is a further member of each fold
+
+LEAST_SHARE = 0.3  # of a time budget, for training, however long reading the table took
+FINISH_SHARE = 0.1  # of a time budget, for learning how to mix members and for scores
 
 MOST_ROUNDS = 4  # times as many members of a large table on a cluster
 
@@ -109,6 +112,18 @@ class Plan:
         """How many members are trained by steps."""
         return sum(MEMBERS[kind].in_steps for kind, _ in self.slots)
 
+    def training_seconds(self, budget: float | None, spent: float) -> float | None:
+        """Return the part of a time budget that is for training, if so many seconds are for other things.
+
+        Raises:
+            InputError: The budget is not a number.
+        """
+        if budget is None:
+            return None
+        check_number("time_budget", budget)
+        left = max(budget - spent, LEAST_SHARE * budget)
+        return left if self.is_single else (1.0 - FINISH_SHARE) * left
+
     def seconds(self, num_rows: int) -> float:
         """Return about how long these take in one thread."""
         steps = self.config.epochs * math.ceil(num_rows / self.config.batch_size)
@@ -143,7 +158,7 @@ def make_plan(
     has_trees, model = trees and settings.module is None, settings.spec().model
     size = choose_size(
         num_rows,
-        [name for name in kinds or MEMBERS if MEMBERS[name].applies(model, has_trees)],
+        [name for name, kind in MEMBERS.items() if kind.applies(kinds or tuple(MEMBERS), model, has_trees)],
         members=None if settings.members == "auto" else int(settings.members),
         time_budget=settings.time_budget,
         one_part=one_part,

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
 
 from dspp.config import ModelConfig, ObjectiveConfig
 from dspp.encoding.means import CrossFittedMeans
@@ -20,7 +19,7 @@ from dspp.errors import TrainingInterrupted
 from dspp.folds import Split
 from dspp.gp.kernels import inverse_softplus
 from dspp.gp.means import LastInputMean
-from dspp.members.base import MEMBERS, Inputs, Member, Order, Run, add_column
+from dspp.members.base import MEMBERS, Member, Order, Run
 from dspp.members.dspp import Dspp
 from dspp.members.gp import EXACT, closed_form, set_parameter
 from dspp.model import compose, plain_layer
@@ -45,20 +44,15 @@ class DsppWithTrees(Dspp):
     reads_trees: ClassVar[bool] = True
 
     @classmethod
-    def applies(cls, model: ModelConfig, has_trees: bool) -> bool:
+    def applies(cls, kinds: Sequence[str], model: ModelConfig, has_trees: bool) -> bool:
         """Return whether there are trees."""
-        return has_trees
+        return has_trees and cls.kind in kinds
 
     @classmethod
     def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
         """Return the model with the trees' prediction as its mean, unless the user chose a mean."""
         chosen = spec.model.top_mean != ModelConfig.top_mean
         return spec if chosen else replace(spec, model=spec.model.change(top_mean="last-input"))
-
-    @classmethod
-    def inputs(cls, X: Inputs, column: Float[np.ndarray, " N"] | None) -> Inputs:
-        """Return the rows with the prediction of the trees."""
-        return add_column(X, column)
 
 
 @MEMBERS.register("boosted")
@@ -71,6 +65,11 @@ class BoostedTrees(Member):
     in_steps: ClassVar[bool] = False
 
     @classmethod
+    def applies(cls, kinds: Sequence[str], model: ModelConfig, has_trees: bool) -> bool:
+        """Return False: they are no part of the plan."""
+        return False
+
+    @classmethod
     def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
         """Return a model of one layer that has next to no variance."""
         model = spec.model.change(layers=1, inducing=1, mean_inducing=0, features=(), top_mean="last-input")
@@ -80,11 +79,6 @@ class BoostedTrees(Member):
     def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
         """Fit a straight line to the trees' prediction."""
         return fit_around_last_input(order.spec.model, rows)
-
-    @classmethod
-    def inputs(cls, X: Inputs, column: Float[np.ndarray, " N"] | None) -> Inputs:
-        """Return the rows with the prediction of the trees."""
-        return add_column(X, column)
 
 
 @contextmanager
