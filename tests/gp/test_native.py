@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import os
 import pickle
+import select
 import shutil
 import stat
 import subprocess
@@ -420,6 +421,7 @@ def test_a_compiler_that_hangs_is_ended_with_its_children_and_remembered(
     cache.install("(echo started; sleep 300) >pipe &\nwait")
     assert not cache.load()
     assert os.read(pipe, 99) == b"started\n"
+    assert select.select([pipe], [], [], 60)[0], "a process that the compiler had started is still there"
     assert os.read(pipe, 99) == b""  # nobody is left who could write
     os.close(pipe)
 
