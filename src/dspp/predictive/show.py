@@ -6,7 +6,7 @@ import torch
 
 from dspp.notebook import Html, curve, page, paragraph, table
 from dspp.numbers import number
-from dspp.predictive.protocol import Predictive, RealPredictive
+from dspp.predictive.base import Predictive, RealPredictive
 
 MOST_ROWS, MOST_OUTPUTS = 5, 3
 SHOWN = (0.05, 0.5, 0.95)  # quantiles
