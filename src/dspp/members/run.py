@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from dspp import storage
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.engines import WAIT, cores, is_stopped, num_workers, report, run_all, waited
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.folds import Split
@@ -58,7 +58,7 @@ class Job:
 def fit_members(
     rows: Rows,
     split: Split,
-    means: CrossFittedMeans | None,
+    means: Without | None,
     outcome: Outcome,
     plan: Plan,
     settings: Settings,
@@ -133,7 +133,7 @@ def _draw_tasks(
             yield Task(number, kind, fold, column, epochs)
 
 
-def train_member(task: Task, job: Job, rows: Rows, split: Split, means: CrossFittedMeans | None, run: Run) -> Trained:
+def train_member(task: Task, job: Job, rows: Rows, split: Split, means: Without | None, run: Run) -> Trained:
     """Train one member; one of several that diverges is returned without a model."""
     for module in job.modules:
         with contextlib.suppress(ImportError):  # building the model then names the missing part
@@ -164,10 +164,10 @@ def train_member(task: Task, job: Job, rows: Rows, split: Split, means: CrossFit
     return Trained(task, member, result, predicted)
 
 
-def part_rows(task: Task, rows: Rows, split: Split, means: CrossFittedMeans | None) -> tuple[Rows, Rows]:
+def part_rows(task: Task, rows: Rows, split: Split, means: Without | None) -> tuple[Rows, Rows]:
     """Return the training rows of a member and the rows it holds out, as it reads them."""
     mine = split.held_out(task.fold)
-    X = rows.x if means is None else means.insert(rows.x.numpy(), mine)
+    X = rows.x if means is None else means(rows.x.numpy(), mine)[0]
     held_out = torch.from_numpy(mine)
     rows = replace(rows, x=torch.as_tensor(MEMBERS[task.kind].inputs(X, task.column)))
     return rows[~held_out], rows[held_out]
@@ -182,7 +182,7 @@ def _train_all(
     job: Job,
     tasks: Iterator[Task | Any],
     tried: list[Trained],
-    shared: tuple[Rows, Split, CrossFittedMeans | None],
+    shared: tuple[Rows, Split, Without | None],
     settings: Settings,
     run: Run,
 ) -> list[Trained]:
@@ -248,7 +248,7 @@ def _train_all(
     return members
 
 
-def _train_task(task: Task, job: Job, rows: Rows, split: Split, means: CrossFittedMeans | None) -> Trained | str:
+def _train_task(task: Task, job: Job, rows: Rows, split: Split, means: Without | None) -> Trained | str:
     """Return the trained member of an ensemble, or why it was interrupted."""
     epochs = task.epochs or job.plan.config.epochs
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
 from dspp.config import ModelConfig, ObjectiveConfig
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.engines import BEAT
 from dspp.errors import TrainingInterrupted
 from dspp.folds import Split
@@ -85,7 +84,7 @@ class BoostedTrees(Member):
 def growing_trees(
     rows: "Rows",
     split: Split,
-    means: CrossFittedMeans | None,
+    means: Without | None,
     outcome: Outcome,
     seed: int,
     run: Run,
@@ -132,7 +131,7 @@ def _share(seconds_left: Callable[[], float | None]) -> Callable[[], float] | No
 def _cross_fit(
     rows: "Rows",
     split: Split,
-    means: CrossFittedMeans | None,
+    means: Without | None,
     outcome: Outcome,
     seed: int,
     seconds_left: Callable[[], float] | None,
@@ -142,7 +141,7 @@ def _cross_fit(
     weights = np.ones(len(X)) if rows.weights is None else rows.weights.double().numpy().copy()
     weights[split.num_train :] = 0.0
     more: dict[str, Any] = {"inner": split.inner, "stop_early": split.inner is None}
-    more["X_without"] = None if means is None else partial(means.insert, X)
+    more["X_without"] = None if means is None else lambda left_out: means(X, left_out)[0]
     more |= {"seconds_left": seconds_left, "should_stop": should_stop}
     return cross_fit(X, y, split.fold, weights=weights, seed=seed, **more)
 
