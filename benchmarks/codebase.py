@@ -77,7 +77,9 @@ class Codebase:
             "classes": self.classes,
             "module constants": self.constants,
             "types that hold rows": len(self.row_types),
-            "longest signature": max((f.parameters for f in self.functions if not f.place.startswith(CALLED)), default=0),
+            "longest signature": max(
+                (function.parameters for function in self.functions if not function.place.startswith(CALLED)), default=0
+            ),
         }
 
 
