@@ -31,7 +31,7 @@ from dspp.seen import Hashes
 from dspp.settings import check_number
 from dspp.table.checks import Array, check_width, check_X
 from dspp.table.messages import Place
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 from dspp.trees import Trees
 
 HEADLINES = ("nll", "rmse", "crps", "coverage90")  # scores in the `repr` of a model
@@ -293,7 +293,7 @@ class Fitted:
 
     # ---------------------------------------------------------------- the user's tables
 
-    def predict(self, table: MemoryTable, impute: bool = False) -> Predictive:
+    def predict(self, table: Table, impute: bool = False) -> Predictive:
         """Return the predictive distribution of each row of a table.
 
         Args:
@@ -306,11 +306,11 @@ class Fitted:
         X = self._standardise(self.encode(table, impute), table.place)
         return self.predict_standardised(X, table.place)
 
-    def encode(self, table: MemoryTable, impute: bool = False) -> Float[np.ndarray, "N D"]:
+    def encode(self, table: Table, impute: bool = False) -> Float[np.ndarray, "N D"]:
         """Return the encoded rows, not yet scaled."""
         return encode(self.inputs(table), self.encoder, impute)
 
-    def inputs(self, table: MemoryTable) -> MemoryTable:
+    def inputs(self, table: Table) -> Table:
         """Return the table with the columns that the model reads, parsed; with names, if it has learned names.
 
         Predictions, scores and what is new of a table take each of its values from what is parsed here.
@@ -330,7 +330,7 @@ class Fitted:
         return table
 
     def predict_folds(
-        self, table: MemoryTable, impute: bool = False, encoded: Float[np.ndarray, "N D"] | None = None
+        self, table: Table, impute: bool = False, encoded: Float[np.ndarray, "N D"] | None = None
     ) -> tuple[Predictive, dict[int, Predictive]]:
         """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
         encoded = self.encode(table, impute) if encoded is None else encoded
@@ -343,7 +343,7 @@ class Fitted:
 
     def predictions(
         self,
-        table: MemoryTable,
+        table: Table,
         quantiles: Sequence[float] = (),
         interval: float | Sequence[float] | None = None,
         components: bool = False,

@@ -34,7 +34,7 @@ from dspp.prepare import Prepared, prepare
 from dspp.settings import Settings
 from dspp.table.files import open_table
 from dspp.table.joined import from_dataset, open_tables
-from dspp.table.table import FileTable, MemoryTable
+from dspp.table.table import FileTable, Table
 
 ROWS, ROOM = 12_000, 2_500
 INPUTS = ["a", "b", "day", "town"]
@@ -78,11 +78,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def read(table: FileTable, rows: int = ROOM, **more: Any) -> MemoryTable:
+def read(table: FileTable, rows: int = ROOM, **more: Any) -> Table:
     return read_table(table, inputs=INPUTS, limit=limit_of(rows), **more)
 
 
-def content(rows: MemoryTable) -> list[dict[str, Any]]:
+def content(rows: Table) -> list[dict[str, Any]]:
     assert rows.arrow is not None
     return rows.arrow.to_pylist()
 

@@ -21,7 +21,7 @@ from dspp.table.files import open_table
 from dspp.table.frames import to_arrow
 from dspp.table.joined import from_dataset, open_tables
 from dspp.table.memory import to_table
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 SMALL = {"members": 1, "inducing": 4, "epochs": 1, "restarts": 1, "progress": False}
 RNG = np.random.default_rng(0)
@@ -32,7 +32,7 @@ def run(*words: object) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def joined(pieces: Iterable[MemoryTable]) -> pa.Table:
+def joined(pieces: Iterable[Table]) -> pa.Table:
     return pa.concat_tables(piece.arrow for piece in pieces).combine_chunks()
 
 

@@ -14,12 +14,12 @@ from dspp.notes import Note
 from dspp.table.files import open_table, write_table
 from dspp.table.joined import from_dataset, open_tables
 from dspp.table.memory import attach_targets, check_no_inf, split_targets, to_table
-from dspp.table.table import MemoryTable, Table
+from dspp.table.table import FileTable, Table
 
 ROWS = pa.table({"a": np.arange(10.0), "b": [f"b{k}" for k in range(10)], "y": [*map(float, range(9)), None]})
 
 
-def tables(folder: Path) -> dict[str, Table]:
+def tables(folder: Path) -> dict[str, Table | FileTable]:
     """The same rows in memory, in files of each kind, in two files, and in a dataset."""
     for suffix in ("csv", "parquet", "arrow"):
         write_table(folder / f"t.{suffix}", ROWS.to_batches(), ROWS.schema)
@@ -27,7 +27,9 @@ def tables(folder: Path) -> dict[str, Table]:
     parts.mkdir()
     for k, part in enumerate((ROWS.slice(0, 6), ROWS.slice(6))):
         pq.write_table(part, parts / f"{k}.parquet")
-    found: dict[str, Table] = {suffix: open_table(folder / f"t.{suffix}") for suffix in ("csv", "parquet", "arrow")}
+    found: dict[str, Table | FileTable] = {
+        suffix: open_table(folder / f"t.{suffix}") for suffix in ("csv", "parquet", "arrow")
+    }
     return found | {"memory": to_table(ROWS), "folder": open_tables(parts), "dataset": from_dataset(ds.dataset(parts))}
 
 
@@ -65,7 +67,7 @@ def test_targets_among_the_columns() -> None:
 
 def test_targets_apart_from_the_rows_have_an_axis() -> None:
     numbers = to_table(np.ones((3, 2)))
-    assert isinstance(numbers, MemoryTable)
+    assert isinstance(numbers, Table)
     assert attach_targets(numbers, np.zeros(3)).targets.shape == (3, 1)
     assert attach_targets(numbers, np.zeros((3, 1))).target_names == ("y",)
     assert attach_targets(numbers, np.zeros((3, 2))).target_names == ("y0", "y1")

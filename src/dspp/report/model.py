@@ -24,7 +24,7 @@ from dspp.report.columns import describe_columns
 from dspp.report.data import MemberData, ReportData, TargetData
 from dspp.report.ensemble import describe_ensemble, describe_scored
 from dspp.report.page import write_report
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 MOST_ROWS = 20_000  # in figures; scores use all rows
 
@@ -255,7 +255,7 @@ def _text(setting: object) -> str:
     return "–" if setting in (None, ()) else str(setting)
 
 
-def _inputs(fitted: Fitted, table: MemoryTable, shown: np.ndarray) -> dict[str, Sequence[object]]:
+def _inputs(fitted: Fitted, table: Table, shown: np.ndarray) -> dict[str, Sequence[object]]:
     part = table.take(shown)
     if part.arrow is not None:
         inputs = part.names if fitted.encoder is None else [column.name for column in fitted.encoder.columns]

@@ -28,7 +28,7 @@ from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table import arrays
 from dspp.table.messages import Place, check_encoding, check_names, first_line
-from dspp.table.table import BATCH_ROWS, FileTable, MemoryTable, Types, name_file_in_errors
+from dspp.table.table import BATCH_ROWS, FileTable, Table, Types, name_file_in_errors
 
 _BLOCK_BYTES: Final = 4 << 20  # read at once; longer rows are rejected
 _UTF8: Final = "utf-8-sig"  # a byte order mark is left out
@@ -105,7 +105,7 @@ class CsvFile(FileTable):
         """A number that the rows cannot exceed: each has at least as many bytes as columns, unless compressed."""
         return math.inf if _is_gzip(self.path) else self.path.stat().st_size / len(self.header)
 
-    def read(self, column_types: Types | None = None) -> MemoryTable:
+    def read(self, column_types: Types | None = None) -> Table:
         """Return the whole table, with notes on columns that would be numbers with another decimal mark."""
         table = super().to_memory(self._read(column_types or {}))
         return self._with_notes(table, [name for name in self.names if name not in (column_types or {})])
@@ -114,12 +114,12 @@ class CsvFile(FileTable):
         """Yield `rows` rows at a time, exactly as typed."""
         return super(CsvFile, self.keep_verbatim(self.names)).raw_batches(rows)
 
-    def to_memory(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None = None) -> MemoryTable:
+    def to_memory(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None = None) -> Table:
         """Return rows as typed, with columns of the types that fit all of their cells."""
         columns = {name: self._column(name, rows.column(name), None) for name in rows.column_names}
         return self._with_notes(super().to_memory(pa.table(columns), numbers), rows.column_names)
 
-    def _with_notes(self, table: MemoryTable, guessed: Sequence[str]) -> MemoryTable:
+    def _with_notes(self, table: Table, guessed: Sequence[str]) -> Table:
         assert table.arrow is not None
         notes = (_note_on_marks(name, table.arrow.column(name), self.decimal) for name in guessed)
         return replace(table, notes=(*table.notes, *filter(None, notes)))

@@ -17,7 +17,7 @@ from dspp.errors import InputError
 from dspp.table.arrays import kind_of, simplify_schema
 from dspp.table.files import TYPED_SUFFIXES, open_file
 from dspp.table.messages import check_names, first_line, join_names
-from dspp.table.table import BATCH_ROWS, FileLabels, FileTable, MemoryTable, Types, name_file_in_errors
+from dspp.table.table import BATCH_ROWS, FileLabels, FileTable, Table, Types, name_file_in_errors
 
 if TYPE_CHECKING:
     import pyarrow.dataset
@@ -38,12 +38,12 @@ class JoinedTable(FileTable):
         """Return the concatenation of these tables, in the types of `schema`."""
         return cls(path, schema, sum(part.num_rows or 0 for part in parts), (), tuple(parts))
 
-    def to_memory(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None = None) -> MemoryTable:
+    def to_memory(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None = None) -> Table:
         """Return rows of this table, whose labels begin with the file."""
         table = super().to_memory(rows, numbers)
         return self._name(table, np.arange(len(rows)) if numbers is None else numbers)
 
-    def _name(self, table: MemoryTable, numbers: Int[np.ndarray, " N"]) -> MemoryTable:
+    def _name(self, table: Table, numbers: Int[np.ndarray, " N"]) -> Table:
         """Return rows with their labels, if there are several files."""
         return table if len(self.parts) == 1 else replace(table, labels=replace(self._labels, rows=numbers))
 
@@ -54,7 +54,7 @@ class JoinedTable(FileTable):
         names = [part.where if names.count(part.path.name) > 1 else part.path.name for part in self.parts]
         return FileLabels(tuple(names), np.cumsum([part.num_rows for part in self.parts]), np.arange(0))
 
-    def _batches(self, rows: int, column_types: Types) -> Iterator[MemoryTable]:
+    def _batches(self, rows: int, column_types: Types) -> Iterator[Table]:
         for batch in super()._batches(rows, column_types):
             yield self._name(batch, np.arange(batch.first_row, batch.first_row + len(batch)))
 

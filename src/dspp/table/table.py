@@ -24,7 +24,7 @@ Types = Mapping[str, pa.DataType]
 
 
 @dataclass(frozen=True, eq=False)
-class MemoryTable:
+class Table:
     """Rows in memory: named columns of any kind, or an array of numbers; optionally with targets.
 
     Attributes:
@@ -201,11 +201,11 @@ class FileTable(ABC):
         """A number that the rows cannot exceed."""
         return math.inf if self.num_rows is None else self.num_rows
 
-    def read(self, column_types: Types | None = None) -> MemoryTable:
+    def read(self, column_types: Types | None = None) -> Table:
         """Return the whole table; for `column_types` see `batches`, the types of other columns of text are inferred."""
         return self.to_memory(self._read(column_types or {}))
 
-    def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator[MemoryTable]:
+    def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator[Table]:
         """Yield the rows in order, `rows` at a time, in bounded memory.
 
         Args:
@@ -220,20 +220,20 @@ class FileTable(ABC):
             raise InputError(f"rows: expected at least 1, got {rows}; try {BATCH_ROWS}")
         return self._batches(rows, column_types or {})
 
-    def _batches(self, rows: int, column_types: Types) -> Iterator[MemoryTable]:
+    def _batches(self, rows: int, column_types: Types) -> Iterator[Table]:
         done = 0
         for batch in _regroup(self._stream(rows, column_types), rows):
             arrow = pa.Table.from_batches([batch])
-            yield MemoryTable(self.where, arrow=arrow, first_row=done, line_of=self.line_of)
+            yield Table(self.where, arrow=arrow, first_row=done, line_of=self.line_of)
             done += len(batch)
 
     def raw_batches(self, rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
         """Yield `rows` rows at a time, for `to_memory`."""
         return (batch._content for batch in self.batches(rows))
 
-    def to_memory(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None = None) -> MemoryTable:
+    def to_memory(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None = None) -> Table:
         """Return rows of this table, with their numbers unless they are all of them."""
-        return MemoryTable(self.where, arrow=rows, labels=numbers, line_of=self.line_of, notes=self.notes)
+        return Table(self.where, arrow=rows, labels=numbers, line_of=self.line_of, notes=self.notes)
 
     @abstractmethod
     def _read(self, column_types: Types) -> pa.Table:
@@ -242,9 +242,6 @@ class FileTable(ABC):
     @abstractmethod
     def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
         """Yield batches of any size, close to `rows` if the file format allows it."""
-
-
-Table = MemoryTable | FileTable
 
 
 @contextlib.contextmanager
