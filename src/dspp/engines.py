@@ -410,9 +410,7 @@ def _blocked_signals() -> Iterator[None]:
 class _Ray:
     """A pool of Ray tasks, without Ray's own retries, which the loop counts."""
 
-    def __init__(
-        self, jobs: int | None, address: str | None, work: tuple[Callable[..., Any], tuple[Any, ...]]
-    ) -> None:
+    def __init__(self, jobs: int | None, address: str | None, work: tuple[Callable[..., Any], tuple[Any, ...]]) -> None:
         self._ray = ray = _import_ray()
         self._jobs = jobs
         self._ours = not ray.is_initialized()
