@@ -8,11 +8,11 @@ from jaxtyping import Float
 
 from dspp.encoding.columns import NEW, Category, Column, Number, Parsed
 from dspp.encoding.datetimes import Datetime, format_moment
-from dspp.encoding.means import MOST_MEANS, MeanCategory
+from dspp.encoding.means import MAX_MEANS, MeanCategory
 from dspp.fitted import Fitted
 from dspp.table import arrays
 from dspp.table.messages import join_names
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 # In widths of the range of the training rows: nearer to it, predictions hardly change and numbers are not reported.
 NOTICED = 0.5
@@ -39,7 +39,7 @@ class Novelty:
         self._firsts: dict[str, int] = {}
         self._blank: set[str] = set()
 
-    def count(self, rows: MemoryTable) -> None:
+    def count(self, rows: Table) -> None:
         """Count what is new in these rows."""
         rows = self._fitted.inputs(rows)
         self._rows += len(rows)
@@ -64,7 +64,7 @@ class Novelty:
 
     # ---------------------------------------------------------------- counting
 
-    def _count_levels(self, name: str, rows: MemoryTable) -> None:
+    def _count_levels(self, name: str, rows: Table) -> None:
         assert rows.arrow is not None
         assert rows.parsed is not None
         new = np.flatnonzero(rows.parsed[name] == NEW)
@@ -87,7 +87,7 @@ class Novelty:
             self._outside[name] = count + int(far.sum()), found if np.nanmax(out) > distance else farthest
 
     def _find_first(self, column: Datetime, parsed: Parsed) -> None:
-        known = parsed[~column.is_missing(parsed)]
+        known = parsed[~np.isnan(parsed)]
         if len(known):
             first = int(known.min())
             self._firsts[column.name] = min(first, self._firsts.get(column.name, first))
@@ -139,10 +139,10 @@ def _stores_all_levels(column: Column) -> bool:
     """Return whether a column is a category that stores all levels that were seen."""
     if isinstance(column, Category):
         return not column.other
-    return isinstance(column, MeanCategory) and len(column.levels) < MOST_MEANS
+    return isinstance(column, MeanCategory) and len(column.levels) < MAX_MEANS
 
 
-def _numbers(rows: MemoryTable, column: int) -> Float[np.ndarray, " n"]:
+def _numbers(rows: Table, column: int) -> Float[np.ndarray, " n"]:
     """Return a column of numbers, by its place."""
     if rows.arrow is None:
         assert rows.array is not None

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from dspp.encoding.columns import Dropped
 from dspp.encoding.encoder import TableEncoder, encode, parse
 from dspp.encoding.learning import learn_column
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.encoding.scaling import Standardizer
 from dspp.encoding.warping import Warp
 from dspp.folds import NEVER
@@ -21,11 +21,11 @@ from dspp.prepare.split import Index, inner_folds, split_table
 from dspp.seen import Hashes, choose_hashes, hash_rows
 from dspp.settings import Settings
 from dspp.table.arrays import intern_texts
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 
 def prepare_in_memory(
-    table: MemoryTable, settings: Settings, validation: MemoryTable | None, outcome: Outcome | None = None
+    table: Table, settings: Settings, validation: Table | None, outcome: Outcome | None = None
 ) -> Prepared:
     """Split the rows, learn encoding and scales, and encode; see `prepare`."""
     model = settings.spec().model
@@ -48,7 +48,7 @@ def prepare_in_memory(
         encoder = encoder.ending_with({name: values[trained] for name, values in rows.parsed.items()})
     X = encode(rows, encoder)
     if encoder is not None and rows.parsed is not None:  # the other values are in X now
-        rows = replace(rows, parsed={name: rows.parsed[name] for name in encoder.mean_columns})
+        rows = replace(rows, parsed={column.name: rows.parsed[column.name] for column in encoder.mean_columns})
         pa.default_memory_pool().release_unused()  # which Arrow would keep
     learned = _learn(outcome, y, encoder, rows, X, own_inner, ensemble)
     chosen: list[Note] = []
@@ -84,8 +84,8 @@ def prepare_in_memory(
 
 
 def _parse(
-    table: MemoryTable, index: Sequence[Index], validation: MemoryTable, y: Float[np.ndarray, "N T"]
-) -> tuple[TableEncoder | None, list[MemoryTable]]:
+    table: Table, index: Sequence[Index], validation: Table, y: Float[np.ndarray, "N T"]
+) -> tuple[TableEncoder | None, list[Table]]:
     """Learn the encoding of the training rows, and parse all rows once.
 
     Args:
@@ -123,7 +123,7 @@ class _Learned:
     outcome: Outcome
     encoder: TableEncoder | None
     scale_X: Standardizer  # noqa: N815 - X is a matrix
-    means: CrossFittedMeans | None
+    means: Without | None
     X: Float[np.ndarray, "N D"]
     y: Float[np.ndarray, "N T"]
     input_range: Float[np.ndarray, "2 D"]
@@ -134,7 +134,7 @@ def _learn(
     outcome: Outcome,
     y: Float[np.ndarray, "N T"],
     encoder: TableEncoder | None,
-    rows: MemoryTable,
+    rows: Table,
     X: Float[np.ndarray, "N D"],
     inner: Index,
     warp: bool,
@@ -160,14 +160,14 @@ def _learn(
     X = scale_X.transform(X)
     if encoder is not None and rows.parsed is not None:
         means = encoder.cross_fit_means(rows.parsed, outcome.mean_target(y), inner, scale_X)
-        X = X if means is None else means.insert(X, np.zeros(len(X), bool))
+        X = X if means is None else means(X, np.zeros(len(X), bool))[0]
     return _Learned(outcome, encoder, scale_X, means, X, y, input_range, seen_rows)
 
 
 def _with_outcome(
     learned: _Learned,
     outcome: Outcome,
-    rows: MemoryTable,
+    rows: Table,
     X: Float[np.ndarray, "N D"],
     inner: Index,
     warp: bool,
@@ -181,7 +181,7 @@ def _with_outcome(
     return _learn(outcome, y, encoder, rows, encoder.insert_means(X, rows.parsed), inner, warp)
 
 
-def _time_notes(table: MemoryTable, settings: Settings) -> list[Note]:
+def _time_notes(table: Table, settings: Settings) -> list[Note]:
     """Return a note on what recalibration promises about later rows."""
     if table.times is None or not settings.conformal:
         return []
@@ -189,14 +189,14 @@ def _time_notes(table: MemoryTable, settings: Settings) -> list[Note]:
     return [Note("intervals are recalibrated by the latest rows", text)]
 
 
-def _notes(encoder: TableEncoder | None, train: MemoryTable, table: MemoryTable) -> list[Note]:
+def _notes(encoder: TableEncoder | None, train: Table, table: Table) -> list[Note]:
     """Return the notes of the encoder, qualified if they are true of the training rows only."""
     if encoder is None:
         return []
     return [_limit_to_training_rows(note, encoder, table) if train is not table else note for note in encoder.notes]
 
 
-def _limit_to_training_rows(note: Note, encoder: TableEncoder, table: MemoryTable) -> Note:
+def _limit_to_training_rows(note: Note, encoder: TableEncoder, table: Table) -> Note:
     """Return the note, qualified if the column is left out but would be informative in the whole table."""
     for column in encoder.columns:
         if isinstance(column, Dropped) and note.subject == f"column {column.name!r} is left out":

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 
 from dspp.encoding.encoder import TableEncoder, encode
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.encoding.scaling import Standardizer, standardise
 from dspp.folds import Split
 from dspp.members.plan import Plan, make_plan
@@ -17,7 +17,7 @@ from dspp.seen import Hashes
 from dspp.settings import Settings
 from dspp.table.checks import check_width
 from dspp.table.messages import Place
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 from dspp.training.rows import Rows
 
 OWN_NAMES = {"X": "y", "X_val": "y_val"}  # the names of targets passed separately, for errors
@@ -48,9 +48,9 @@ class Prepared:
     train: Rows
     validation: Rows
     calibration: Rows
-    validation_table: MemoryTable
-    calibration_table: MemoryTable
-    table: MemoryTable
+    validation_table: Table
+    calibration_table: Table
+    table: Table
     encoder: TableEncoder | None
     scale_X: Standardizer  # noqa: N815 - X is a matrix
     outcome: Outcome
@@ -58,7 +58,7 @@ class Prepared:
     split: Split
     input_range: Float[np.ndarray, "2 D"] | None = None
     seen_rows: Hashes | None = None
-    means: CrossFittedMeans | None = None
+    means: Without | None = None
 
     @property
     def num_rows(self) -> int:
@@ -91,7 +91,7 @@ class Prepared:
 
 
 def standardise_rows(
-    table: MemoryTable, encoder: TableEncoder | None, scale_X: Standardizer, outcome: Outcome, dtype: str
+    table: Table, encoder: TableEncoder | None, scale_X: Standardizer, outcome: Outcome, dtype: str
 ) -> Rows:
     """Return held-out rows, encoded and standardised.
 
@@ -107,7 +107,7 @@ def standardise_rows(
     return to_rows(X, outcome.encode(table.targets, target_place(table), dtype), table.weights)
 
 
-def target_place(table: MemoryTable) -> Place:
+def target_place(table: Table) -> Place:
     """Return the place of the targets of a table, for errors."""
     return table.place.at(OWN_NAMES.get(table.where, table.where))
 
