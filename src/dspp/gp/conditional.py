@@ -29,7 +29,7 @@ from dspp.derivatives import first_only
 from dspp.gp.algebra import UPPER, transposed_product
 from dspp.gp.compiled import Packed, compiled_conditional
 from dspp.gp.kernels import KernelKind, augment, available
-from dspp.gp.linalg import matrix_gradients
+from dspp.gp.linalg import matrix_gradients, transposed_root
 from dspp.gp.workspace import Lease
 
 TILE = 16  # in whole registers, sums and powers round alike wherever a number is
@@ -132,10 +132,9 @@ def _diagonalise(
     """
     dtype, (W, M), least = S1.dtype, m.shape, ROUNDING * torch.finfo(S1.dtype).eps
     B, m, S1 = B.to(torch.float64), m.to(torch.float64), S1.to(torch.float64)
-    reversed_factor, failed = torch.linalg.cholesky_ex(torch.finfo(dtype).eps * torch.eye(M).to(S1) - S1.flip(-1, -2))
-    if not failed.any():
-        T = reversed_factor.flip(-1, -2).mT @ B
-        B = torch.cat([T, m.unsqueeze(-2) @ B], dim=-2)
+    root = transposed_root(-S1, torch.finfo(dtype).eps)
+    if root is not None:
+        B = torch.cat([root @ B, m.unsqueeze(-2) @ B], dim=-2)
         E = torch.cat([m.new_full((W, M), -1.0), m.new_zeros(W, 1)], dim=-1)
         m = torch.cat([m.new_zeros(W, M), m.new_ones(W, 1)], dim=-1)
         return B.to(dtype), m.to(dtype), E.to(dtype), True
@@ -144,8 +143,8 @@ def _diagonalise(
     positive = int((least < E).sum(-1).max())
     triangular = positive <= M // 3
     if triangular:
-        root = E.clamp_max(0.0).neg().sqrt().unsqueeze(-1) * B
-        T = torch.linalg.qr(root.flip(-1), mode="r").R.flip(-1, -2)  # QR makes an upper triangle
+        scaled = E.clamp_max(0.0).neg().sqrt().unsqueeze(-1) * B
+        T = torch.linalg.qr(scaled.flip(-1), mode="r").R.flip(-1, -2)  # QR makes an upper triangle
         B = torch.cat([T, B[:, M - positive :], m.unsqueeze(-2) @ B], dim=-2)
         E = torch.cat([E.new_full((W, M), -1.0), E[:, M - positive :].clamp_min(0.0), E.new_zeros(W, 1)], dim=-1)
         m = torch.cat([m.new_zeros(W, M + positive), m.new_ones(W, 1)], dim=-1)
