@@ -16,6 +16,7 @@ from dspp.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+INTERRUPTED = 130  # the exit code after Ctrl-C
 # Control characters, which a terminal may obey, and those that reverse text or cannot be encoded.
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
