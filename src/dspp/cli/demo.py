@@ -90,10 +90,8 @@ def _write(arm: "RobotArm", folder: Path) -> tuple["np.ndarray", "np.ndarray"]:
 
 def _run(session: Session, command: list[str]) -> None:
     """Run a command in this process."""
-    from dspp.cli.app import app
-
     typed = replace(session, program="dspp", argv=tuple(command))
-    code = app(command, standalone_mode=False, obj=typed)
+    code = session.main(command, standalone_mode=False, obj=typed)
     if code:
         raise Stopped(code)
 

@@ -47,7 +47,7 @@ class Commands(_PlainHelp, TyperGroup):
     ) -> Any:
         """Run a command; in standalone mode, exit with its exit code."""
         given = [*(sys.argv[1:] if args is None else args)]
-        session = extra.pop("obj", None) or Session(_program(), tuple(given))
+        session = extra.pop("obj", None) or Session(self.main, _program(), tuple(given))
         how = extra | {"prog_name": "dspp", "standalone_mode": False, "obj": session}
         words = _shared_first(given) or ["--help"]
         if not standalone_mode:

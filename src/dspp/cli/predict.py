@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from dspp.fitted import Fitted
     from dspp.novelty import Novelty
     from dspp.progress import ProgressBar
-    from dspp.table.csvfile import CsvFormat
     from dspp.table.table import FileTable
 
 STDOUT = Path("-")
@@ -95,26 +94,19 @@ class Predict:
 
     def run(self, session: Session) -> None:
         """Predict batch by batch; the output file is renamed into place when complete."""
+        from dspp.table.files import check_suffix
+
         check_inputs(self.model, self.new)
         if self.out != STDOUT:
             check_output(self.out, self.overwrite, self.model, self.new)
         written = csv_format(self.sep, self.decimal, self.encoding)
-        with stdin_as_file(self.new) as path:
-            self._run(session, self._open(path, written))
-
-    def _open(self, path: Path, written: "CsvFormat") -> "FileTable":
-        """Check the model file and open the table, without importing torch."""
-        from dspp.table.csvfile import CsvFile
-        from dspp.table.files import check_suffix
-
         if self.out != STDOUT:
             check_suffix(self.out)
         check_model(self.model)
-        file = open_input(path, written, may_be_empty=True)
-        check_columns(path, file.names, self.keep or (), "--keep")
-        if isinstance(file, CsvFile):  # without types: copied columns stay exactly as typed
-            return file.keep_verbatim(self.keep or ())
-        return file
+        with stdin_as_file(self.new) as path:
+            file = open_input(path, written, may_be_empty=True)
+            check_columns(path, file.names, self.keep or (), "--keep")
+            self._run(session, file)
 
     def _run(self, session: Session, file: "FileTable") -> None:
         from dspp import modelfile  # here and not before, as it imports torch, which takes seconds
@@ -143,7 +135,8 @@ class Predict:
 
         generator, done = torch.Generator().manual_seed(self.seed), 0
         types = {} if fitted.encoder is None else fitted.encoder.arrow_types()
-        for rows in [file.read(types)] if file.num_rows == 0 else file.batches(self.batch_rows, types):
+        batches = file.batches(self.batch_rows, types, verbatim=self.keep or ())
+        for rows in [file.read(types)] if file.num_rows == 0 else batches:
             inputs = fitted.inputs(rows)
             new = fitted.predictions(
                 inputs,

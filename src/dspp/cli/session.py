@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,9 @@ class Stopped(BaseException):
 class Session:
     """One invocation of `dspp`. Results go to stdout; progress, warnings and errors to stderr."""
 
-    program: str = "dspp"
-    argv: tuple[str, ...] = ()  # the arguments
+    main: Callable[..., Any]  # runs a command
+    program: str
+    argv: tuple[str, ...]  # the arguments
     quiet: bool = False
     debug: bool = False
     begin: float = field(default_factory=time.monotonic)  # for time budgets
