@@ -17,9 +17,9 @@ from dspp.metrics import Comparison, Levels
 from dspp.predictive import Predictive
 from dspp.sample import SCORED_ROWS, Sample
 from dspp.seen import Recogniser, hash_rows
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
-Batches = Callable[[], Iterator[MemoryTable]]
+Batches = Callable[[], Iterator[Table]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Evaluation:
     """
 
     fitted: Fitted
-    table: MemoryTable
+    table: Table
     distribution: Predictive
     parts: tuple[tuple[Fitted, Int[np.ndarray, " n"]], ...] = ()
     caveat: str = ""
@@ -103,9 +103,7 @@ class Evaluation:
         return self.fitted.outcome.calibration(self.comparison, inside, self.caveat)
 
 
-def evaluate(
-    fitted: Fitted, table: MemoryTable, impute: bool = False, scores: Iterable[str] | None = None
-) -> Evaluation:
+def evaluate(fitted: Fitted, table: Table, impute: bool = False, scores: Iterable[str] | None = None) -> Evaluation:
     """Evaluate a model on rows with targets, as `evaluate_batches` does."""
     return evaluate_batches(fitted, partial(table.batches, SCORED_ROWS), impute, scores)
 
@@ -139,7 +137,7 @@ def evaluate_batches(
     weights: list[Float[np.ndarray, " n"]] = []
     inside: list[Bool[Tensor, " n *T"]] = []
 
-    def score(rows: MemoryTable, first_row: int) -> dict[str, Tensor]:
+    def score(rows: Table, first_row: int) -> dict[str, Tensor]:
         mixture, folds = _predict_targets(fitted, rows, impute, recogniser)
         part = outcome.compare(mixture, rows.targets, None, first_row, levels)
         with fitted.named_in_errors(rows.place):
@@ -175,7 +173,7 @@ def evaluate_batches(
 
 
 def _predict_targets(
-    fitted: Fitted, rows: MemoryTable, impute: bool, recogniser: Recogniser
+    fitted: Fitted, rows: Table, impute: bool, recogniser: Recogniser
 ) -> tuple[Predictive, dict[int, Predictive]]:
     """Predict rows with targets, which are compared with those of training; see `Fitted.predict_folds`."""
     encoded, y, count = fitted.encode(rows, impute), rows.targets, len(fitted.outcome.names)
@@ -190,7 +188,7 @@ def _predict_targets(
     return mixture, folds
 
 
-def _find_levels(fitted: Fitted, first: MemoryTable, batches: Batches) -> Levels:
+def _find_levels(fitted: Fitted, first: Table, batches: Batches) -> Levels:
     """Return the distinct values of each target, None if they are many; all rows are read if they may be few."""
     if not fitted.outcome.may_have_levels(first.targets):
         return [None] * first.targets.shape[1]

@@ -31,7 +31,7 @@ from dspp.seen import Hashes
 from dspp.settings import check_number
 from dspp.table.checks import Array, check_width, check_X
 from dspp.table.messages import Place
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 from dspp.trees import Trees
 
 HEADLINES = ("nll", "rmse", "crps", "coverage90")  # scores in the `repr` of a model
@@ -239,8 +239,8 @@ class Fitted:
     def _predict_members(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> list[Predictive]:
         """Return the prediction of each member, in standardised units."""
         run([partial(getattr, member, "predictor") for member in self.members if "predictor" not in vars(member)])
-        column = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))
-        return [member.predict(X, column) for member in self.members]
+        columns = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))[:, None]
+        return [member.predict(X, columns) for member in self.members]
 
     def shares_unknown(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[Tensor, " N"] | None:
         """Return how little the training rows say about each row; None if all rows lie in their range."""
@@ -262,7 +262,9 @@ class Fitted:
     def mix(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None = None) -> Predictive:
         """Mix the predictions of all members in standardised units; see `members.blend.mix`."""
         spread = spread_of(self.spread, self.judged, len(parts))
-        return mix(parts, self.weights, spread, self.guard, self.outcome, self.members[0].noise_floor, unknown)
+        return mix(
+            parts, self.weights, spread, self.guard, self.outcome, self.members[0].spec.model.noise_floor, unknown
+        )
 
     def without_others(self, fold: int) -> Self:
         """Return the model of the members that held out a fold, in which kinds weigh as in the whole mixture."""
@@ -293,7 +295,7 @@ class Fitted:
 
     # ---------------------------------------------------------------- the user's tables
 
-    def predict(self, table: MemoryTable, impute: bool = False) -> Predictive:
+    def predict(self, table: Table, impute: bool = False) -> Predictive:
         """Return the predictive distribution of each row of a table.
 
         Args:
@@ -306,11 +308,11 @@ class Fitted:
         X = self._standardise(self.encode(table, impute), table.place)
         return self.predict_standardised(X, table.place)
 
-    def encode(self, table: MemoryTable, impute: bool = False) -> Float[np.ndarray, "N D"]:
+    def encode(self, table: Table, impute: bool = False) -> Float[np.ndarray, "N D"]:
         """Return the encoded rows, not yet scaled."""
         return encode(self.inputs(table), self.encoder, impute)
 
-    def inputs(self, table: MemoryTable) -> MemoryTable:
+    def inputs(self, table: Table) -> Table:
         """Return the table with the columns that the model reads, parsed; with names, if it has learned names.
 
         Predictions, scores and what is new of a table take each of its values from what is parsed here.
@@ -330,7 +332,7 @@ class Fitted:
         return table
 
     def predict_folds(
-        self, table: MemoryTable, impute: bool = False, encoded: Float[np.ndarray, "N D"] | None = None
+        self, table: Table, impute: bool = False, encoded: Float[np.ndarray, "N D"] | None = None
     ) -> tuple[Predictive, dict[int, Predictive]]:
         """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
         encoded = self.encode(table, impute) if encoded is None else encoded
@@ -343,7 +345,7 @@ class Fitted:
 
     def predictions(
         self,
-        table: MemoryTable,
+        table: Table,
         quantiles: Sequence[float] = (),
         interval: float | Sequence[float] | None = None,
         components: bool = False,

@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dspp.errors import InputError, NumericalError
+from dspp.numbers import number, percent
 from dspp.predictive import Predictive, unwrap
 from dspp.registry import Registry
 from dspp.table.checks import Array, check_y
@@ -432,6 +433,12 @@ class Metric:
     def suits_real(self, several: bool) -> bool:
         """Return whether the score is of real targets, and adds information for one output or several."""
         return self.targets == "real" or (several and self.targets == SEVERAL)
+
+    def text(self, value: float) -> str:
+        """Return a value for readers."""
+        if self.format == "p-value" and value < 1e-4:
+            return "< 0.0001"
+        return percent(value) if self.format == "percent" else number(value)
 
     def sentence(self, several: bool = False) -> str:
         """Return its meaning, for one output or for several."""

@@ -12,7 +12,7 @@ from dspp.encoding.means import MOST_MEANS, MeanCategory
 from dspp.fitted import Fitted
 from dspp.table import arrays
 from dspp.table.messages import join_names
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 # In widths of the range of the training rows: nearer to it, predictions hardly change and numbers are not reported.
 NOTICED = 0.5
@@ -39,7 +39,7 @@ class Novelty:
         self._firsts: dict[str, int] = {}
         self._blank: set[str] = set()
 
-    def count(self, rows: MemoryTable) -> None:
+    def count(self, rows: Table) -> None:
         """Count what is new in these rows."""
         rows = self._fitted.inputs(rows)
         self._rows += len(rows)
@@ -64,7 +64,7 @@ class Novelty:
 
     # ---------------------------------------------------------------- counting
 
-    def _count_levels(self, name: str, rows: MemoryTable) -> None:
+    def _count_levels(self, name: str, rows: Table) -> None:
         assert rows.arrow is not None
         assert rows.parsed is not None
         new = np.flatnonzero(rows.parsed[name] == NEW)
@@ -142,7 +142,7 @@ def _stores_all_levels(column: Column) -> bool:
     return isinstance(column, MeanCategory) and len(column.levels) < MOST_MEANS
 
 
-def _numbers(rows: MemoryTable, column: int) -> Float[np.ndarray, " n"]:
+def _numbers(rows: Table, column: int) -> Float[np.ndarray, " n"]:
     """Return a column of numbers, by its place."""
     if rows.arrow is None:
         assert rows.array is not None

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 
 from dspp.predictive import Predictive
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 SAMPLE_ROWS: Final = 32_768  # at most, and at least half as many of a larger table
 SCORED_ROWS: Final = 16_384  # in a batch
@@ -20,10 +20,10 @@ class Sample:
     """Every k-th row and its distribution, where k is the smallest power of two with at most `SAMPLE_ROWS` rows."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[Int[np.ndarray, " n"], MemoryTable, Predictive]] = []
+        self._parts: list[tuple[Int[np.ndarray, " n"], Table, Predictive]] = []
         self._stride, self._seen = 1, 0
 
-    def add(self, rows: MemoryTable, distribution: Predictive) -> None:
+    def add(self, rows: Table, distribution: Predictive) -> None:
         """Add a batch."""
         index = np.arange(self._seen, self._seen + len(rows))
         self._seen += len(rows)
@@ -32,8 +32,8 @@ class Sample:
         self._parts = [self._thin(*part) for part in (*self._parts, (index, rows, distribution))]
 
     def _thin(
-        self, index: Int[np.ndarray, " n"], rows: MemoryTable, distribution: Predictive
-    ) -> tuple[Int[np.ndarray, " m"], MemoryTable, Predictive]:
+        self, index: Int[np.ndarray, " n"], rows: Table, distribution: Predictive
+    ) -> tuple[Int[np.ndarray, " m"], Table, Predictive]:
         """Return the rows whose numbers are multiples of the stride."""
         kept = np.flatnonzero(index % self._stride == 0)
         return index[kept], rows.take(kept), distribution.rows(torch.from_numpy(kept))
@@ -44,7 +44,7 @@ class Sample:
         return np.concatenate([index for index, *_ in self._parts])
 
     @property
-    def table(self) -> MemoryTable:
+    def table(self) -> Table:
         """The sampled rows."""
         return _concat([table for _, table, _ in self._parts])
 
@@ -55,7 +55,7 @@ class Sample:
         return type(parts[0]).concat(parts)
 
 
-def _concat(parts: Sequence[MemoryTable]) -> MemoryTable:
+def _concat(parts: Sequence[Table]) -> Table:
     """Return the rows of parts of the same table."""
 
     def joined(name: str) -> np.ndarray | None:
@@ -69,6 +69,6 @@ def _concat(parts: Sequence[MemoryTable]) -> MemoryTable:
         array=joined("array"),
         y=joined("y"),
         weights=joined("weights"),
-        labels=[label for part in parts for label in part.row_labels],
+        numbers=np.concatenate([part.row_numbers for part in parts]),
         parsed=None,
     )

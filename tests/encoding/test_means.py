@@ -14,6 +14,7 @@ import torch
 import dspp
 from dspp import storage
 from dspp.codec import pack, unpack
+from dspp.config import TrainConfig
 from dspp.encoding import means as limits
 from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS
 from dspp.encoding.encoder import TableEncoder
@@ -26,6 +27,7 @@ from dspp.members.base import Task
 from dspp.members.run import part_rows
 from dspp.prepare import prepare, split_rows
 from dspp.prepare.split import inner_folds
+from dspp.presets import preset
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
 from dspp.training.rows import Rows
@@ -239,7 +241,8 @@ def test_what_a_member_reads_does_not_depend_on_the_targets_it_holds_out() -> No
 
     def rows(y: np.ndarray, k: int) -> tuple[Rows, Rows]:
         rows = Rows(torch.from_numpy(X), torch.from_numpy(y))
-        return part_rows(Task(0, "plain", k), rows, Split(fold, None, 120), means_of(y=y))
+        task = Task(0, "plain", k, preset("dspp"), TrainConfig())
+        return part_rows(task, rows, Split(fold, None, 120), means_of(y=y))
 
     other = y.copy()
     other[[0, 5]] += 10.0  # both in fold 0

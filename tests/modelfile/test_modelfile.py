@@ -46,7 +46,7 @@ from dspp.outcomes import Positive, Real, find_outcome
 from dspp.presets import PRESETS, Spec, preset
 from dspp.quadrature import RULES
 from dspp.table.messages import Place
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 from dspp.training import Rows, fit
 
 GENERATOR = np.random.default_rng(5)
@@ -625,7 +625,7 @@ def test_a_prediction_that_is_not_finite_is_an_error(good, tiny, tmp_path):
         steep.distribution(X)
     save(with_member(steep, spec=spec_of(likelihood="log-normal")), tmp_path / "m")
     with pytest.raises(NumericalError, match="is not finite") as caught:
-        load(tmp_path / "m").predictions(MemoryTable("X", array=X, first_row=1000), interval=0.9)
+        load(tmp_path / "m").predictions(Table("X", array=X, numbers=np.arange(1000, 1000 + len(X))), interval=0.9)
     assert_names_the_file(caught.value, tmp_path / "m")
     assert int(re.search(r"row (\d+)", str(caught.value)).group(1)) >= 1000
 
@@ -913,7 +913,7 @@ def is_harmless(path: Path, rows: np.ndarray, renamed: bool) -> bool:
     loaded = problem = None
     try:
         loaded = load(path)
-        columns = loaded.predictions(MemoryTable("X", array=rows), (0.05, 0.5, 0.95), 0.8)
+        columns = loaded.predictions(Table("X", array=rows), (0.05, 0.5, 0.95), 0.8)
     except (ModelFileError, NumericalError, InputError) as error:
         problem = error
     if loaded is None:

@@ -9,7 +9,7 @@ from dspp.likelihoods import LIKELIHOODS
 from dspp.metrics import METRICS
 from dspp.outcomes import OUTCOMES, Outcome, find_outcome
 from dspp.table.messages import Place
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 RNG = np.random.default_rng(0)
 VALUES = np.exp(RNG.normal(1.0, 0.6, size=(400, 1)))
@@ -69,4 +69,4 @@ def test_scores_of_the_constant_prediction_are_finite(outcome: Outcome) -> None:
     assert outcome.loss(constant[1], VALUES).mean().item() == pytest.approx(found["crps"])
     assert outcome.calibration(rows).verdict().startswith("Predictions are no better than a constant")
     assert outcome.observed(VALUES).sum() == 400
-    assert outcome.notes(MemoryTable("t", array=VALUES, y=VALUES, target_names=("y",))) == []
+    assert outcome.notes(Table("t", array=VALUES, y=VALUES, target_names=("y",))) == []

@@ -26,7 +26,7 @@ from dspp.extras import require
 if TYPE_CHECKING:
     from dspp.evaluate import Evaluation
     from dspp.fitted import Fitted
-    from dspp.table.table import FileTable, MemoryTable
+    from dspp.table.table import FileTable, Table
 
 EXAMPLES = """Examples:
 
@@ -121,7 +121,7 @@ class LabelledRows:
         self._fitted, self._file, self._impute, self._weight = fitted, file, impute, weight
         self.warnings: list[str] = []
 
-    def batches(self) -> Iterator["MemoryTable"]:
+    def batches(self) -> Iterator["Table"]:
         """Yield batches that are not empty.
 
         Raises:

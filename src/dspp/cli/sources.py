@@ -12,7 +12,7 @@ from dspp.errors import InputError
 if TYPE_CHECKING:
     from dspp.prepare import Prepared
     from dspp.settings import Settings
-    from dspp.table.table import FileTable, MemoryTable, Table
+    from dspp.table.table import FileTable, Table
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Sources:
     """
 
     name: str
-    table: "Table"
+    table: "Table | FileTable"
     validation: "FileTable | None"
     columns: int
     files: int
@@ -73,16 +73,15 @@ def open_sources(options: FitOptions, train: Path, validation: Path | None) -> S
         InputError: A file does not exist or is not a table, or a column does not exist.
     """
     from dspp.table.csvfile import CsvFormat
-    from dspp.table.joined import JoinedTable, is_folder_or_pattern, open_tables
+    from dspp.table.files import is_folder_or_pattern, open_tables
 
     written = csv_format(options.sep, options.decimal, options.encoding)
     several = is_folder_or_pattern(train)
     if several and written != CsvFormat():
         raise InputError(f"{train}: {CSV_ONLY}")
     table = open_tables(train) if several else open_input(train, written)
-    parts = table.parts if isinstance(table, JoinedTable) else (table,)
     for output in filter(None, (options.out, options.report)):
-        check_output(output, options.overwrite, *(part.path for part in parts))
+        check_output(output, options.overwrite, *table.files)
     check_targets(train, table, options.target)
     check_columns(train, table.names, options.drop or [], "--drop")
     _check_roles(options, train, table)
@@ -91,7 +90,7 @@ def open_sources(options: FitOptions, train: Path, validation: Path | None) -> S
         check_targets(held_out.path, held_out, options.target)
         check_columns(held_out.path, held_out.names, _inputs(options, table), "as in the training table")
         check_columns(held_out.path, held_out.names, [options.weight] if options.weight else [], "--weight")
-    return Sources(source_name(options.train), table, held_out, len(table.names), len(parts))
+    return Sources(source_name(options.train), table, held_out, len(table.names), len(table.files))
 
 
 def prepare_rows(options: FitOptions, settings: "Settings", sources: Sources) -> "Prepared":
@@ -104,11 +103,11 @@ def prepare_rows(options: FitOptions, settings: "Settings", sources: Sources) ->
     return prepare(sources.table, settings, validation=_validation(options, sources), **({} if is_labelled else labels))
 
 
-def _inputs(options: FitOptions, table: "Table") -> list[str]:
+def _inputs(options: FitOptions, table: "Table | FileTable") -> list[str]:
     return [name for name in table.names if name not in options.not_inputs]
 
 
-def _check_roles(options: FitOptions, path: Path, table: "Table") -> None:
+def _check_roles(options: FitOptions, path: Path, table: "Table | FileTable") -> None:
     """Raise `InputError` unless the columns of --weight, --group and --time exist and can be used."""
     roles = {"--weight": options.weight, "--group": options.group, "--time": options.time}
     given = {option: name for option, name in roles.items() if name is not None}
@@ -120,7 +119,7 @@ def _check_roles(options: FitOptions, path: Path, table: "Table") -> None:
         raise InputError("expected --group or --time, got both; leave one of them out")
 
 
-def _validation(options: FitOptions, sources: Sources) -> "MemoryTable | None":
+def _validation(options: FitOptions, sources: Sources) -> "Table | None":
     """Return the rows of --validation, in the types of the training rows."""
     import pyarrow as pa
 
@@ -137,14 +136,14 @@ def _validation(options: FitOptions, sources: Sources) -> "MemoryTable | None":
     return split_targets(rows, options.target) if options.outcome == "auto" else rows
 
 
-def _check_notes(rows: "MemoryTable", targets: list[str]) -> None:
+def _check_notes(rows: "Table", targets: list[str]) -> None:
     """Raise `InputError` if a target was read as text, such as numbers with a decimal comma."""
     for note in rows.notes:
         if any(note.subject.startswith(f"column {name!r} is text") for name in targets):
             raise InputError(f"{rows.where}: {note}")
 
 
-def _check_targets_vary(rows: "MemoryTable") -> None:
+def _check_targets_vary(rows: "Table") -> None:
     """Raise `InputError` unless a model can learn from the targets; torch is not imported."""
     import numpy as np
 
@@ -158,7 +157,7 @@ def _check_targets_vary(rows: "MemoryTable") -> None:
             )
 
 
-def check_targets(path: Path, table: "Table", targets: list[str]) -> None:
+def check_targets(path: Path, table: "Table | FileTable", targets: list[str]) -> None:
     """Raise `InputError` unless the table has these columns and none is repeated."""
     check_columns(path, table.names, targets, "--target")
     if len(set(targets)) < len(targets):

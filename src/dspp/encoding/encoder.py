@@ -45,7 +45,7 @@ from dspp.table.arrays import has_zone, kind_of
 from dspp.table.checks import check_width
 from dspp.table.memory import BLOCK, number_columns
 from dspp.table.messages import Place, check_names, closest
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 MAX_COLUMNS: Final = 10_000
 
@@ -304,7 +304,7 @@ def _make_note(learned: Learned, column: Column) -> Note | None:
 # ---------------------------------------------------------------- tables
 
 
-def parse(table: MemoryTable, encoder: TableEncoder) -> MemoryTable:
+def parse(table: Table, encoder: TableEncoder) -> Table:
     """Return the table with its values parsed, unless they are; an array gets the names of the training columns."""
     if table.parsed is not None:
         return table
@@ -312,7 +312,7 @@ def parse(table: MemoryTable, encoder: TableEncoder) -> MemoryTable:
     return replace(table, arrow=arrow, parsed=encoder.parse(arrow, table.place))
 
 
-def encode(table: MemoryTable, encoder: TableEncoder | None, impute: bool = False) -> Float[np.ndarray, "N D"]:
+def encode(table: Table, encoder: TableEncoder | None, impute: bool = False) -> Float[np.ndarray, "N D"]:
     """Return the encoded rows; a table is copied once, an array is not copied. For `impute` see `Column.encode`.
 
     Raises:
@@ -335,7 +335,7 @@ def encode(table: MemoryTable, encoder: TableEncoder | None, impute: bool = Fals
     return array
 
 
-def name_columns(table: MemoryTable, encoder: TableEncoder) -> pa.Table:
+def name_columns(table: Table, encoder: TableEncoder) -> pa.Table:
     """Return an array as a table with the column names of the training rows."""
     assert table.array is not None
     names = [column.name for column in encoder.columns]

@@ -28,7 +28,7 @@ from dspp.notes import Note
 from dspp.table import arrays
 from dspp.table.memory import check_no_inf
 from dspp.table.messages import Place
-from dspp.table.table import FileTable, MemoryTable, Table
+from dspp.table.table import FileTable, Table
 
 # Bytes of a fit beside its rows: the code and the workspace of this process, and of each that trains members.
 # Measured: 350 and 310 MB.
@@ -58,7 +58,7 @@ Hashes = UInt64[np.ndarray, " n"]
 
 
 def read_table(
-    table: Table,
+    table: Table | FileTable,
     *,
     inputs: Sequence[str],
     drop: Sequence[str] = (),
@@ -66,7 +66,7 @@ def read_table(
     limit: float | None = None,
     processes: int = 0,
     seed: int = 0,
-) -> MemoryTable:
+) -> Table:
     """Return the rows of a table or, if a fit of them would exceed the limit, a sample of them and a note.
 
     Args:
@@ -81,7 +81,7 @@ def read_table(
     Raises:
         InputError: A file is damaged, or the limit leaves no room for a small sample.
     """
-    if isinstance(table, MemoryTable):
+    if isinstance(table, Table):
         return table
     room = partial(rows_within, default_limit() if limit is None else limit, processes=processes)
     names = [name for name in table.names if name not in drop]
@@ -120,7 +120,7 @@ def row_bytes(width: int, processes: int) -> int:
     return width * (CELL_BYTES + processes * PROCESS_CELL_BYTES)
 
 
-def _count_features(rows: MemoryTable, inputs: Sequence[str]) -> int:
+def _count_features(rows: Table, inputs: Sequence[str]) -> int:
     """Return how many encoded columns these inputs have."""
     assert rows.arrow is not None
     columns = [learn_column(rows.arrow.column(name), rows.place.of(name)).column for name in inputs]
@@ -143,12 +143,14 @@ class _Sample:
         self._hashes: Hashes | None = None  # of the rows that were returned last
         self.seen = 0
 
-    def read(self, most: int) -> MemoryTable:
+    def read(self, most: int) -> Table:
         """Read the table and return a sample of at most this many rows, or all if they are not more."""
         parts: list[pa.Table] = []
         hashes, numbers = np.empty(0, np.uint64), np.empty(0, np.int64)
         below = np.uint64(np.iinfo(np.uint64).max)
-        for batch in self._table.raw_batches():
+        for rows in self._table.batches(verbatim=self._table.names):
+            batch = rows.arrow
+            assert batch is not None
             own = self._hash(batch, self.seen)
             kept = np.flatnonzero(own < below)
             parts.append(batch.select(self._names).take(pa.array(kept)))
@@ -162,7 +164,7 @@ class _Sample:
         whole = len(hashes) == self.seen
         return self._table.to_memory(pa.concat_tables(parts).combine_chunks(), None if whole else numbers)
 
-    def first(self, rows: MemoryTable, most: int) -> MemoryTable:
+    def first(self, rows: Table, most: int) -> Table:
         """Return those of the rows, which are the last that were read, with the smallest hashes."""
         if len(rows) <= most:
             return rows

@@ -25,11 +25,11 @@ from dspp.outcomes.real import quantile_name
 from dspp.predictive import Distribution
 from dspp.presets import Spec
 from dspp.settings import Parameters, Settings
+from dspp.table.files import dataset_columns, from_dataset, is_dataset
 from dspp.table.frames import frame_like, is_frame
-from dspp.table.joined import dataset_columns, from_dataset, is_dataset
 from dspp.table.memory import attach_targets, to_table
 from dspp.table.roles import attach_roles, drop_weightless
-from dspp.table.table import MemoryTable, Table
+from dspp.table.table import FileTable, Table
 
 Array = NDArray[np.float64]
 
@@ -129,7 +129,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         settings = self.settings()
         roles = {"sample_weight": sample_weight, "groups": groups, "time": time}
         how: dict[str, Any] = {}
-        table: Table
+        table: Table | FileTable
         if is_dataset(X):
             table, how = from_dataset(X), dataset_columns(X.schema.names, y, **roles)
             no_inputs = [*how["targets"], *filter(None, (how["weight"], how["group"]))]
@@ -145,7 +145,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         warn_of_notes(self.fitted_.notes)
         return self
 
-    def _validation(self, X_val: Any, y_val: Any, weights: Any, outcome: Outcome | None) -> MemoryTable | None:
+    def _validation(self, X_val: Any, y_val: Any, weights: Any, outcome: Outcome | None) -> Table | None:
         if X_val is None and y_val is None:
             if weights is not None:
                 raise InputError("sample_weight_val: expected X_val and y_val too, got none; pass all three")
@@ -156,7 +156,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         table = attach(self._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
         return attach_roles(table, weights, weights_name="sample_weight_val")
 
-    def _table(self, X: Any, reset: bool, name: str = "X", may_be_empty: bool = False) -> MemoryTable:
+    def _table(self, X: Any, reset: bool, name: str = "X", may_be_empty: bool = False) -> Table:
         """Return X as a table; with `reset`, store its column names, otherwise compare with the stored ones."""
         table = to_table(X, name, may_be_empty)
         self._check_columns(table.array if table.arrow is None else table.arrow, reset)
@@ -270,7 +270,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         self._warn_of_new(table)
         return predicted
 
-    def _warn_of_new(self, table: MemoryTable) -> tuple[str, ...]:
+    def _warn_of_new(self, table: Table) -> tuple[str, ...]:
         """Warn of what rows have that the training rows had not, and return the warnings."""
         novelty = Novelty(self.fitted_, self.settings().impute)
         novelty.count(table)

@@ -22,7 +22,7 @@ from dspp.predictive import Predictive
 from dspp.registry import Registry
 from dspp.table.messages import Place
 from dspp.table.roles import to_columns
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 if TYPE_CHECKING:  # imported by whoever asks for tags
     from sklearn.utils import Tags
@@ -113,7 +113,7 @@ class Outcome(ABC):
         return cls(tuple(columns.column_names), likelihood)
 
     @classmethod
-    def start(cls, table: MemoryTable, y: Any, likelihood: str) -> tuple[Self, MemoryTable]:
+    def start(cls, table: Table, y: Any, likelihood: str) -> tuple[Self, Table]:
         """Return the outcome of targets passed separately, before `fit`, and the table with their values."""
         columns = to_columns(y, len(table), "y")
         outcome = cls.of_columns(columns, likelihood)
@@ -127,7 +127,7 @@ class Outcome(ABC):
             InputError: A cell holds something else.
         """
 
-    def attach(self, table: MemoryTable, y: Any, name: str = "y", every_output: bool = True) -> MemoryTable:
+    def attach(self, table: Table, y: Any, name: str = "y", every_output: bool = True) -> Table:
         """Return a table with the values of targets passed separately.
 
         Args:
@@ -194,7 +194,7 @@ class Outcome(ABC):
             return self.scale.transform(numbers)
         return standardise(numbers, self.scale, dtype, self.encoded_names, place)
 
-    def notes(self, table: MemoryTable) -> list[Note]:
+    def notes(self, table: Table) -> list[Note]:
         """Return what to know about the targets of a table before training."""
         return []
 

@@ -12,7 +12,7 @@ from pyarrow import types
 from dspp.notes import Note
 from dspp.predictive import RealPredictive
 from dspp.table.discrete import is_discrete
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 EVENT = re.compile(
     r"(.*[_. ])?(event|status|death|dead|died|cens|censor|censored|censoring)([_. ].*)?|fu_?stat|fstat|delta",
@@ -41,7 +41,7 @@ def target_notes(y: Float[np.ndarray, "N T"], names: Sequence[str]) -> list[Note
     return notes
 
 
-def censoring_notes(table: MemoryTable) -> list[Note]:
+def censoring_notes(table: Table) -> list[Note]:
     """Return a note if a target looks like a duration, and a column like the mark of those that had not yet ended.
 
     Both are known by their names and values. A duration is never negative, and a mark has the values 0 and 1, 1 and 2,

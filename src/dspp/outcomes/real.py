@@ -21,7 +21,7 @@ from dspp.predictive import Predictive, RealPredictive
 from dspp.table.discrete import MOST_DISTINCT, distinct_values
 from dspp.table.memory import attach_targets, read_numbers
 from dspp.table.messages import Place
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 # Rows whose intervals show whether they begin below 0.
 MAX_JUDGED = 2_000
@@ -50,7 +50,7 @@ class Real(Outcome):
     # ---------------------------------------------------------------- values and encoded columns
 
     @classmethod
-    def start(cls, table: MemoryTable, y: Any, likelihood: str) -> tuple[Self, MemoryTable]:
+    def start(cls, table: Table, y: Any, likelihood: str) -> tuple[Self, Table]:
         """Return the outcome of an array or frame of numbers, and the table with them."""
         labelled = attach_targets(table, y)
         return cls(labelled.target_names, likelihood), labelled
@@ -59,7 +59,7 @@ class Real(Outcome):
         """Return the columns as numbers."""
         return read_numbers(columns, place)
 
-    def attach(self, table: MemoryTable, y: Any, name: str = "y", every_output: bool = True) -> MemoryTable:
+    def attach(self, table: Table, y: Any, name: str = "y", every_output: bool = True) -> Table:
         """Return a table with an array or frame of numbers."""
         return attach_targets(table, y, name, every_output)
 
@@ -71,7 +71,7 @@ class Real(Outcome):
         """Return the values as they are."""
         return values
 
-    def notes(self, table: MemoryTable) -> list[Note]:
+    def notes(self, table: Table) -> list[Note]:
         """Return notes on constant targets, few distinct values, and times that may be censored."""
         return [*target_notes(table.targets, self.names), *censoring_notes(table)]
 

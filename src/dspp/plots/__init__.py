@@ -4,11 +4,17 @@ matplotlib is imported on first use, without pyplot: no window, no display, no c
 are few and safe for colour-blind readers; the report replaces them by its light and dark themes.
 """
 
-from dspp.plots.columns import coverage_dots, effect
 from dspp.plots.displays import CalibrationDisplay
-from dspp.plots.models import MAX_SITES, member_curves, ranked_bars, sites_and_weights, training_curves
+from dspp.plots.models import (
+    MAX_SITES,
+    coverage_dots,
+    effect,
+    member_curves,
+    ranked_bars,
+    sites_and_weights,
+    training_curves,
+)
 from dspp.plots.predictions import (
-    MixtureLike,
     central_coverage,
     crps_by_spread,
     density,
@@ -29,7 +35,6 @@ __all__ = [
     "MUTED",
     "PALETTE",
     "CalibrationDisplay",
-    "MixtureLike",
     "central_coverage",
     "coverage_dots",
     "crps_by_spread",

@@ -1,35 +1,29 @@
 """Displays in the manner of scikit-learn: made by `from_estimator` or `from_predictions`, drawn again by `plot`."""
 
 import io
-import itertools
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
-from scipy.stats import binom
 
 from dspp.errors import InputError
 from dspp.pipelines import last_step
-from dspp.plots.predictions import central_coverage
-from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, Vector, check_column, house_axes, label_axes
+from dspp.plots.predictions import RELIABILITY_LEVELS, central_coverage, reliability
+from dspp.plots.style import Vector, check_column
 from dspp.table.checks import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.collections import PolyCollection
+    from matplotlib.collections import Collection
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-
-_DIAGONAL, _CURVE = "dspp-diagonal", "dspp-coverage"  # ids of what a display has drawn, which the next one looks for
-_COLOURS = (MAIN, CONTRAST, INK, MUTED)
 
 
 class CalibrationDisplay:
     """Whether intervals contain as many rows as they should: the counterpart of scikit-learn's `CalibrationDisplay`.
 
-    It draws the share of rows inside their central interval against the probability of the interval. A calibrated
-    model follows the diagonal; above it, intervals are too wide, below it too narrow. The band contains 95 % of the
-    shares at each level if the model is calibrated. To compare models, pass the `ax_` of one display to the next.
+    It draws `plots.reliability`: a calibrated model follows the diagonal; above it, intervals are too wide, below it
+    too narrow. To compare models, pass the `ax_` of one display to the next.
 
     Args:
         pit: F(y) of each row, between 0 and 1: `mixture.pit(y)`.
@@ -55,12 +49,12 @@ class CalibrationDisplay:
     ax_: "Axes"
     figure_: "Figure"
     line_: "Line2D"
-    band_: "PolyCollection | None"
+    band_: "Collection | None"
 
     def __init__(self, pit: Array, *, estimator_name: str | None = None) -> None:
         self.pit: Vector = check_column(pit, "pit")
         self.estimator_name = estimator_name
-        self.levels: Vector = np.linspace(0.0, 1.0, 101)
+        self.levels: Vector = RELIABILITY_LEVELS
         self.coverage: Vector = central_coverage(self.pit, self.levels)
 
     @classmethod
@@ -104,7 +98,7 @@ class CalibrationDisplay:
         ax: "Axes | None" = None,
         **line: Any,
     ) -> Self:
-        """Draw the calibration of predictive distributions.
+        """Draw the calibration of predictive distributions; other arguments as in `from_estimator`.
 
         Args:
             y: The observed targets, (N,), or (N, T), in which NaN means "not observed".
@@ -125,9 +119,13 @@ class CalibrationDisplay:
             ) from None
         if not 0 <= output < len(outputs):
             raise InputError(f"output: expected a number from 0 to {len(outputs) - 1}, got {output}")
-        one, observed = outputs[output], _column(y, output, len(outputs))
+        one, observed = outputs[output], y
         if len(outputs) > 1:
-            one, observed = one.rows(torch.from_numpy(~np.isnan(observed))), observed[~np.isnan(observed)]
+            table = np.asarray(y, dtype=np.float64)
+            if table.shape != (len(one), len(outputs)):
+                raise InputError(f"y: expected shape {(len(one), len(outputs))}, got {table.shape}")
+            seen = ~np.isnan(table[:, output])
+            one, observed = one.rows(torch.from_numpy(seen)), table[seen, output]
         at = torch.from_numpy(check_column(observed, "y", len(one)))
         with torch.no_grad():
             pit = one.pit(at.to(one.mean)).cpu().double().numpy()
@@ -142,35 +140,13 @@ class CalibrationDisplay:
         band: bool = True,
         **line: Any,
     ) -> Self:
-        """Draw the display; the diagonal and the band are drawn once, however many displays share the Axes.
-
-        Args:
-            ax: Where to draw; None for a new Figure.
-            name: The name in the legend; None for `estimator_name`.
-            ref_line: Whether to draw the diagonal.
-            band: Whether to draw the band.
-            **line: Keywords for `Axes.plot`.
-        """
-        ax = house_axes(ax)
-        from matplotlib.ticker import PercentFormatter
-
-        drawn = [each.get_gid() for each in ax.lines]
-        self.band_ = None
-        if band and not any(each.get_gid() == _DIAGONAL for each in (*ax.lines, *ax.collections)):
-            num = len(self.pit)
-            lower, upper = (binom.ppf(tail, num, self.levels) / num for tail in (0.025, 0.975))
-            how: dict[str, Any] = {"color": MUTED, "alpha": 0.28, "linewidth": 0, "gid": _DIAGONAL}
-            self.band_ = ax.fill_between(self.levels, lower, upper, label="95 % band, if calibrated", **how)
-        if ref_line and _DIAGONAL not in drawn:
-            ax.plot([0.0, 1.0], [0.0, 1.0], color=INK, linewidth=1.0, linestyle=(0, (4, 2)), gid=_DIAGONAL)
-        colour = next(itertools.islice(itertools.cycle(_COLOURS), drawn.count(_CURVE), None))
+        """Draw the display by `plots.reliability`, with its arguments; None: it is named `estimator_name`."""
+        before = [] if ax is None else list(ax.collections)
         label = name or self.estimator_name or "observed"
-        style: dict[str, Any] = {"color": colour, "linewidth": 1.8, "label": label, "gid": _CURVE} | line
-        (self.line_,) = ax.plot(self.levels, self.coverage, **style)
-        ax.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
-        for axis in (ax.xaxis, ax.yaxis):
-            axis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol="\N{NO-BREAK SPACE}%"))
-        self.ax_ = label_axes(ax, "probability of the interval", "rows inside it")
+        self.ax_ = ax = reliability(self.pit, ax=ax, name=label, ref_line=ref_line, band=band, **line)
+        self.line_ = ax.lines[-1]
+        drawn = [one for one in ax.collections if one not in before]
+        self.band_ = drawn[0] if drawn else None
         figure = ax.get_figure(root=True)
         assert figure is not None
         self.figure_ = figure
@@ -184,13 +160,3 @@ class CalibrationDisplay:
         self.figure_.savefig(file, format="svg")
         text = file.getvalue()
         return text[text.index("<svg") :]
-
-
-def _column(y: Any, output: int, count: int) -> Vector:
-    """Return the targets of one of `count` outputs."""
-    if count == 1:
-        return check_column(y, "y")
-    table = np.asarray(y, dtype=np.float64)
-    if table.ndim != 2 or table.shape[1] != count:
-        raise InputError(f"y: expected shape (N, {count}), one column per output, got {table.shape}")
-    return np.asarray(table[:, output])

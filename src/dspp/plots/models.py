@@ -1,15 +1,29 @@
-"""Figures of a model: its training, its sites and weights, and the relevance of its inputs."""
+"""Figures of a model: its training, its sites and weights, and what the columns of a table do."""
 
 import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
 
 from dspp.errors import InputError
 from dspp.history import Epoch
 from dspp.numbers import percent
-from dspp.plots.style import CONTRAST, INK, MAIN, MUTED, check_column, house_axes, label_axes, shorten
+from dspp.plots.style import (
+    CONTRAST,
+    DASHED,
+    INK,
+    MAIN,
+    MUTED,
+    check_column,
+    dots,
+    house_axes,
+    label_axes,
+    name_rows,
+    percent_axis,
+)
 from dspp.table.checks import Array, check_X
 
 if TYPE_CHECKING:
@@ -69,25 +83,16 @@ def member_curves(
     """
     if not len(histories) == len(kinds) == len(weights) or not any(histories):
         raise InputError(f"expected the epochs, kind and weight of each member, got {len(histories)} histories")
-    ax, heaviest = house_axes(ax), max(weights)
+    ax = house_axes(ax)
     from matplotlib.ticker import MaxNLocator
 
     styles = dict(zip(dict.fromkeys(kinds), itertools.cycle(_KINDS), strict=False))
     for history, kind, weight in zip(histories, kinds, weights, strict=True):
-        numbers, values = [e.number for e in history], [e.train_nll for e in history]
-        named = kind in ax.get_legend_handles_labels()[1]
-        width, dot = 0.7 + 1.3 * weight / heaviest, "o" if len(numbers) == 1 else ""
         color, line = styles[kind]
-        ax.plot(
-            numbers,
-            values,
-            color=color,
-            alpha=0.75,
-            linewidth=width,
-            linestyle=line,
-            marker=dot,
-            label=None if named else kind,
-        )
+        (curve,) = ax.plot([e.number for e in history], [e.train_nll for e in history], color=color, linestyle=line)
+        curve.set(alpha=0.75, linewidth=0.7 + 1.3 * weight / max(weights), marker="o" if len(history) == 1 else "")
+        if kind not in ax.get_legend_handles_labels()[1]:
+            curve.set_label(kind)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     return label_axes(ax, "epoch", "training NLL, standardised", legend_columns=2)
 
@@ -113,14 +118,13 @@ def sites_and_weights(sites: Array, weights: Array, *, ax: "Axes | None" = None)
     omega, ax = check_column(weights, "weights", len(xi)), house_axes(ax)
     order = np.argsort(-omega, kind="stable")[:MAX_SITES]
     for height in (-1.0, 0.0, 1.0):
-        ax.axhline(height, color=INK if height == 0.0 else MUTED, linewidth=0.8, linestyle=(0, (4, 2)))
+        ax.axhline(height, **DASHED | {"color": INK if height == 0.0 else MUTED, "linewidth": 0.8})
     column = np.repeat(np.arange(len(order)), xi.shape[1])
     area = np.repeat(8.0 + 110.0 * omega[order] / omega.max(), xi.shape[1])
     ax.scatter(column, xi[order].ravel(), s=area, color=MAIN, alpha=0.55, linewidth=0)
     ax.set_xlim(-0.7, len(order) - 0.3)
-    crowded = len(order) > 8
     shares = [percent(omega[s], 0 if omega[s] >= 0.095 else 1) for s in order]
-    ax.set_xticks(range(len(order)), shares, rotation=60 if crowded else 0)
+    ax.set_xticks(range(len(order)), shares, rotation=60 if len(order) > 8 else 0)
     return label_axes(ax, "weight of the component", "site ξ")
 
 
@@ -156,7 +160,78 @@ def ranked_bars(
     if ends is not None:
         low, high = (check_column(end, "ends", len(numbers))[order] for end in ends)
         ax.hlines(position, low, high, color=CONTRAST, linewidth=2.0)
-    ax.set_yticks(position, [shorten(str(names[i])) for i in order], parse_math=False)  # "US$" is not a formula
-    ax.set_ylim(len(order) - 0.5, -0.5)
-    ax.grid(visible=False, axis="y")
+    name_rows(ax, [str(names[i]) for i in order])
     return label_axes(ax, label, "")
+
+
+def effect(at: NDArray[np.generic], quantiles: Float[np.ndarray, "5 points"], *, ax: "Axes | None" = None) -> "Axes":
+    """Draw the 5, 25, 50, 75 and 95 % quantiles of a prediction against numbers or times, or for each of some texts.
+
+    Args:
+        at: The values.
+        quantiles: The quantiles at each value.
+        ax: Where to draw; None for a new Figure.
+
+    Example:
+        >>> import numpy as np
+        >>> from dspp import plots
+        >>> size = np.array([50.0, 100.0, 150.0])
+        >>> plots.effect(size, np.stack([size - 20.0, size - 10.0, size, size + 10.0, size + 20.0])).get_ylabel()
+        'prediction'
+    """
+    if quantiles.shape != (5, len(at)):
+        raise InputError(f"quantiles: expected shape (5, {len(at)}), got {quantiles.shape}; pass five per value")
+    lowest, low, median, high, highest = quantiles
+    if at.dtype.kind in "US":
+        ax, place = house_axes(ax, height=0.95 + 0.27 * len(at)), np.arange(len(at))
+        ax.hlines(place, lowest, highest, color=MAIN, alpha=0.3, linewidth=3.0, label="90 %")
+        ax.hlines(place, low, high, color=MAIN, alpha=0.7, linewidth=6.0, label="50 %")
+        ax.plot(median, place, color=INK, label="median", **dots(5.0))
+        name_rows(ax, [str(level) for level in at])
+        return label_axes(ax, "prediction", "")
+    ax = house_axes(ax)
+    ax.fill_between(at, lowest, highest, color=MAIN, alpha=0.14, linewidth=0, label="90 %")
+    ax.fill_between(at, low, high, color=MAIN, alpha=0.26, linewidth=0, label="50 %")
+    (line,) = ax.plot(at, median, color=MAIN, linewidth=1.8, label="median")
+    line.set(marker="o" if len(at) <= 20 else "", markersize=2.6)
+    return label_axes(ax, "value", "prediction")
+
+
+def coverage_dots(
+    names: Sequence[str],
+    inside: Int[np.ndarray, " G"],
+    totals: Int[np.ndarray, " G"],
+    off: Sequence[bool],
+    level: float = 0.9,
+    *,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draw the share of rows inside their interval in each group, with 95 % confidence intervals (Clopper–Pearson).
+
+    Args:
+        names: The groups.
+        inside: How many rows of each lie inside.
+        totals: How many rows each has.
+        off: Which groups to highlight.
+        level: The probability of the intervals.
+        ax: Where to draw; None for a new Figure.
+    """
+    if not len(names) == len(inside) == len(totals) == len(off) or not len(names):
+        raise InputError(f"expected one number per group, got {len(names)} names and {len(inside)} counts")
+    ax = house_axes(ax, height=0.95 + 0.25 * len(names))
+    from matplotlib.ticker import MaxNLocator
+    from scipy.stats import beta
+
+    low = np.nan_to_num(beta.ppf(0.025, inside, totals - inside + 1), nan=0.0)
+    high = np.nan_to_num(beta.ppf(0.975, inside + 1, totals - inside), nan=1.0)
+    place, flagged = np.arange(len(names)), np.asarray(off, dtype=bool)
+    ax.axvline(level, **DASHED)
+    for mask, color, label in ((~flagged, MAIN, "may be chance"), (flagged, CONTRAST, "not chance")):
+        if mask.any():
+            ax.hlines(place[mask], low[mask], high[mask], color=color, alpha=0.6, linewidth=2.0)
+            ax.plot((inside / totals)[mask], place[mask], color=color, label=label, **dots(5.5))
+    ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))  # whole percentages
+    percent_axis(ax.xaxis)
+    ax.set_xlim(max(0.0, min(low.min() - 0.01, level - 0.1)), 1.0)
+    name_rows(ax, names, 42)
+    return label_axes(ax, "rows inside their interval", "", legend_columns=2, legend_side="right")

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.stats import binom
-from torch import Tensor
 
 from dspp.errors import InputError
 from dspp.plots.style import (
     CONTRAST,
+    DASHED,
     INK,
     MAIN,
     MUTED,
@@ -22,6 +22,7 @@ from dspp.plots.style import (
     house_axes,
     label_axes,
     log_axes,
+    percent_axis,
     to_numpy,
 )
 from dspp.table.checks import Array
@@ -30,26 +31,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class MixtureLike(Protocol):
-    """What the figures need of a predictive distribution of one output, such as `NormalMixture`."""
-
-    @property
-    def weights(self) -> Float[Tensor, " S"]: ...  # noqa: D102 - as in NormalMixture
-    @property
-    def component_mean(self) -> Float[Tensor, "S N"]: ...  # noqa: D102
-    @property
-    def component_var(self) -> Float[Tensor, "S N"]: ...  # noqa: D102
-    @property
-    def mean(self) -> Float[Tensor, " N"]: ...  # noqa: D102
-    def __len__(self) -> int: ...
-    def rows(self, index: Sequence[int]) -> Self: ...  # noqa: D102
-    def log_prob(self, y: Float[Tensor, " N"]) -> Float[Tensor, " N"]: ...  # noqa: D102
-    def component_log_prob(self, y: Float[Tensor, " N"]) -> Float[Tensor, "S N"]: ...  # noqa: D102
-    def quantile(self, p: float | Float[Tensor, " K"]) -> Float[Tensor, " *K N"]: ...  # noqa: D102
+# Levels at which `reliability` measures coverage, and ids of what it has drawn, for the next model on the same Axes.
+RELIABILITY_LEVELS = np.linspace(0.0, 1.0, 101)
+_BAND, _DIAGONAL, _CURVE = "dspp-band", "dspp-diagonal", "dspp-coverage"
 
 
 def density(
-    mixture: MixtureLike,
+    mixture: Any,
     row: int = 0,
     *,
     y: float | None = None,
@@ -59,7 +47,7 @@ def density(
     """Draw the predictive density of one row, its 90 % interval, mean, median and components.
 
     Args:
-        mixture: The predictive distributions.
+        mixture: The predictive distributions of one output.
         row: The row.
         y: The observed value, drawn as a line.
         ax: Where to draw; None for a new Figure.
@@ -73,16 +61,22 @@ def density(
         'value'
     """
     ax = house_axes(ax)
-    one = _inner(mixture).rows([row])
+    one = getattr(mixture, "torch", mixture).rows([row])
     lower, median, upper = one.quantile(torch.tensor([0.05, 0.5, 0.95])).flatten().tolist()
     x = _grid(one, y, limits)
-    p = _density_at(one, x)
+    at = torch.from_numpy(x).to(one.mean)
+    with torch.no_grad():
+        p = to_numpy(one.rows([0] * len(x)).log_prob(at).exp())
+        each = to_numpy(one.rows([0] * len(x)).component_log_prob(at).exp())
     inside = (x >= lower) & (x <= upper)
     ax.fill_between(x, 0.0, p, where=inside.tolist(), color=MAIN, alpha=0.22, linewidth=0, label="90 % interval")
-    _draw_components(ax, one, x)
+    weights = to_numpy(one.weights).ravel()
+    visible = np.flatnonzero(weights > 0.005)
+    for s in visible if len(visible) > 1 else ():
+        ax.plot(x, weights[s] * each[s], color=MUTED, linewidth=0.7, alpha=0.9)
     ax.plot(x, p, color=MAIN, linewidth=1.8, label="density")
     ax.axvline(float(one.mean), color=INK, linewidth=1.0, label="mean")
-    ax.axvline(median, color=INK, linewidth=1.0, linestyle=(0, (4, 2)), label="median")
+    ax.axvline(median, label="median", **DASHED)
     if y is not None and x[0] <= y <= x[-1]:
         ax.axvline(float(y), color=CONTRAST, linewidth=1.8, label="observed")
     ax.set_ylim(bottom=0.0)
@@ -90,7 +84,7 @@ def density(
 
 
 def fan(
-    mixture: MixtureLike,
+    mixture: Any,
     x: Array,
     *,
     y: Array | None = None,
@@ -100,7 +94,7 @@ def fan(
     """Draw central intervals as bands and the median as a line, with rows sorted by `x`.
 
     Args:
-        mixture: The predictive distributions.
+        mixture: The predictive distributions of one output.
         x: The position of each row on the horizontal axis.
         y: The observed value of each row, drawn as points.
         ax: Where to draw; None for a new Figure.
@@ -112,7 +106,7 @@ def fan(
         >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
         >>> plots.fan(mixture, x=[1.0, 2.0, 3.0, 4.0]).figure.savefig("fan.png")
     """
-    mixture = _inner(mixture)
+    mixture = getattr(mixture, "torch", mixture)
     at = check_column(x, "x", len(mixture))
     observed = None if y is None else check_column(y, "y", len(mixture))
     bad = [level for level in levels if not 0.0 < level < 1.0]
@@ -152,36 +146,52 @@ def pit_histogram(pit: Array, *, ax: "Axes | None" = None, bins: int = 20) -> "A
     lower, upper = binom.ppf([0.025, 0.975], len(values), 1.0 / bins) / each
     ax.axhspan(lower, upper, color=MUTED, alpha=0.28, linewidth=0, label="95 % of bars, if calibrated")
     ax.bar((np.arange(bins) + 0.5) / bins, heights, width=0.9 / bins, color=MAIN, alpha=0.85, label="rows")
-    ax.axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
+    ax.axhline(1.0, **DASHED)
     ax.set_xlim(0.0, 1.0)
     return label_axes(ax, "probability given to values below the observed", "relative frequency")
 
 
-def reliability(pit: Array, *, ax: "Axes | None" = None) -> "Axes":
+def reliability(
+    pit: Array,
+    *,
+    ax: "Axes | None" = None,
+    name: str = "observed",
+    ref_line: bool = True,
+    band: bool = True,
+    **line: Any,
+) -> "Axes":
     """Draw the share of rows inside their central interval against the interval's probability.
 
-    The band contains 95 % of the observed shares at each level if the model is calibrated.
+    The band contains 95 % of the observed shares at each level if the model is calibrated. Several models can share
+    Axes; the diagonal and the band are then drawn once.
 
     Args:
         pit: F(y) of each row, between 0 and 1.
         ax: Where to draw; None for a new Figure.
+        name: The name in the legend.
+        ref_line: Whether to draw the diagonal.
+        band: Whether to draw the band.
+        **line: Keywords for `Axes.plot`.
 
     Example:
         >>> from dspp import plots
         >>> plots.reliability([0.1, 0.3, 0.5, 0.8]).get_ylabel()  # the argument is `mixture.pit(y)`
         'rows inside it'
     """
-    values, levels = _probabilities(pit), np.linspace(0.0, 1.0, 101)
-    ax = house_axes(ax)
-    from matplotlib.ticker import PercentFormatter
-
-    lower, upper = (binom.ppf(tail, len(values), levels) / len(values) for tail in (0.025, 0.975))
-    ax.fill_between(levels, lower, upper, color=MUTED, alpha=0.28, linewidth=0, label="95 % band, if calibrated")
-    ax.plot([0.0, 1.0], [0.0, 1.0], color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
-    ax.plot(levels, central_coverage(values, levels), color=MAIN, linewidth=1.8, label="observed")
+    values, ax = _probabilities(pit), house_axes(ax)
+    drawn = [artist.get_gid() for artist in (*ax.collections, *ax.lines)]
+    if band and not {_BAND, _DIAGONAL} & set(drawn):
+        lower, upper = (binom.ppf(tail, len(values), RELIABILITY_LEVELS) / len(values) for tail in (0.025, 0.975))
+        shade: dict[str, Any] = {"color": MUTED, "alpha": 0.28, "linewidth": 0, "gid": _BAND}
+        ax.fill_between(RELIABILITY_LEVELS, lower, upper, label="95 % band, if calibrated", **shade)
+    if ref_line and _DIAGONAL not in drawn:
+        ax.plot([0.0, 1.0], [0.0, 1.0], gid=_DIAGONAL, **DASHED)
+    colour = (MAIN, CONTRAST, INK, MUTED)[drawn.count(_CURVE) % 4]
+    style: dict[str, Any] = {"color": colour, "linewidth": 1.8, "label": name, "gid": _CURVE} | line
+    ax.plot(RELIABILITY_LEVELS, central_coverage(values, RELIABILITY_LEVELS), **style)
     ax.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol="\N{NO-BREAK SPACE}%"))
+    percent_axis(ax.xaxis)
+    percent_axis(ax.yaxis)
     return label_axes(ax, "probability of the interval", "rows inside it")
 
 
@@ -225,12 +235,11 @@ def predicted_observed(
     # One path with gaps: the bars blend evenly, and a page with thousands of them stays small.
     gaps = np.full_like(at, np.nan)
     ax.plot(np.repeat(at, 3), np.stack([low, high, gaps], axis=1).ravel(), color=MUTED, alpha=0.3, linewidth=0.8)
-    dashes: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 2))}
     if limits is None:
-        ax.axline((at.mean(), at.mean()), slope=1.0, **dashes)
+        ax.axline((at.mean(), at.mean()), slope=1.0, **DASHED)
     else:
         diagonal = min(map(min, limits)), max(map(max, limits))
-        ax.plot(diagonal, diagonal, **dashes)
+        ax.plot(diagonal, diagonal, **DASHED)
     ax.plot(at[~outside], observed[~outside], color=MAIN, alpha=0.6, label="inside its interval", **dots())
     ax.plot(at[outside], observed[outside], color=CONTRAST, alpha=0.9, label="outside", **dots())
     if limits is not None:
@@ -267,13 +276,7 @@ def crps_by_spread(std: Array, crps: Array, *, ax: "Axes | None" = None, log: bo
     return label_axes(ax, "tenth of the rows, by predicted spread", "CRPS")
 
 
-def _inner(mixture: MixtureLike) -> MixtureLike:
-    """Return the distribution of tensors of one that returns arrays (`Distribution`)."""
-    inner: MixtureLike = getattr(mixture, "torch", mixture)
-    return inner
-
-
-def _grid(one: MixtureLike, y: float | None, limits: tuple[float, float] | None) -> Vector:
+def _grid(one: Any, y: float | None, limits: tuple[float, float] | None) -> Vector:
     """Return the values at which to draw a density: evenly spaced, plus more around each component for its peak."""
     if limits is None:
         low, high = one.quantile(torch.tensor([5e-4, 1.0 - 5e-4], dtype=torch.float64)).flatten().tolist()
@@ -285,23 +288,6 @@ def _grid(one: MixtureLike, y: float | None, limits: tuple[float, float] | None)
     mean, std = to_numpy(one.component_mean), to_numpy(one.component_var.sqrt())  # (S, 1)
     near = (mean + std * np.linspace(-4.0, 4.0, 41)).ravel()
     return np.unique(np.concatenate([np.linspace(low, high, 301), near[(near > low) & (near < high)]]))
-
-
-def _density_at(one: MixtureLike, x: Vector) -> Vector:
-    with torch.no_grad():
-        return to_numpy(one.rows([0] * len(x)).log_prob(torch.from_numpy(x).to(one.mean)).exp())
-
-
-def _draw_components(ax: "Axes", one: MixtureLike, x: Vector) -> None:
-    """Draw ω_s p_s(x) of every visible component, unless there is only one."""
-    weights = to_numpy(one.weights).ravel()
-    heavy = np.flatnonzero(weights > 0.005)
-    if len(heavy) < 2:
-        return
-    with torch.no_grad():
-        log_prob = one.rows([0] * len(x)).component_log_prob(torch.from_numpy(x).to(one.mean))
-    for s in heavy:
-        ax.plot(x, weights[s] * np.exp(to_numpy(log_prob[s])), color=MUTED, linewidth=0.7, alpha=0.9)
 
 
 def _probabilities(pit: Array) -> Vector:

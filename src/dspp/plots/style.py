@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,12 +15,14 @@ from dspp.table.checks import Array, check_y
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.ticker import Formatter
 
 INK, MUTED, FAINT = "#1c2430", "#5b6675", "#d5dae1"  # text and main lines; secondary; grid
 MAIN, CONTRAST = "#0b66a8", "#c8500a"  # predictions; observations and errors
 PALETTE = {"ink": INK, "muted": MUTED, "faint": FAINT, "main": MAIN, "contrast": CONTRAST}
 FONT_SIZE = 9.0
+DASHED: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 2))}  # lines of reference
 Vector = Float[np.ndarray, " N"]
 
 
@@ -71,6 +73,22 @@ def log_axes(ax: "Axes", x: bool = False, y: bool = False) -> None:
         )
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
         axis.set_minor_formatter(NullFormatter())
+
+
+def percent_axis(axis: "Axis") -> None:
+    """Show shares as percentages."""
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol="\N{NO-BREAK SPACE}%"))
+
+
+def name_rows(ax: "Axes", names: Sequence[str], limit: int = 26) -> None:
+    """Name the rows of a figure, the first one on top, as written: "US$" is not a formula."""
+    ax.set_yticks(range(len(names)), [shorten(name, limit) for name in names], parse_math=False)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.grid(visible=False, axis="y")
+    if ax.yaxis.label.get_color() == INK:  # in the house style
+        ax.tick_params(axis="y", length=0, labelcolor=INK)
 
 
 def label_axes(

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Self, cast
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import torch
@@ -16,8 +16,6 @@ from dspp.table.checks import Array, check_y
 
 if TYPE_CHECKING:  # matplotlib is slow to import and rarely needed
     from matplotlib.axes import Axes
-
-    from dspp.plots.predictions import MixtureLike
 
 
 class OneOutput(ABC):
@@ -59,7 +57,7 @@ class OneOutput(ABC):
         """Draw the density of one row and, if given, the observed value `y`."""
         from dspp import plots
 
-        return plots.density(cast("MixtureLike", self), row, y=y, ax=ax)
+        return plots.density(self, row, y=y, ax=ax)
 
     def plot_fan(
         self, x: Array, y: Array | None = None, ax: "Axes | None" = None, levels: Sequence[float] = (0.5, 0.8, 0.95)
@@ -67,7 +65,7 @@ class OneOutput(ABC):
         """Draw the median and central intervals of every row against one input `x`."""
         from dspp import plots
 
-        return plots.fan(cast("MixtureLike", self), x, y=y, ax=ax, levels=levels)
+        return plots.fan(self, x, y=y, ax=ax, levels=levels)
 
     def plot_pit(self, y: Array, ax: "Axes | None" = None) -> "Axes":
         """Draw the histogram of F(y_n), flat if the mixture is the true distribution."""

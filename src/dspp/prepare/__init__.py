@@ -11,13 +11,13 @@ from dspp.prepare.split import split_rows
 from dspp.settings import Settings
 from dspp.table.memory import split_targets
 from dspp.table.roles import drop_weightless, label_rows
-from dspp.table.table import MemoryTable, Table
+from dspp.table.table import FileTable, Table
 
 __all__ = ["Prepared", "prepare", "split_rows"]
 
 
 def prepare(
-    table: Table,
+    table: Table | FileTable,
     settings: Settings,
     *,
     outcome: Outcome | None = None,
@@ -26,7 +26,7 @@ def prepare(
     weight: str | None = None,
     group: str | None = None,
     time: str | None = None,
-    validation: MemoryTable | None = None,
+    validation: Table | None = None,
     processes: int | None = None,
 ) -> Prepared:
     """Prepare a table for training. Encoding and scales are learned on the training rows only.

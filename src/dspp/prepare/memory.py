@@ -21,11 +21,11 @@ from dspp.prepare.split import Index, inner_folds, split_table
 from dspp.seen import Hashes, choose_hashes, hash_rows
 from dspp.settings import Settings
 from dspp.table.arrays import intern_texts
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 
 def prepare_in_memory(
-    table: MemoryTable, settings: Settings, validation: MemoryTable | None, outcome: Outcome | None = None
+    table: Table, settings: Settings, validation: Table | None, outcome: Outcome | None = None
 ) -> Prepared:
     """Split the rows, learn encoding and scales, and encode; see `prepare`."""
     model = settings.spec().model
@@ -84,8 +84,8 @@ def prepare_in_memory(
 
 
 def _parse(
-    table: MemoryTable, index: Sequence[Index], validation: MemoryTable, y: Float[np.ndarray, "N T"]
-) -> tuple[TableEncoder | None, list[MemoryTable]]:
+    table: Table, index: Sequence[Index], validation: Table, y: Float[np.ndarray, "N T"]
+) -> tuple[TableEncoder | None, list[Table]]:
     """Learn the encoding of the training rows, and parse all rows once.
 
     Args:
@@ -134,7 +134,7 @@ def _learn(
     outcome: Outcome,
     y: Float[np.ndarray, "N T"],
     encoder: TableEncoder | None,
-    rows: MemoryTable,
+    rows: Table,
     X: Float[np.ndarray, "N D"],
     inner: Index,
     warp: bool,
@@ -167,7 +167,7 @@ def _learn(
 def _with_outcome(
     learned: _Learned,
     outcome: Outcome,
-    rows: MemoryTable,
+    rows: Table,
     X: Float[np.ndarray, "N D"],
     inner: Index,
     warp: bool,
@@ -181,7 +181,7 @@ def _with_outcome(
     return _learn(outcome, y, encoder, rows, encoder.insert_means(X, rows.parsed), inner, warp)
 
 
-def _time_notes(table: MemoryTable, settings: Settings) -> list[Note]:
+def _time_notes(table: Table, settings: Settings) -> list[Note]:
     """Return a note on what recalibration promises about later rows."""
     if table.times is None or not settings.conformal:
         return []
@@ -189,14 +189,14 @@ def _time_notes(table: MemoryTable, settings: Settings) -> list[Note]:
     return [Note("intervals are recalibrated by the latest rows", text)]
 
 
-def _notes(encoder: TableEncoder | None, train: MemoryTable, table: MemoryTable) -> list[Note]:
+def _notes(encoder: TableEncoder | None, train: Table, table: Table) -> list[Note]:
     """Return the notes of the encoder, qualified if they are true of the training rows only."""
     if encoder is None:
         return []
     return [_limit_to_training_rows(note, encoder, table) if train is not table else note for note in encoder.notes]
 
 
-def _limit_to_training_rows(note: Note, encoder: TableEncoder, table: MemoryTable) -> Note:
+def _limit_to_training_rows(note: Note, encoder: TableEncoder, table: Table) -> Note:
     """Return the note, qualified if the column is left out but would be informative in the whole table."""
     for column in encoder.columns:
         if isinstance(column, Dropped) and note.subject == f"column {column.name!r} is left out":

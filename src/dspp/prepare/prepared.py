@@ -17,7 +17,7 @@ from dspp.seen import Hashes
 from dspp.settings import Settings
 from dspp.table.checks import check_width
 from dspp.table.messages import Place
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 from dspp.training.rows import Rows
 
 OWN_NAMES = {"X": "y", "X_val": "y_val"}  # the names of targets passed separately, for errors
@@ -48,9 +48,9 @@ class Prepared:
     train: Rows
     validation: Rows
     calibration: Rows
-    validation_table: MemoryTable
-    calibration_table: MemoryTable
-    table: MemoryTable
+    validation_table: Table
+    calibration_table: Table
+    table: Table
     encoder: TableEncoder | None
     scale_X: Standardizer  # noqa: N815 - X is a matrix
     outcome: Outcome
@@ -91,7 +91,7 @@ class Prepared:
 
 
 def standardise_rows(
-    table: MemoryTable, encoder: TableEncoder | None, scale_X: Standardizer, outcome: Outcome, dtype: str
+    table: Table, encoder: TableEncoder | None, scale_X: Standardizer, outcome: Outcome, dtype: str
 ) -> Rows:
     """Return held-out rows, encoded and standardised.
 
@@ -107,7 +107,7 @@ def standardise_rows(
     return to_rows(X, outcome.encode(table.targets, target_place(table), dtype), table.weights)
 
 
-def target_place(table: MemoryTable) -> Place:
+def target_place(table: Table) -> Place:
     """Return the place of the targets of a table, for errors."""
     return table.place.at(OWN_NAMES.get(table.where, table.where))
 

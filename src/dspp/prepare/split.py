@@ -10,7 +10,7 @@ from dspp.members.plan import make_plan
 from dspp.outcomes import Outcome
 from dspp.settings import Settings
 from dspp.table.split import split
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 from dspp.trees import assign_inner
 
 FEWEST_OBSERVED = 2  # training rows of each of several outputs
@@ -22,7 +22,7 @@ Index = Int[np.ndarray, " _"]
 
 
 def split_table(
-    table: MemoryTable, settings: Settings, outcome: Outcome, given: MemoryTable | None
+    table: Table, settings: Settings, outcome: Outcome, given: Table | None
 ) -> tuple[tuple[Index, Index, Index], Split]:
     """Return the numbers of the training, validation and calibration rows, and the split of the first two.
 

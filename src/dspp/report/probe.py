@@ -17,7 +17,7 @@ from dspp.evaluate import Evaluation
 from dspp.fitted import Fitted
 from dspp.predictive import Predictive
 from dspp.table import arrays
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 Rows = Int[np.ndarray, " n"]
 Matrix = Float[np.ndarray, "n D"]
@@ -127,7 +127,7 @@ class Probe:
         return column_values(self.fitted, self.table, column)
 
 
-def column_values(fitted: Fitted, table: MemoryTable, column: str) -> Values:
+def column_values(fitted: Fitted, table: Table, column: str) -> Values:
     """Return the values of one of `column_names`."""
     if table.arrow is None:
         assert table.array is not None
@@ -148,7 +148,7 @@ def column_values(fitted: Fitted, table: MemoryTable, column: str) -> Values:
     return Values("text", np.array(arrays.texts(array, place).fill_null("").to_pylist(), dtype=str))
 
 
-def column_names(fitted: Fitted, table: MemoryTable) -> list[str]:
+def column_names(fitted: Fitted, table: Table) -> list[str]:
     """Return the names of the columns that the model reads, as in the user's table."""
     if fitted.encoder is not None:
         return [column.name for column in fitted.encoder.columns if not isinstance(column, Dropped)]
@@ -157,7 +157,7 @@ def column_names(fitted: Fitted, table: MemoryTable) -> list[str]:
     return list(fitted.feature_names or (f"x{d}" for d in range(fitted.num_inputs)))
 
 
-def _features(fitted: Fitted, table: MemoryTable) -> dict[str, Rows]:
+def _features(fitted: Fitted, table: Table) -> dict[str, Rows]:
     """Return, for each column of the user's table, the numbers of its encoded columns."""
     if fitted.encoder is None:
         return {name: np.array([d]) for d, name in enumerate(column_names(fitted, table))}

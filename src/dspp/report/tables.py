@@ -75,14 +75,8 @@ def score_cards(
 
 
 def _card(metric: Metric, value: float, several: bool, beside: Mapping[str, float]) -> Score:
-    shown = {label: _format(metric, other) for label, other in beside.items()}
-    return Score(metric.title, _format(metric, value), metric.sentence(several), shown)
-
-
-def _format(metric: Metric, value: float) -> str:
-    if metric.format == "p-value" and value < 1e-4:
-        return "< 0.0001"
-    return percent(value) if metric.format == "percent" else number(value)
+    shown = {label: metric.text(other) for label, other in beside.items()}
+    return Score(metric.title, metric.text(value), metric.sentence(several), shown)
 
 
 def coverage_table(target: TargetData) -> TextTable:

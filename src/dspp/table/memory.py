@@ -19,14 +19,14 @@ from dspp.table import arrays
 from dspp.table.checks import check_X, check_y
 from dspp.table.frames import has_string_names, is_frame, to_arrow
 from dspp.table.messages import Place
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 Reader = Callable[[pa.Table, Place], Float[np.ndarray, "N C"]]
 
 BLOCK: Final = 16_384  # rows converted at once, so that the block stays in the CPU cache
 
 
-def to_table(X: Any, name: str = "X", may_be_empty: bool = False) -> MemoryTable:
+def to_table(X: Any, name: str = "X", may_be_empty: bool = False) -> Table:
     """Return a data frame with string names as a table of columns, anything else as an array; X is not modified.
 
     Args:
@@ -38,19 +38,19 @@ def to_table(X: Any, name: str = "X", may_be_empty: bool = False) -> MemoryTable
         InputError: X is neither.
     """
     if not is_frame(X) or not has_string_names(X, name):
-        return MemoryTable(name, array=check_X(_objects_to_numbers(X), name, may_be_empty))
+        return Table(name, array=check_X(_objects_to_numbers(X), name, may_be_empty))
     arrow = to_arrow(X, name)
     if (arrow.num_rows == 0 and not may_be_empty) or arrow.num_columns == 0:
         raise InputError(
             f"{name}: got {arrow.num_rows} sample(s) and {arrow.num_columns} feature(s) "
             f"(shape={arrow.shape}) while a minimum of 1 is required; check the filter it came from"
         )
-    table = MemoryTable(name, arrow=arrow)
+    table = Table(name, arrow=arrow)
     check_no_inf(table)  # here, before rows are split off
     return table
 
 
-def attach_targets(table: MemoryTable, y: Any, name: str = "y", every_output: bool = True) -> MemoryTable:
+def attach_targets(table: Table, y: Any, name: str = "y", every_output: bool = True) -> Table:
     """Return the table with targets that were passed separately; see `targets`."""
     names = target_names(y)
     values = targets(y, len(table), name, every_output)
@@ -59,9 +59,7 @@ def attach_targets(table: MemoryTable, y: Any, name: str = "y", every_output: bo
     return table.with_targets(values, names or tuple(f"y{t}" if several else "y" for t in range(values.shape[1])))
 
 
-def split_targets(
-    table: MemoryTable, names: Sequence[str], drop: Sequence[str] = (), read: Reader | None = None
-) -> MemoryTable:
+def split_targets(table: Table, names: Sequence[str], drop: Sequence[str] = (), read: Reader | None = None) -> Table:
     """Return the rows that have a target, with the columns `names` as targets and without the columns `drop`.
 
     Args:
@@ -147,7 +145,7 @@ def number_columns(table: pa.Table, place: Place) -> Float[np.ndarray, "N K"]:
     return out
 
 
-def check_no_inf(table: MemoryTable) -> None:
+def check_no_inf(table: Table) -> None:
     """Raise `InputError` for the first infinite number."""
     assert table.arrow is not None
     for label, column in zip(table.names, table.arrow.columns, strict=True):

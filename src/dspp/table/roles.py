@@ -21,14 +21,14 @@ from dspp.table.checks import Array, advice, check_y
 from dspp.table.frames import check_zones, has_string_names, is_frame, to_arrow
 from dspp.table.memory import Reader, split_targets
 from dspp.table.messages import Place
-from dspp.table.table import MemoryTable
+from dspp.table.table import Table
 
 _ROUNDING = 1e-12  # of weights: those that are normalised stay as they are, to the bit
 
 
 def attach_roles(
-    table: MemoryTable, weights: Any = None, groups: Any = None, times: Any = None, weights_name: str = "sample_weight"
-) -> MemoryTable:
+    table: Table, weights: Any = None, groups: Any = None, times: Any = None, weights_name: str = "sample_weight"
+) -> Table:
     """Return the table with what was passed separately, one value per row each; None: not given.
 
     Raises:
@@ -44,9 +44,7 @@ def attach_roles(
     )
 
 
-def split_roles(
-    table: MemoryTable, weight: str | None = None, group: str | None = None, time: str | None = None
-) -> MemoryTable:
+def split_roles(table: Table, weight: str | None = None, group: str | None = None, time: str | None = None) -> Table:
     """Return the table with what columns of it say; those of weights and groups are no inputs, that of times still is.
 
     Raises:
@@ -70,14 +68,14 @@ def split_roles(
 
 
 def label_rows(
-    rows: MemoryTable,
+    rows: Table,
     targets: Sequence[str],
     drop: Sequence[str] = (),
     weight: str | None = None,
     group: str | None = None,
     time: str | None = None,
     read: Reader | None = None,
-) -> MemoryTable:
+) -> Table:
     """Return the rows that have a target, with what columns of the table say of them; see `prepare`.
 
     Raises:
@@ -89,7 +87,7 @@ def label_rows(
     return replace(found, table_rows=rows.num_table_rows)
 
 
-def drop_weightless(table: MemoryTable, every_output: bool = True) -> MemoryTable:
+def drop_weightless(table: Table, every_output: bool = True) -> Table:
     """Return the rows whose weight is positive.
 
     Raises:
@@ -240,11 +238,11 @@ def _other_rows(table: pa.Table, num_rows: int, name: str) -> InputError:
 
 
 def _with_roles(
-    table: MemoryTable,
+    table: Table,
     weights: Float[np.ndarray, " N"] | None,
     groups: Int[np.ndarray, " N"] | None,
     times: Shaped[np.ndarray, " N"] | None,
-) -> MemoryTable:
+) -> Table:
     if groups is not None and times is not None:
         raise InputError(
             "expected groups or times, got both: a group may have rows before and after any time; pass one of them"

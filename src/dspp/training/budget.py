@@ -49,6 +49,11 @@ class Budget:
         """Seconds since the beginning, including those before a resume."""
         return self.clock() - self._begin
 
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left, possibly none; None: any number."""
+        return None if self.seconds is None else self.seconds - self.spent
+
     def add_spent(self, seconds: float) -> None:
         """Count seconds that an earlier process spent."""
         self._begin -= seconds

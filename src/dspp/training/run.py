@@ -127,9 +127,10 @@ class Run:
         self._trial: int | None = None  # the start that the model is of
         self._good: State | None = None  # to return to, and to resume from
         self._epoch_begin = budget.clock()
+        self._state = State(self._full_steps, budget.seconds, trying=config.restarts > 1)
         saved = None if file is None else file.read()
         if saved is None:
-            self._go_to(State(self._full_steps, budget.seconds, trying=config.restarts > 1))
+            self._go_to(self._state)
         else:
             self._resume(saved.state, saved.changes)
 

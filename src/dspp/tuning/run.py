@@ -11,10 +11,10 @@ from dspp.notes import warn_of_notes
 from dspp.outcomes import find_outcome
 from dspp.prepare import Prepared, prepare
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
-from dspp.table.joined import dataset_columns, from_dataset, is_dataset
+from dspp.table.files import dataset_columns, from_dataset, is_dataset
 from dspp.table.memory import attach_targets, to_table
 from dspp.table.roles import attach_roles
-from dspp.table.table import Table
+from dspp.table.table import FileTable, Table
 from dspp.tuning.result import TuneResult
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def tune(
     any_model = choices.estimator({"model": choices.models[0]}, random_state=seed)
     settings, attach = any_model.settings(), attach_targets
     how: dict[str, Any] = {}
-    table: Table
+    table: Table | FileTable
     if is_dataset(X):
         table, how = from_dataset(X), dataset_columns(X.schema.names, y, sample_weight, groups, time)
     else:
