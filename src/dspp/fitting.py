@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from dspp.calibration import Conformal, CrossConformal
+from dspp.calibration import Conformal
 from dspp.engines import check_engine
 from dspp.evaluate import Evaluation
 from dspp.fitted import Fitted
@@ -217,12 +217,12 @@ def _recalibrate(fitted: Fitted, prepared: Prepared) -> Fitted:
     )
 
 
-def _with_conformal(fitted: Fitted, found: Conformal | CrossConformal, remedy: str = "") -> Fitted:
+def _with_conformal(fitted: Fitted, found: Conformal, remedy: str = "") -> Fitted:
     """Return the model with calibration scores, and notes where they are too few."""
     return replace(
         fitted,
         conformal=found.scores.reshape(-1, fitted.num_outputs),
-        conformal_folds=found.fold if isinstance(found, CrossConformal) else None,
+        conformal_folds=found.fold,
         notes=(*fitted.notes, *_infinite_interval_notes(found.counts, fitted.target_names, remedy)),
     )
 
@@ -241,14 +241,14 @@ def _with_scores(fitted: Fitted, evaluation: Evaluation, scored: str) -> Fitted:
     )
 
 
-def _score_held_out(evaluation: Evaluation, in_folds: bool) -> Conformal | CrossConformal:
+def _score_held_out(evaluation: Evaluation, in_folds: bool) -> Conformal:
     """Return calibration scores of the held-out rows: by folds, or of one part that all members held out."""
     if not in_folds:
         return Conformal.fit(evaluation.distribution, evaluation.y)
     fold = torch.empty(len(evaluation.table), dtype=torch.int64)
     for model, rows in evaluation.parts:
         fold[torch.from_numpy(rows)] = cast(int, model.members[0].fold)
-    return CrossConformal.fit(evaluation.distribution, evaluation.y, fold)
+    return Conformal.fit(evaluation.distribution, evaluation.y, fold)
 
 
 def _make_fitted(prepared: Prepared, settings: Settings, *, notes: tuple[Note, ...] = (), **fields: Any) -> Fitted:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 
 from dspp import storage
-from dspp.calibration import Calibration, Conformal, CrossConformal
+from dspp.calibration import Calibration, Conformal
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
 from dspp.evaluate import Evaluation
@@ -171,26 +171,29 @@ def _targets(evaluation: Evaluation, shown: Int[np.ndarray, " n"]) -> list[Targe
     outputs = evaluation.distribution.rows(torch.from_numpy(shown)).outputs()
     at = shown if evaluation.index is None else evaluation.index[shown]
     found = []
-    for whole, judged in zip(comparison.outputs, calibration.per_output or (calibration,), strict=True):
-        column = values[:, whole.index]
+    pits = comparison.by_output(comparison.pit)
+    for (t, seen), scored_pit, judged in zip(
+        comparison.outputs, pits, calibration.per_output or (calibration,), strict=True
+    ):
+        column = values[:, t]
         rows = np.flatnonzero(~np.isnan(column))
         if len(rows):
-            place = whole.seen.numpy().cumsum()[at[rows]] - 1
-            pit = whole.pit.double().numpy()
-            name, one = fitted.outcome.output_names[whole.index], outputs[whole.index].rows(torch.from_numpy(rows))
+            place = seen.numpy().cumsum()[at[rows]] - 1
+            pit = scored_pit.double().numpy()
+            name, one = fitted.outcome.output_names[t], outputs[t].rows(torch.from_numpy(rows))
             some = None if len(rows) == len(column) else rows
             found.append(TargetData(name, column[rows], one, some, pit[place], pit, judged))
     return found
 
 
-def _conformal(conformal: Conformal | CrossConformal, names: Sequence[str]) -> str:
+def _conformal(conformal: Conformal, names: Sequence[str]) -> str:
     """Return what recalibration does to the intervals, and what it guarantees."""
     counts = sorted(set(conformal.counts))
     rows = f"{counts[0]:,} rows" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} rows"
     levels = (2.0 * conformal.threshold(0.9)).reshape(-1).tolist()
     finite = {name: f"{100 * level:.1f} %" for name, level in zip(names, levels, strict=True) if level < 1.0}
     takes = " and ".join(text if len(names) == 1 else f"{text} ({name})" for name, text in finite.items())
-    crossed = isinstance(conformal, CrossConformal)
+    crossed = conformal.fold is not None
     span = f"{'about ' if crossed else ''}the central {takes} of the model's distribution"
     said = [f"to contain 90 % of new rows, they span {span}"] if finite else []
     why = conformal.why_infinite(0.9, names)
