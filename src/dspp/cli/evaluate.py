@@ -132,7 +132,7 @@ class LabelledRows:
         from dspp.notes import note_missing_targets
         from dspp.novelty import Novelty
         from dspp.sample import SCORED_ROWS
-        from dspp.table.roles import column_weights, note_weightless
+        from dspp.table.memory import column_weights, note_weightless
 
         fitted, file, names = self._fitted, self._file, self._fitted.target_names
         novelty = Novelty(fitted, self._impute)
