@@ -161,7 +161,7 @@ def _judge(
     """
     model = fitted.without_others(group.fold)
     if model.encoder is not None and prepared.means is not None:
-        means = prepared.means.by_level(prepared.split.held_out(group.fold))
+        _, means = prepared.means(prepared.train.x.numpy(), prepared.split.held_out(group.fold))
         model = replace(model, encoder=model.encoder.with_means(means))
     if trees is not None and model.trees is not None:
         model = replace(model, trees=trees.without_fold[group.fold])

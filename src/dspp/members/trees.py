@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dspp.config import ModelConfig, ObjectiveConfig
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.engines import BEAT
 from dspp.errors import TrainingInterrupted
 from dspp.folds import Split
@@ -83,7 +83,7 @@ class BoostedTrees(Member):
 
 @contextmanager
 def growing_trees(
-    rows: "Rows", split: Split, means: CrossFittedMeans | None, outcome: Outcome, seed: int, run: Run
+    rows: "Rows", split: Split, means: Without | None, outcome: Outcome, seed: int, run: Run
 ) -> Iterator[Callable[[], CrossFitted]]:
     """Grow trees in a thread while a block runs; whatever ends it also ends the fits, before their next tree.
 
@@ -111,7 +111,7 @@ def growing_trees(
         weights=weights,
         seed=seed,
         inner=split.inner,
-        X_without=None if means is None else partial(means.insert, X),
+        X_without=None if means is None else lambda left_out: means(X, left_out)[0],
         stop_early=split.inner is None,
         seconds_left=None if left is None else lambda: end - time.perf_counter(),
         should_stop=ended.is_set,

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from dspp.encoding.columns import Dropped
 from dspp.encoding.encoder import TableEncoder, encode, parse
 from dspp.encoding.learning import learn_column
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.encoding.sampling import parse_size, read_table
 from dspp.encoding.scaling import Standardizer, standardise
 from dspp.encoding.warping import Warp
@@ -68,7 +68,7 @@ class Prepared:
     seen_rows: Hashes | None
     outcome: Outcome
     split: Split
-    means: CrossFittedMeans | None
+    means: Without | None
     notes: tuple[Note, ...]
 
     @property
@@ -174,7 +174,7 @@ def _prepare_labelled(table: Table, settings: Settings, outcome: Outcome, valida
         encoder = encoder.ending_with({name: values[trained] for name, values in rows.parsed.items()})
     X = encode(rows, encoder)
     if encoder is not None and rows.parsed is not None:  # the other values are in X now
-        rows = replace(rows, parsed={name: rows.parsed[name] for name in encoder.mean_columns})
+        rows = replace(rows, parsed={column.name: rows.parsed[column.name] for column in encoder.mean_columns})
         pa.default_memory_pool().release_unused()  # which Arrow would keep
 
     scaled, scale_X, means = _standardise(X, rows, encoder, outcome.mean_target(y), inner, is_ensemble)
@@ -260,7 +260,7 @@ def _standardise(
     y: Float[np.ndarray, "N M"],
     inner: Index,
     warp: bool,
-) -> tuple[Float[np.ndarray, "N D"], Standardizer, CrossFittedMeans | None]:
+) -> tuple[Float[np.ndarray, "N D"], Standardizer, Without | None]:
     """Learn the scales of the encoded training rows, and return them standardised, the scales, and means of levels.
 
     Args:
@@ -279,7 +279,7 @@ def _standardise(
     if encoder is None or rows.parsed is None:
         return scaled, scale_X, None
     means = encoder.cross_fit_means(rows.parsed, y, inner, scale_X)
-    return scaled if means is None else means.insert(scaled, np.zeros(len(X), bool)), scale_X, means
+    return scaled if means is None else means(scaled, np.zeros(len(X), bool))[0], scale_X, means
 
 
 def _encode_held_out(
