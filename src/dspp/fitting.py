@@ -154,7 +154,7 @@ def _evaluate_held_out(
     for group in mixing.groups:
         judge = fitted.without_others(group.fold)
         if judge.encoder is not None and prepared.means is not None:
-            means = prepared.means.by_level(prepared.split.held_out(group.fold))
+            _, means = prepared.means(prepared.train.x.numpy(), prepared.split.held_out(group.fold))
             judge = replace(judge, encoder=judge.encoder.with_means(means))
         judge = replace(judge, trees=tuple(one.without_fold[group.fold] for one in trees) if judge.trees else ())
         unknown = fitted.shares_unknown(rows.x[torch.from_numpy(group.rows)].double().numpy())

@@ -1,6 +1,7 @@
 """Promise 31: a group stays together and time goes forward, in every split, fold and calibration part."""
 
 import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -277,8 +278,8 @@ def test_means_of_categories_and_the_choice_of_likelihood_keep_groups_together(
     many = prepare(table, Settings(**TINY))
     assert len(folds) == 2
     assert len(set(zip(GROUPS.tolist(), folds[0].tolist(), strict=True))) == len(set(GROUPS))
-    assert many.means is not None
-    assert many.means.inner.tolist() == many.split.fold.tolist()
+    assert isinstance(many.means, partial)
+    assert many.means.keywords["inner"].tolist() == many.split.fold.tolist()
     seen: list[np.ndarray] = []
     cross_fit_means = TableEncoder.cross_fit_means
 

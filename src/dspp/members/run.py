@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from dspp import storage
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.engines import WAIT, cores, is_stopped, num_workers, report, run_all, waited
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.folds import Split
@@ -30,7 +30,7 @@ from dspp.outcomes import Outcome
 from dspp.registry import extension_modules
 from dspp.settings import Settings
 from dspp.training.budget import Budget
-from dspp.training.checkpoint import Checkpoint, Identity, check_identity, identify, write_identity
+from dspp.training.checkpoint import Checkpoint, Identity, claim, identify
 from dspp.training.rows import Rows
 from dspp.trees import CrossFitted
 
@@ -43,7 +43,7 @@ WORTH_PROCESSES = 10.0  # seconds of training below which other processes are no
 def fit_members(
     rows: Rows,
     split: Split,
-    means: CrossFittedMeans | None,
+    means: Without | None,
     outcome: Outcome,
     plan: Plan,
     settings: Settings,
@@ -119,7 +119,7 @@ class Ensemble:
         self,
         rows: Rows,
         split: Split,
-        means: CrossFittedMeans | None,
+        means: Without | None,
         outcome: Outcome,
         find_trees: Callable[[], Sequence[CrossFitted]] | None,
     ) -> list[Trained]:
@@ -213,9 +213,7 @@ def share_of_time(left: float, whole: float, members_left: int, members: int, wo
     return max(left / math.ceil(members_left / workers), least, 1e-3)
 
 
-def _train_task(
-    task: Task, modules: Sequence[str], rows: Rows, split: Split, means: CrossFittedMeans | None
-) -> Trained | str:
+def _train_task(task: Task, modules: Sequence[str], rows: Rows, split: Split, means: Without | None) -> Trained | str:
     """Return the trained member of an ensemble, or why it was interrupted."""
 
     def on_epoch(epoch: Epoch) -> None:
@@ -238,7 +236,7 @@ def time_left(task: Task) -> float | None:
     return None if task.seconds is None else max(task.seconds - waited(), MIN_SHARE * task.seconds)
 
 
-def train_member(task: Task, rows: Rows, split: Split, means: CrossFittedMeans | None, run: Run) -> Trained:
+def train_member(task: Task, rows: Rows, split: Split, means: Without | None, run: Run) -> Trained:
     """Train one member; one of several that diverges is returned without a model."""
     kind = MEMBERS[task.kind]
     training, held_out = part_rows(task, rows, split, means)
@@ -257,10 +255,10 @@ def train_member(task: Task, rows: Rows, split: Split, means: CrossFittedMeans |
     return replace(trained, member=member, result=result, held_out=predicted)
 
 
-def part_rows(task: Task, rows: Rows, split: Split, means: CrossFittedMeans | None) -> tuple[Rows, Rows]:
+def part_rows(task: Task, rows: Rows, split: Split, means: Without | None) -> tuple[Rows, Rows]:
     """Return the training rows of a member and the rows it holds out, as it reads them."""
     mine = split.held_out(task.fold)
-    X = rows.x if means is None else means.insert(rows.x.numpy(), mine)
+    X = rows.x if means is None else means(rows.x.numpy(), mine)[0]
     held_out = torch.from_numpy(mine)
     rows = replace(rows, x=torch.as_tensor(MEMBERS[task.kind].inputs(X, task.columns)))
     return rows[~held_out], rows[held_out]
@@ -297,10 +295,7 @@ def open_folder(checkpoint: str | Path | None, resume: bool, identity: Identity 
         if any(path.iterdir()) and not resume:
             raise CheckpointError(f"{path} already exists; resume from it, or delete it to start afresh")
         check_folder(path)
-        if (path / IDENTITY).exists():
-            check_identity(path / IDENTITY, identity)
-        else:
-            write_identity(path / IDENTITY, identity)
+        claim(path / IDENTITY, identity)
         yield path
 
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
 from dspp.config import ModelConfig, ObjectiveConfig
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.engines import BEAT
 from dspp.errors import TrainingInterrupted
 from dspp.folds import Split
@@ -86,7 +85,7 @@ class BoostedTrees(Member):
 
 @contextmanager
 def growing_trees(
-    rows: "Rows", split: Split, means: CrossFittedMeans | None, outcome: Outcome, seed: int, run: Run
+    rows: "Rows", split: Split, means: Without | None, outcome: Outcome, seed: int, run: Run
 ) -> Iterator[Callable[[], Sequence[CrossFitted]]]:
     """Grow trees in a thread while a block runs; whatever ends it also ends the fits, before their next tree.
 
@@ -124,7 +123,7 @@ def growing_trees(
             weights=weights,
             seed=seed,
             inner=split.inner,
-            X_without=None if means is None else partial(means.insert, X),
+            X_without=None if means is None else lambda left_out: means(X, left_out)[0],
             stop_early=split.inner is None,
             seconds_left=None if left is None else seconds_left,
             should_stop=ended.is_set,

@@ -86,8 +86,7 @@ def report_data(
     if row_labels is not None:
         if len(row_labels) != evaluation.num_rows:
             raise InputError(f"row_labels: expected {evaluation.num_rows}, one per row of X, got {len(row_labels)}")
-        labels = row_labels if evaluation.index is None else [row_labels[i] for i in evaluation.index.tolist()]
-        evaluation = replace(evaluation, table=replace(evaluation.table, labels=labels))
+        evaluation = replace(evaluation, table=replace(evaluation.table, label_of=row_labels.__getitem__))
     return evaluation_data(evaluation, title=title, rows=rows)
 
 
@@ -101,7 +100,6 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
     """Collect the content of the page about an evaluation."""
     fitted, observed = evaluation.fitted, evaluation.table.targets
     shown, note = _select_rows(observed, evaluation.num_rows)
-    labels = evaluation.table.row_labels
     conformal, relevance = fitted.recalibration, _relevance(fitted)
     observed_values = evaluation.comparison.y.reshape(evaluation.num_rows, -1).cpu().numpy()
     targets = _targets(evaluation, shown)
@@ -122,7 +120,7 @@ def evaluation_data(evaluation: Evaluation, *, title: str = "", rows: str = "the
         **describe_columns(evaluation, relevance, targets, shown),
         ensemble=describe_ensemble(evaluation),
         rows=_inputs(fitted, evaluation.table, shown),
-        row_labels=[_label(labels[i]) for i in shown],
+        row_labels=[_label(evaluation.table.label(i)) for i in shown],
         encoding=[] if fitted.encoder is None else fitted.encoder.describe(),
         versions=fitted.versions,
         notes=[*evaluation.notes, *map(str, fitted.notes), *note, *missing_baselines(evaluation)],
