@@ -29,7 +29,7 @@ from dspp.outcomes import Outcome
 from dspp.registry import extension_modules
 from dspp.settings import Settings
 from dspp.training.budget import Budget
-from dspp.training.checkpoint import Checkpoint, Identity, check_identity, identify, write_identity
+from dspp.training.checkpoint import Checkpoint, Identity, claim, identify
 from dspp.training.rows import Rows
 from dspp.trees import CrossFitted
 
@@ -283,10 +283,7 @@ def open_folder(checkpoint: str | Path | None, resume: bool, identity: Identity 
         if any(path.iterdir()) and not resume:
             raise CheckpointError(f"{path} already exists; resume from it, or delete it to start afresh")
         check_folder(path)
-        if (path / IDENTITY).exists():
-            check_identity(path / IDENTITY, identity)
-        else:
-            write_identity(path / IDENTITY, identity)
+        claim(path / IDENTITY, identity)
         yield path
 
 
