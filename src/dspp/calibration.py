@@ -441,6 +441,11 @@ class Conformal:
         return torch.zeros(len(self.scores), dtype=torch.int64) if self.fold is None else self.fold
 
     @property
+    def folds(self) -> list[int]:
+        """The folds, in ascending order."""
+        return [int(j) for j in self._fold.unique()]
+
+    @property
     def counts(self) -> list[int]:
         """Number of rows in which each output was observed."""
         return (self.scores <= 0.5).sum(0).reshape(-1).tolist()
@@ -494,7 +499,7 @@ class Conformal:
                 of outputs.
         """
         parts = mixture if isinstance(mixture, Mapping) else {0: unwrap(mixture)}
-        folds = [int(j) for j in self._fold.unique()]
+        folds = self.folds
         if not set(folds) <= set(parts):
             raise InputError(
                 f"expected predictions for folds {folds}, got folds {sorted(parts)}; pass predictions of the same model"
