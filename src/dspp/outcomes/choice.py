@@ -67,7 +67,7 @@ def choose_outcome(
     gain = logarithmic - plain
     if gain <= ENOUGH:
         return "real", []
-    text = f"its density is higher by {gain:.2f} nats per row out of fold; likelihood='gaussian' overrides it"
+    text = f"its density is higher by {gain:.2f} nats per row out of fold; outcome='real' overrides it"
     return "positive", [Note("the target is positive and modelled as log-normal", text)]
 
 

@@ -34,8 +34,8 @@ class Positive(Real):
         if len(bad):
             n, t = bad[0].tolist()
             raise place.of(self.names[t]).error(
-                f"expected a positive number for the likelihood 'log-normal', got {values[n, t]:g}; use "
-                "likelihood='gaussian', or remove this row",
+                f"expected a positive number for the outcome 'positive', got {values[n, t]:g}; use outcome='real' "
+                "(--outcome real) for other numbers, or remove this row",
                 n,
             )
         return np.asarray(np.log(values))
