@@ -74,7 +74,7 @@ def fit_members(
         if trees is not None and cut_short and BoostedTrees.kind in outcome.member_kinds:
             first = len(trained)
             for fold in range(split.num_folds):
-                columns = trees.for_member(fold)[:, None]
+                columns = trees.columns[fold][:, None]
                 task = ensemble.make_task(first + fold, BoostedTrees.kind, fold, columns=columns)
                 with one_thread():
                     trained.append(train_member(task, rows, split, means, Run(Budget())))
@@ -181,7 +181,7 @@ class Ensemble:
             if MEMBERS[kind].reads_trees:
                 assert find_trees is not None
                 try:
-                    columns = find_trees().for_member(fold)[:, None]
+                    columns = find_trees().columns[fold][:, None]
                 except TrainingInterrupted as problem:  # while this process waited for them
                     self._stopped = self._stopped or str(problem)
                     return

@@ -112,7 +112,6 @@ def growing_trees(
         seed=seed,
         inner=split.inner,
         X_without=None if means is None else lambda left_out: means(X, left_out)[0],
-        stop_early=split.inner is None,
         seconds_left=None if left is None else lambda: end - time.perf_counter(),
         should_stop=ended.is_set,
     )
