@@ -120,29 +120,20 @@ class Comparison:
     @classmethod
     def join(
         cls,
-        parts: Iterable[dict[str, Tensor]],
+        parts: Sequence[dict[str, Tensor]],
         predict: Callable[[], Predictive],
-        weights: Callable[[], Float[np.ndarray, " N"] | None],
+        weights: Float[np.ndarray, " N"] | None,
         levels: Levels,
     ) -> "Comparison":
-        """Return the comparison of all rows of some batches.
+        """Return the comparison of all rows of some batches, of which `parts` are what `by_row` returned.
 
-        Args:
-            parts: What `by_row` returned of each batch.
-            predict: Predicts all rows again, for a metric that needs more than what was computed.
-            weights: Returns the weight of each row after the last batch, if they differ.
-            levels: As for a batch.
+        `predict` predicts all rows again, for a metric that needs more than what was computed.
         """
-        kept: dict[str, list[Tensor]] = {}
-        for part in parts:
-            for name, values in part.items():
-                kept.setdefault(name, []).append(values)
         whole = cls.__new__(cls)
         whole._predict, whole._first_row, whole._levels = predict, 0, levels
-        for name in list(kept):
-            vars(whole)[name] = torch.cat(kept.pop(name))
-        given = weights()
-        whole.weights = None if given is None else torch.from_numpy(check_weights(given, len(whole.y), "weights"))
+        for name in list(parts[0]):
+            vars(whole)[name] = torch.cat([part.pop(name) for part in parts])  # of millions of rows, one copy less
+        whole.weights = None if weights is None else torch.from_numpy(check_weights(weights, len(whole.y), "weights"))
         return whole
 
     @cached_property

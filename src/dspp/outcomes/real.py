@@ -18,7 +18,7 @@ from dspp.outcomes.base import OUTCOMES, Encoded, Ends, Outcome, Values, Wanted,
 from dspp.outcomes.choice import choose_outcome
 from dspp.outcomes.notes import censoring_notes, negative_note, target_notes
 from dspp.predictive import Predictive, RealPredictive
-from dspp.table.discrete import MOST_DISTINCT, distinct_values
+from dspp.table.discrete import MAX_DISTINCT, distinct_values
 from dspp.table.memory import attach_targets, read_numbers
 from dspp.table.messages import Place
 from dspp.table.table import Table
@@ -163,7 +163,7 @@ class Real(Outcome):
 
     def may_have_levels(self, values: Values) -> bool:
         """Return whether some column has few distinct values so far."""
-        return any(len(np.unique(column)) <= MOST_DISTINCT for column in values.T)
+        return any(len(np.unique(column)) <= MAX_DISTINCT for column in values.T)
 
     def levels(self, values: Values) -> Levels:
         """Return the distinct values of each target, None if they are many."""
