@@ -1,6 +1,8 @@
-"""Every speed that the project aims at, with its bar: one JSON line each, and whether the bar is met.
+"""Every speed that the project aims at, with its bar, and whether the bar is met.
 
     python -m benchmarks.bars [--runs 5] [--only step,prediction] [--data ../shared/data]
+
+Prints one JSON line each, which replaces the former one in results/bars.jsonl, and writes the table results/bars.md.
 
 A figure is the median over the runs; `runs` has them all. A ratio is GPyTorch's time over ours in the same turn (see
 `benchmarks.timing.alternate`), on two threads. `quality` takes an hour and needs the data folder, so it is measured
@@ -13,9 +15,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +27,7 @@ from benchmarks import front_door
 from benchmarks.cases import CASES, Case, our_prediction, our_step, peer_prediction, peer_step
 from benchmarks.timing import alternate
 from dspp import DSPPRegressor
+from experiments.results import provenance
 
 STEPS = (4.5, 4.5, 4.5, 5.5, 2.2, 2.5, 3.5)  # in the order of CASES
 PREDICTIONS = (9.0, 9.0, 9.0, 12.0, 7.0, 6.0, 12.0)
@@ -132,6 +136,34 @@ def quality_ratio(name: str, data: Path) -> float:
     return float(measure(name, data, limit=1_200.0, times=12.0)["ratio"] or 0.0)
 
 
+def describe(lines: Sequence[dict[str, Any]]) -> str:
+    """Return the lines as Markdown."""
+    parts = [
+        "# Speeds",
+        "",
+        "Ratios are GPyTorch's time over ours, in alternating calls of one process on two threads: the median of the "
+        "runs, and their range. Written by `python -m benchmarks.bars`.",
+        "",
+        "| what | bar | median | range | met | commit |",
+        "|:---|---:|---:|---:|:---|:---|",
+    ]
+    for line in lines:
+        bar = f"≥ {line['at_least']:g}" if "at_least" in line else f"≤ {line['at_most']:g}"
+        span = f"{min(line['runs']):.3g} to {max(line['runs']):.3g}"
+        met = "yes" if line["met"] else "**no**"
+        parts.append(f"| {line['what']} | {bar} | {line['found']:.3g} | {span} | {met} | {line['commit'][:7]} |")
+    met = sum(line["met"] for line in lines)
+    return "\n".join([*parts, "", f"{met} of {len(lines)} bars are met."]) + "\n"
+
+
+def save(path: Path, line: dict[str, Any]) -> None:
+    """Put a line in the place of the former one of the same name, and write the table of all lines."""
+    lines = [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+    found = {each["what"]: each for each in lines} | {line["what"]: line}
+    path.write_text("".join(json.dumps(each) + "\n" for each in found.values()))
+    path.with_suffix(".md").write_text(describe(list(found.values())), encoding="utf-8")
+
+
 def _ratio(ours: Callable[[], object], theirs: Callable[[], object]) -> float:
     return alternate(ours, theirs, TURNS)[2]
 
@@ -145,6 +177,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", type=lambda text: text.split(","), help="groups: step, prediction, quantiles, ...")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--results", type=Path, default=Path("results/bars.jsonl"))
     options = parser.parse_args()
     known = list(bars(options.data))
     groups = list(dict.fromkeys(bar.group for bar in known))
@@ -157,6 +190,7 @@ def main() -> int:
             line = bar.line([bar.measure() for _ in range(options.runs)])
             met, asked = met + bool(line["met"]), asked + 1
             print(json.dumps(line), flush=True)
+            save(options.results, line | {"commit": provenance(("src", "benchmarks"))["commit"]})
     print(json.dumps({"bars": asked, "met": met}))
     return 0
 

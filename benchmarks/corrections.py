@@ -36,7 +36,7 @@ from dspp.estimators import DSPPRegressor
 from dspp.folds import Split
 from dspp.guard import Guard
 from dspp.members import blend
-from dspp.members.base import Task, Trained
+from dspp.members.base import Trained
 from dspp.outcomes import Outcome
 from dspp.table.memory import to_table
 from dspp.training.rows import Rows
@@ -86,9 +86,10 @@ def fit(name: str, fold: int, data: Path) -> dict[str, Any]:
     ((own, split, trained, trees),) = seen
     table = to_table(rows.X_test[:TEST_ROWS])
     X = fitted.scale_X.transform(np.asarray(encode(fitted.inputs(table), fitted.encoder), dtype=np.float64))
-    column = None if trees is None else trees.all_rows.predict(X)
+    columns = None if trees is None else trees.all_rows.predict(X)[:, None]
     members = [
-        {"held_out": one.held_out, "test": one.member.predict(X, column)} | vars(replace(one.task, column=None))
+        {"held_out": one.held_out, "test": one.member.predict(X, columns)}
+        | {"number": one.number, "kind": one.kind, "fold": one.fold}
         for one in trained
         if one.member is not None
     ]
@@ -106,7 +107,7 @@ def fit(name: str, fold: int, data: Path) -> dict[str, Any]:
 
 def score(found: dict[str, Any], variant: Variant) -> dict[str, float]:
     """Blend the predictions, and score the blend on the test rows."""
-    own = [(Trained(Task(m["number"], m["kind"], m["fold"]), None, None, m["held_out"]), m) for m in found["members"]]
+    own = [(Trained(m["number"], m["kind"], m["fold"], held_out=m["held_out"]), m) for m in found["members"]]
     trained, y = [one for one, _ in own], found["y"]
     split = Split(found["fold"], None, len(y), found["forward"])
     rows = Rows(torch.zeros(len(y), 0), torch.from_numpy(y))

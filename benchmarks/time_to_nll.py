@@ -18,7 +18,7 @@ trial starts are scored too, but this cannot be separated from outside and stays
 reached the target at `--limit` seconds or at the end of its schedule counts as "more than", and its ratio as "at
 least". To find out only whether ours is ten times faster, use `--times` to save time.
 
-Prints a table and, as its last line, JSON.
+Prints a table and, as its last line, JSON, which `--out` writes to a file (results/time_to_nll.json is one).
 """
 
 import argparse
@@ -327,6 +327,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--limit", type=float, default=1200.0, help="seconds of training for each")
     parser.add_argument("--times", type=float, default=math.inf, help="stop GPyTorch at this multiple of our time")
     parser.add_argument("--json", action="store_true", help="print only the JSON")
+    parser.add_argument("--out", type=Path, help="write the JSON to this file, too")
     options = parser.parse_args(arguments)
     if options.set and options.recipe != "quick":
         parser.error("--set applies only to --recipe quick; remove one of them")
@@ -338,7 +339,10 @@ def main(arguments: list[str] | None = None) -> None:
         torch.set_num_threads(before)
     ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
     how = {"recipe": options.recipe, "set": dict(options.set), "threads": options.threads}
-    print(json.dumps({"rows": rows, "min_ratio": min(ratios, default=None), **how}))
+    found = {"rows": rows, "min_ratio": min(ratios, default=None), **how}
+    print(json.dumps(found))
+    if options.out is not None:
+        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def _change(text: str) -> tuple[str, Any]:

@@ -187,9 +187,16 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_ATTRIBUTES = {"torch.load", "torch.jit.load", "builtins.eval", "builtins.exec"}
 
 
-# A pool of processes that we started ourselves, which reads what we wrote a moment ago; joblib.load stays forbidden.
-LOKY = "joblib.externals.loky"
-ALLOWED = {"engines": {f"{LOKY}.ProcessPoolExecutor", f"{LOKY}.backend.resource_tracker"}}
+# Processes that we started ourselves, which read what we wrote a moment ago; joblib.load stays forbidden.
+LOKY = "joblib.externals.loky.backend"
+ALLOWED = {
+    "engines": {
+        f"{LOKY}.process.LokyProcess",
+        f"{LOKY}.reduction.dumps",
+        f"{LOKY}.resource_tracker",
+        f"{LOKY}.utils.kill_process_tree",
+    }
+}
 
 
 def complaints(tree: ast.AST, allowed: Set[str] = frozenset()) -> Iterator[str]:

@@ -94,7 +94,7 @@ def test_batches_change_no_score_and_hold_no_more_rows(
     assert (verdict.recalibrated is None) == (kind != "recalibrated")
     assert found.num_rows == 200
     assert KEPT / 2 <= len(found.table) == len(found.distribution) == len(found.y) <= KEPT
-    assert found.index.tolist() == list(found.table.row_labels) == list(range(0, 200, 8))
+    assert found.index.tolist() == found.table.row_numbers.tolist() == list(range(0, 200, 8))
     np.testing.assert_array_equal(found.y, whole.y[found.index])
     np.testing.assert_allclose(found.distribution.mean, whole.distribution.mean[found.index], rtol=1e-9)
 

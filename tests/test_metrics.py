@@ -124,8 +124,8 @@ def test_a_metric_of_ones_own_is_shown_wherever_scores_are(one: Any, two: Any, t
 def test_scores_that_no_metric_explains_are_shown_by_name() -> None:
     """Those of a model file, say, whose metric is not registered here."""
     nll, mae = make_cards({"mae": 0.5, "nll": 1.0}, {}, is_discrete=False)
-    assert (nll.name, nll.value, bool(nll.meaning)) == ("NLL", "1", True)
-    assert (mae.name, mae.value, mae.meaning) == ("mae", "0.5", "")
+    assert (nll.title, nll.value, bool(nll.meaning)) == ("NLL", "1", True)
+    assert (mae.title, mae.value, mae.meaning) == ("mae", "0.5", "")
     _, table = score_table("Scores", {"mae": 0.5, "nll": 1.0, "width50": 2.0}, "evaluate")
     assert list(table.columns[0].cells) == ["NLL", "mae"]
 

@@ -1,9 +1,9 @@
-"""Parallel tasks in processes of this machine or of a Ray cluster; tasks of a lost worker are retried.
+"""Parallel tasks in processes of this machine or of a Ray cluster; a task whose worker is lost is tried again.
 
-There are two pools and one loop. `local` uses one loky process (from joblib) per slot. `ray` uses Ray's tasks rather
-than its joblib backend (`ray.util.joblib`), which runs a fixed set of actors without retries, so that the whole call
-fails if a node dies. `joblib.Parallel` is not used either: it gives up all running tasks when one worker dies, and it
-draws the next task before the caller has seen the last result, on which a search depends.
+There are two pools and one loop. The local pool has a process and a pipe for each worker, so that one that dies costs
+its own task only, and nothing outlives the caller: the pipe says that it is gone, and there are no queues, semaphores
+or threads. loky (from joblib) starts the processes, as it does not run the caller's script again. Ray runs plain tasks
+rather than its joblib backend (`ray.util.joblib`), whose fixed set of actors fails as a whole if a node dies.
 
 While a task runs, `report` and `is_stopped` connect it with the caller, and `waited` says how long it took to start. So
 no clock, file or signal of one machine is needed: time limits travel as seconds, counted from when a task was drawn.
@@ -13,18 +13,19 @@ import atexit
 import logging
 import os
 import select
+import signal
 import socket
 import sys
-import threading
 import time
+import traceback
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import count
-from multiprocessing import Pipe
+from multiprocessing import Pipe, resource_tracker
+from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, TypeVar
 
 from dspp.errors import DsppError, InputError
@@ -32,12 +33,15 @@ from dspp.extras import require
 
 ENGINES = ("local", "ray")
 BEAT = 0.2  # seconds between two calls of `while_waiting`, and at least between two reports from a worker
-REACH = 5.0  # timeout for reaching a Ray cluster, in seconds; Ray itself would retry for minutes
+MAX_TRIES = 3  # of a task whose worker is lost
+MAX_CONNECT_SECONDS = 5.0  # for reaching a Ray cluster; Ray itself would retry for minutes
+MAX_EXIT_SECONDS = 5.0  # for the exit code of a worker that has closed its pipe
 WAIT = object()  # in place of a task: there is none until another result has arrived
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 T = TypeVar("T")
 R = TypeVar("R")
+Event = tuple[str, int, Any]  # "report", "done", "raised" or "lost"; the number of the task; what, or why
 
 
 class TasksLost(DsppError, RuntimeError):  # noqa: N818 - the name says what happened
@@ -49,10 +53,6 @@ class TasksLost(DsppError, RuntimeError):  # noqa: N818 - the name says what hap
 
     def __str__(self) -> str:
         return self.message
-
-
-class _Lost(Exception):  # noqa: N818 - not an error of the task, which is retried
-    """The worker or node of a task was lost."""
 
 
 class _Channel:
@@ -72,13 +72,11 @@ class _Channel:
         self._stopped, self._sent, self._asked = False, 0.0, 0.0
 
     def report(self, value: Any) -> None:
-        """Send a value."""
         if time.monotonic() - self._sent >= self._every:
             self._sent = time.monotonic()
             self._send(value)
 
     def is_stopped(self) -> bool:
-        """Return whether the task should stop."""
         if not self._stopped and time.monotonic() - self._asked >= self._every:
             self._asked = time.monotonic()
             self._stopped = self._ask() is True
@@ -115,26 +113,6 @@ def _connected(channel: _Channel) -> Iterator[None]:
         _channel = before
 
 
-class _Pool(Protocol):
-    """A pool of workers."""
-
-    def free(self) -> bool: ...  # whether another task can run now
-
-    def submit(self, number: int, task: Any, waited: float) -> Any: ...  # a handle
-
-    def ready(
-        self, handles: list[Any], seconds: float
-    ) -> list[Any]: ...  # those that are done, waiting at most this long
-
-    def result(self, handle: Any) -> Any: ...  # raises _Lost, or what the function raised
-
-    def news(self) -> Iterable[tuple[int, Any]]: ...  # what tasks have reported, with their numbers
-
-    def stop(self) -> None: ...  # tell running tasks to stop
-
-    def close(self) -> None: ...  # stop running tasks
-
-
 def run_all(
     function: Callable[..., R],
     tasks: Iterable[T],
@@ -143,7 +121,6 @@ def run_all(
     engine: str = "local",
     jobs: int | None = 1,
     address: str | None = None,
-    tries: int = 3,
     while_waiting: Callable[[], object] | None = None,
     on_report: Callable[[int, Any], None] | None = None,
 ) -> Iterator[tuple[int, R]]:
@@ -162,7 +139,6 @@ def run_all(
         jobs: Number of parallel tasks; None: the number of CPUs of this machine or of the cluster.
         address: Address of a Ray cluster, HOST:PORT, or "auto" for one on this machine. None: $RAY_ADDRESS or, if not
             set, a new Ray instance that ends with the tasks. An existing connection of this process takes precedence.
-        tries: How often to try a task whose worker is lost.
         while_waiting: Called a few times per second while waiting for results. If it returns True, no more tasks are
             drawn, and in those that run `is_stopped` is true; an exception it raises ends them at once. If tasks run in
             this process, it is called by `is_stopped`.
@@ -170,14 +146,16 @@ def run_all(
 
     Raises:
         InputError: The engine is unknown or not installed, or the cluster cannot be reached.
-        TasksLost: The workers of some tasks were lost `tries` times; the results of the others were yielded.
+        TasksLost: The workers of some tasks were lost `MAX_TRIES` times; the results of the others were yielded.
         Exception: Any exception of the function; running tasks are stopped.
     """
     check_engine(engine, jobs, address)
+    ask, tell = while_waiting or _ignore, on_report or _ignore
     if engine == "local" and (jobs or cores()) == 1:
-        return _run_here(function, tasks, shared, while_waiting, on_report)
-    open_pool = partial(_pool, engine, jobs, address, function, shared)
-    return _run_on_pool(open_pool, tasks, tries, while_waiting, on_report)
+        return _run_here(function, tasks, shared, ask, tell)
+    if engine == "local":
+        return _run_on_pool(partial(_Local, jobs or cores(), (function, shared)), tasks, ask, tell)
+    return _run_on_pool(partial(_Ray, jobs, address, (function, shared)), tasks, ask, tell)
 
 
 def check_engine(engine: str, jobs: int | None, address: str | None) -> None:
@@ -207,79 +185,88 @@ def num_workers(engine: str, jobs: int | None) -> int:
     return int(ray.cluster_resources().get("CPU", 1)) or 1 if ray.is_initialized() else 1
 
 
+def _ignore(*given: Any) -> None:
+    pass
+
+
 def _run_here(
     function: Callable[..., R],
     tasks: Iterable[T],
     shared: tuple[Any, ...],
-    while_waiting: Callable[[], object] | None,
-    on_report: Callable[[int, Any], None] | None,
+    while_waiting: Callable[[], object],
+    on_report: Callable[[int, Any], object],
 ) -> Iterator[tuple[int, R]]:
     for number, task in enumerate(tasks):
-        send = _ignore if on_report is None else partial(on_report, number)
-        with _connected(_Channel(0.0, send, while_waiting or _ignore)):
+        with _connected(_Channel(0.0, partial(on_report, number), while_waiting)):
             result = function(task, *shared)
         yield number, result
 
 
-def _ignore(*given: Any) -> None:
-    """Do nothing."""
+class _Pool(Protocol):
+    """A pool of workers."""
+
+    def is_free(self) -> bool: ...  # whether another task can run now
+
+    def submit(self, number: int, task: Any, drawn_at: float) -> None: ...
+
+    def events(self, seconds: float) -> Iterator[Event]: ...  # waits at most this long for the first
+
+    def stop(self) -> None: ...  # tells running tasks to stop
+
+    def close(self) -> None: ...  # ends all workers
 
 
 def _run_on_pool(
     open_pool: Callable[[], _Pool],
     tasks: Iterable[T],
-    tries: int,
-    while_waiting: Callable[[], object] | None,
-    on_report: Callable[[int, Any], None] | None,
+    while_waiting: Callable[[], object],
+    on_report: Callable[[int, Any], object],
 ) -> Iterator[tuple[int, Any]]:
-    tasks, numbers = iter(tasks), count()
-    drawn_at: dict[int, float] = {}
-    stopping = False
-    again: deque[tuple[int, T]] = deque()  # lost tasks, before fresh ones
-    running: dict[Any, tuple[int, T]] = {}  # by handle
-    losses: dict[int, int] = {}
+    fresh, numbers = iter(tasks), count()
+    drawn: dict[int, tuple[T, float]] = {}  # tasks without a result, and when each was drawn
+    running: set[int] = set()
+    lost: deque[int] = deque()  # to be tried again, before fresh ones
+    tries: Counter[int] = Counter()
     given_up: dict[int, str] = {}
-    with ExitStack() as stack:
-        pool = open_pool()
-        stack.callback(pool.close)
+    stopping = False
+    with closing(open_pool()) as pool:
         while True:
-            while not stopping and pool.free():
-                if (drawn := again.popleft() if again else _draw(tasks, numbers)) is None:
+            while pool.is_free() and not stopping:
+                if lost:
+                    number = lost.popleft()
+                elif (task := next(fresh, WAIT)) is WAIT:
                     break
-                since = drawn_at.setdefault(drawn[0], time.monotonic())
-                running[pool.submit(*drawn, time.monotonic() - since)] = drawn
+                else:
+                    number = next(numbers)
+                    drawn[number] = task, time.monotonic()  # type: ignore[assignment]
+                tries[number] += 1
+                running.add(number)
+                pool.submit(number, *drawn[number])
             if not running:
                 break
-            for handle in pool.ready(list(running), BEAT):
-                number, task = running.pop(handle)
-                try:
-                    result = pool.result(handle)
-                except _Lost as loss:
-                    losses[number] = losses.get(number, 0) + 1
-                    if losses[number] < tries:
-                        again.append((number, task))
-                    else:
-                        given_up[number] = f"task {number} ({_short(task)}): {_short(loss)}"
-                else:
-                    yield number, result
-            for number, value in pool.news():
-                if on_report is not None and any(number == one for one, _ in running.values()):
+            for kind, number, value in pool.events(BEAT):
+                if kind == "report":
                     on_report(number, value)
-            if while_waiting is not None and while_waiting() is True and not stopping:
+                    continue
+                running.remove(number)
+                if kind == "raised":
+                    raise value
+                if kind == "done":
+                    del drawn[number]
+                    yield number, value
+                elif tries[number] < MAX_TRIES:
+                    lost.append(number)
+                else:
+                    given_up[number] = f"task {number} ({_short(drawn[number][0])}): {_short(value)}"
+            if not stopping and while_waiting() is True:
                 stopping = True
                 pool.stop()
     if given_up:
         raise TasksLost(
-            f"lost the worker {tries} times, gave up {'; '.join(given_up.values())}. The most common cause is too "
+            f"lost the worker {MAX_TRIES} times, gave up {'; '.join(given_up.values())}. The most common cause is too "
             "little memory: try fewer jobs or a smaller model. All other tasks are done",
             tuple(given_up),
         )
-
-
-def _draw(tasks: Iterator[T], numbers: Iterator[int]) -> tuple[int, T] | None:
-    """Return the next task with its number, or None if there is none, or none until another result has arrived."""
-    task = next(tasks, WAIT)
-    return None if task is WAIT else (next(numbers), task)  # type: ignore[return-value]
 
 
 def _short(what: object) -> str:
@@ -287,79 +274,122 @@ def _short(what: object) -> str:
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 
-def _pool(
-    engine: str, jobs: int | None, address: str | None, function: Callable[..., Any], shared: tuple[Any, ...]
-) -> _Pool:
-    return _Ray(jobs, address, function, shared) if engine == "ray" else _Local(jobs or cores(), function, shared)
-
-
 # ---------------------------------------------------------------- this machine
 
-_work: tuple[Callable[..., Any], tuple[Any, ...], Any]  # in a worker: function, shared arguments, end of pipe
-_parent: int | None = None  # in a worker: the parent process
-_busy = threading.Lock()  # held while a worker runs a task
+
+class _Local:
+    """A pool of processes, started as they are needed."""
+
+    def __init__(self, jobs: int, work: tuple[Callable[..., Any], tuple[Any, ...]]) -> None:
+        self._jobs, self._work = jobs, work
+        self._processes: dict[Connection, Any] = {}
+        self._idle: list[Connection] = []
+        self._busy: dict[Connection, int] = {}  # the number of its task
+        atexit.register(self.close)  # before the interpreter waits for all processes
+
+    def is_free(self) -> bool:
+        return len(self._busy) < self._jobs
+
+    def submit(self, number: int, task: Any, drawn_at: float) -> None:
+        from joblib.externals.loky.backend.reduction import dumps
+
+        work, pipe = None, self._take_idle()
+        if pipe is None:
+            work, pipe = self._work, self._start()
+        self._busy[pipe] = number
+        with suppress(OSError):  # if it has just died, the next event says so
+            pipe.send_bytes(dumps((work, task, drawn_at)))
+
+    def _take_idle(self) -> Connection | None:
+        while self._idle:
+            pipe = self._idle.pop()
+            if self._processes[pipe].is_alive():
+                return pipe
+            self._drop(pipe)
+        return None
+
+    def _start(self) -> Connection:
+        from joblib.externals.loky.backend.process import LokyProcess
+
+        pipe, its = Pipe()
+        process = LokyProcess(target=_serve, args=(its,), env=ONE_THREAD)
+        with _blocked_signals():  # in the new process for good: this one decides when to stop
+            process.start()
+        its.close()
+        self._processes[pipe] = process
+        return pipe
+
+    def events(self, seconds: float) -> Iterator[Event]:
+        for pipe in wait(list(self._busy), seconds):
+            assert isinstance(pipe, Connection)
+            try:
+                kind, value = pipe.recv()
+            except (EOFError, OSError):
+                self._processes[pipe].join(MAX_EXIT_SECONDS)
+                reason = f"its process ended with the exit code {self._processes[pipe].exitcode}"
+                yield "lost", self._drop(pipe), reason
+                continue
+            number = self._busy[pipe]
+            if kind != "report":
+                self._idle.append(pipe)
+                del self._busy[pipe]
+            if kind == "raised":
+                value, text = value
+                value.__cause__ = RuntimeError(f"in a worker\n{text}")
+            yield kind, number, value
+
+    def stop(self) -> None:
+        for pipe in self._busy:
+            with suppress(OSError):
+                pipe.send(None)
+
+    def _drop(self, pipe: Connection) -> int:
+        """Kill a process, and return the number of its task, or -1."""
+        from joblib.externals.loky.backend.utils import kill_process_tree
+
+        process = self._processes.pop(pipe)
+        if process.is_alive():
+            kill_process_tree(process)
+        pipe.close()
+        return self._busy.pop(pipe, -1)
+
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        for pipe in list(self._busy):
+            self._drop(pipe)
+        for pipe in self._idle:  # which takes this as a sign to exit
+            pipe.close()
+        self._idle.clear()
 
 
-def _is_orphan() -> bool:
-    """Return whether this process is a local worker whose parent is gone; Ray stops its own workers."""
-    return _parent is not None and os.getppid() != _parent
-
-
-def _start_worker(function: Callable[..., Any], shared: tuple[Any, ...], parent: int, end: Any) -> None:
-    """Initialise a worker. It ignores Ctrl-C, which the terminal also sends to its parent."""
-    import signal
-
-    global _work, _parent
-    _work, _parent = (function, shared, end), parent
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_when_orphaned, daemon=True).start()
-
-
-def _exit_when_orphaned() -> None:
-    """Exit once the parent is gone and the current task, which may save its state, has ended."""
-    while not _is_orphan():
-        time.sleep(1.0)
-    with _busy:
-        os._exit(1)
-
-
-def _call(number: int, task: Any, drawn_at: float) -> Any:
-    """Call the function; `drawn_at` is a time of a clock (`time.monotonic`) that processes of a machine share."""
-    function, shared, end = _work
+def _serve(pipe: Connection) -> None:
+    """Run the tasks that arrive in a worker, until the caller is gone."""
+    from joblib.externals.loky.backend.reduction import dumps
 
     def send(value: Any) -> None:
-        if select.select([], [end.fileno()], [], 0.0)[1]:  # unless the pipe is full
+        if select.select([], [pipe.fileno()], [], 0.0)[1]:  # unless the pipe is full
             with suppress(OSError):
-                end.send((number, value))
+                pipe.send_bytes(dumps(("report", value)))
 
-    def ask() -> bool:
-        return _is_orphan() or bool(end.poll())
-
-    with _busy, _connected(_Channel(time.monotonic() - drawn_at, send, ask, BEAT)):
-        return function(task, *shared)
-
-
-@atexit.register
-def _join_feeders() -> None:
-    """Wait until the threads that feed the queues of ended processes are done; they take milliseconds.
-
-    They are daemons that loky does not join, and each removes semaphores as it ends. If the interpreter exits
-    meanwhile, some remain registered, and loky reports them as leaked.
-    """
-    for thread in threading.enumerate():
-        if thread.name == "QueueFeederThread":
-            thread.join(1.0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where signals cannot be blocked
+    work: Any = None
+    with suppress(EOFError, OSError):  # the caller is gone
+        while True:
+            if (message := pipe.recv()) is None:  # told to stop when it had just ended
+                continue
+            work, (task, drawn_at) = message[0] or work, message[1:]
+            function, shared = work
+            with _connected(_Channel(time.monotonic() - drawn_at, send, pipe.poll, BEAT)):
+                try:
+                    reply = dumps(("done", function(task, *shared)))
+                except BaseException as problem:
+                    reply = dumps(("raised", (problem, traceback.format_exc())))
+            pipe.send_bytes(reply)
 
 
 @contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Block Ctrl-C and SIGTERM, which may be sent to a whole group of processes, while a block runs.
-
-    A process inherits this. One that died while it starts would leave loky waiting for it to read its arguments.
-    """
-    import signal
-    from multiprocessing import resource_tracker
-
+    """Block Ctrl-C and SIGTERM, which may be sent to a whole group of processes; a process started here inherits it."""
     from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
     if not hasattr(signal, "pthread_sigmask"):
@@ -374,150 +404,64 @@ def _blocked_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _Local:
-    """A pool of processes. Each has its own executor, so that one that dies does not affect the others."""
-
-    def __init__(self, jobs: int, function: Callable[..., Any], shared: tuple[Any, ...]) -> None:
-        self._jobs, self._worker_args = jobs, (function, shared, os.getpid())
-        self._idle: list[Any] = []
-        self._busy: dict[Any, Any] = {}  # executors by future
-        self._pipes: dict[Any, tuple[Any, Any]] = {}  # both ends, by executor
-
-    def free(self) -> bool:
-        """Return whether a process is idle or may be started."""
-        return len(self._busy) < self._jobs
-
-    def submit(self, number: int, task: Any, waited: float) -> Any:
-        """Submit a task to an idle or new process; one that died while it was idle is dropped."""
-        from joblib.externals.loky import ProcessPoolExecutor
-
-        call = number, task, time.monotonic() - waited
-        while self._idle:
-            executor = self._idle.pop()
-            with suppress(BrokenExecutor):
-                return self._keep(executor, executor.submit(_call, *call))
-            self._drop(executor)
-        mine, its = Pipe()
-        start = {"initializer": _start_worker, "initargs": (*self._worker_args, its)}
-        executor = ProcessPoolExecutor(1, env=ONE_THREAD, **start)
-        self._pipes[executor] = mine, its  # the executor may need its end again, to replace the process
-        with _blocked_signals():  # in the new process for good: this one decides when to stop
-            return self._keep(executor, executor.submit(_call, *call))
-
-    def _keep(self, executor: Any, future: Any) -> Any:
-        self._busy[future] = executor
-        return future
-
-    def ready(self, handles: list[Any], seconds: float) -> list[Any]:
-        """Wait for some to be done."""
-        return list(wait(handles, timeout=seconds, return_when=FIRST_COMPLETED).done)
-
-    def result(self, handle: Any) -> Any:
-        """Return the result of a task; its process is then idle or gone."""
-        executor = self._busy.pop(handle)
-        try:
-            result = handle.result()
-        except BrokenExecutor as problem:
-            self._drop(executor)
-            raise _Lost(problem) from None
-        except BaseException:
-            self._idle.append(executor)
-            raise
-        self._idle.append(executor)
-        return result
-
-    def news(self) -> Iterator[tuple[int, Any]]:
-        """Yield what tasks have reported."""
-        for executor in self._busy.values():
-            mine, _ = self._pipes[executor]
-            while mine.poll():
-                yield mine.recv()
-
-    def stop(self) -> None:
-        """Tell running tasks to stop."""
-        for executor in self._busy.values():
-            with suppress(OSError):
-                self._pipes[executor][0].send(None)
-
-    def _drop(self, executor: Any) -> None:
-        executor.shutdown(kill_workers=True)
-        for end in self._pipes.pop(executor):
-            end.close()
-
-    def close(self) -> None:
-        """Stop all processes."""
-        for executor in self._busy.values():
-            self._drop(executor)
-        for executor in self._idle:
-            executor.shutdown(wait=False)  # it takes seconds to exit
-
-
 # ---------------------------------------------------------------- Ray
 
 
 class _Ray:
     """A pool of Ray tasks, without Ray's own retries, which the loop counts."""
 
-    def __init__(
-        self, jobs: int | None, address: str | None, function: Callable[..., Any], shared: tuple[Any, ...]
-    ) -> None:
+    def __init__(self, jobs: int | None, address: str | None, work: tuple[Callable[..., Any], tuple[Any, ...]]) -> None:
         self._ray = ray = _import_ray()
         self._jobs = jobs
         self._ours = not ray.is_initialized()
         if self._ours:
             _connect(ray, address or os.environ.get("RAY_ADDRESS") or "local", jobs or cores())
-        self._running: set[Any] = set()
-        with _silence_ray():
-            here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-                ray.get_runtime_context().get_node_id(), soft=False
-            )
-            self._mailbox = ray.remote(num_cpus=0, scheduling_strategy=here)(_Mailbox).remote()
-            self._remote = ray.remote(num_cpus=1, max_retries=0)(_call_on_ray)
-            self._work = ray.put((function, shared))  # stored on this node; other nodes fetch it once
+        self._running: dict[Any, int] = {}  # numbers by handle
+        self._stopped = False
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        self._mailbox = ray.remote(num_cpus=0, scheduling_strategy=here)(_Mailbox).remote()
+        self._remote = ray.remote(num_cpus=1, max_retries=0)(_call_on_ray)
+        self._work = ray.put(work)  # stored on this node; other nodes fetch it once
         self._paths = [os.path.abspath(path) for path in sys.path]
 
-    def free(self) -> bool:
-        """Return whether the cluster, which may grow and shrink, has a free CPU."""
-        return len(self._running) < num_workers("ray", self._jobs)
+    def is_free(self) -> bool:
+        return len(self._running) < num_workers("ray", self._jobs)  # the cluster may grow and shrink
 
-    def submit(self, number: int, task: Any, waited: float) -> Any:
-        """Submit a task to the cluster."""
-        self._mailbox.expect.remote(number, waited)
-        with _silence_ray():
-            handle = self._remote.remote(self._paths, (self._work, self._ray.put(task)), number, self._mailbox)
-        self._running.add(handle)
-        return handle
+    def submit(self, number: int, task: Any, drawn_at: float) -> None:
+        sent = self._work, self._ray.put(task)
+        self._running[self._remote.remote(self._paths, sent, number, drawn_at, self._mailbox)] = number
 
-    def ready(self, handles: list[Any], seconds: float) -> list[Any]:
-        """Wait for some to be done."""
-        done, _ = self._ray.wait(handles, num_returns=1, timeout=seconds)
-        return list(done)
+    def events(self, seconds: float) -> Iterator[Event]:
+        done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        if not self._stopped:
+            for number, value in self._ray.get(self._mailbox.take.remote()):
+                yield "report", number, value
+        for handle in done:
+            yield self._result(handle, self._running.pop(handle))
 
-    def result(self, handle: Any) -> Any:
-        """Return the result of a task."""
-        self._running.discard(handle)
+    def _result(self, handle: Any, number: int) -> Event:
         errors = self._ray.exceptions
         try:
-            return self._ray.get(handle)
+            return "done", number, self._ray.get(handle)
         except errors.RayTaskError as problem:
-            if isinstance(problem.cause, errors.RaySystemError):  # it could not unpickle its arguments
-                raise DsppError(f"a Ray worker failed: {_last_line(problem)}. {_SAME_CODE}") from problem
-            if isinstance(problem.cause, Exception) and not isinstance(problem.cause, errors.RayError):
-                raise problem.cause from problem
-            raise _Lost(problem) from None  # its arguments were on a lost node
+            cause = problem.cause
+            if isinstance(cause, errors.RaySystemError):  # it could not unpickle its arguments
+                last = str(problem).strip().splitlines()[-1]
+                cause = DsppError(f"a Ray worker failed: {_short(last)}. {_SAME_CODE}")
+            elif isinstance(cause, errors.RayError) or not isinstance(cause, Exception):
+                return "lost", number, problem  # its arguments were on a lost node
+            cause.__cause__ = problem
+            return "raised", number, cause
         except errors.RayError as problem:  # its worker, its node or its result was lost
-            raise _Lost(problem) from None
-
-    def news(self) -> Iterable[tuple[int, Any]]:
-        """Return what tasks have reported."""
-        return list(self._ray.get(self._mailbox.take.remote()).items())
+            return "lost", number, problem
 
     def stop(self) -> None:
-        """Tell running tasks to stop."""
-        self._ray.get(self._mailbox.stop.remote())
+        self._stopped = True
+        self._ray.kill(self._mailbox)
 
     def close(self) -> None:
-        """Cancel running tasks, and shut Ray down if we started it."""
         for handle in self._running:
             with suppress(Exception):
                 self._ray.cancel(handle, force=True)
@@ -526,72 +470,37 @@ class _Ray:
 
 
 class _Mailbox:
-    """An actor on the caller's node, through which tasks on all nodes reach the caller."""
+    """An actor on the caller's node, through which tasks on all nodes reach the caller; without it, they stop."""
 
     def __init__(self) -> None:
-        self.stopped = False
-        self.drawn_at: dict[int, float] = {}  # by the clock of this node
-        self.reports: dict[int, Any] = {}
+        self.reports: list[tuple[int, Any]] = []
 
-    def expect(self, number: int, waited: float) -> None:
-        self.drawn_at[number] = time.monotonic() - waited
+    def now(self) -> float:
+        return time.monotonic()
 
-    def waited(self, number: int) -> float:
-        return time.monotonic() - self.drawn_at[number]
+    def put(self, number: int, value: Any) -> None:
+        self.reports.append((number, value))
 
-    def report(self, number: int, value: Any) -> None:
-        self.reports[number] = value
-
-    def take(self) -> dict[int, Any]:
-        reports, self.reports = self.reports, {}
+    def take(self) -> list[tuple[int, Any]]:
+        reports, self.reports = self.reports, []
         return reports
 
-    def stop(self) -> None:
-        self.stopped = True
 
-    def is_stopped(self) -> bool:
-        return self.stopped
-
-
-def _call_on_ray(paths: list[str], sent: tuple[Any, Any], number: int, mailbox: Any) -> Any:
+def _call_on_ray(paths: list[str], sent: tuple[Any, Any], number: int, drawn_at: float, mailbox: Any) -> Any:
     """Extend sys.path by the caller's, then unpickle and call the function."""
     import ray
 
-    sys.path.extend(path for path in paths if path not in sys.path)
-    (function, shared), task = ray.get(list(sent))
-
     def ask() -> bool:
         try:
-            return bool(ray.get(mailbox.is_stopped.remote()))
-        except ray.exceptions.RayError:  # the caller is gone
+            return ray.get(mailbox.now.remote()) is None
+        except ray.exceptions.RayError:  # the caller has ended the mailbox, or is gone
             return True
 
-    waited = float(ray.get(mailbox.waited.remote(number)))
-    with _connected(_Channel(waited, partial(mailbox.report.remote, number), ask, BEAT)):
+    sys.path.extend(path for path in paths if path not in sys.path)
+    (function, shared), task = ray.get(list(sent))
+    waited = ray.get(mailbox.now.remote()) - drawn_at
+    with _connected(_Channel(waited, partial(mailbox.put.remote, number), ask, BEAT)):
         return function(task, *shared)
-
-
-def _last_line(problem: Exception) -> str:
-    return _short(str(problem).strip().splitlines()[-1])
-
-
-def _import_ray() -> Any:
-    require("ray", "engine='ray'")
-    with _silence_ray():
-        import ray
-        import ray.util.scheduling_strategies
-    return ray
-
-
-def _connect(ray: Any, address: str, jobs: int) -> None:
-    """Connect to a cluster or, for the address "local", start Ray with `jobs` CPUs."""
-    _check_reachable(address)
-    own = {"num_cpus": jobs, "include_dashboard": False} if address == "local" else {}
-    try:
-        with _silence_ray():
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (OSError, ValueError, RuntimeError) as problem:
-        raise InputError(f"address: cannot connect to Ray at {address!r}: {_short(problem)}; {_HOW}") from None
 
 
 _SAME_CODE = (
@@ -604,25 +513,32 @@ _HOW = (
 )
 
 
-def _check_reachable(address: str) -> None:
+def _import_ray() -> Any:
+    require("ray", "engine='ray'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ray
+        import ray.util.scheduling_strategies
+    return ray
+
+
+def _connect(ray: Any, address: str, jobs: int) -> None:
+    """Connect to a cluster or, for the address "local", start Ray with `jobs` CPUs.
+
+    Raises:
+        InputError: There is no cluster at this address.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdecimal():
-        return  # not HOST:PORT: left to Ray
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
-    except (OSError, OverflowError) as problem:
-        raise InputError(f"address: cannot reach Ray at {address!r} ({problem}); {_HOW}") from None
-
-
-@contextmanager
-def _silence_ray() -> Iterator[None]:
-    """Silence Ray's warnings and disable its usage statistics while a block runs."""
-    before = os.environ.get("RAY_USAGE_STATS_ENABLED")
+    if host and port.isdecimal():  # other addresses are left to Ray
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=MAX_CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as problem:
+            raise InputError(f"address: cannot reach Ray at {address!r} ({problem}); {_HOW}") from None
+    own = {"num_cpus": jobs, "include_dashboard": False} if address == "local" else {}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
-    finally:
-        if before is None:
-            del os.environ["RAY_USAGE_STATS_ENABLED"]
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+    except (OSError, ValueError, RuntimeError) as problem:
+        raise InputError(f"address: cannot connect to Ray at {address!r}: {_short(problem)}; {_HOW}") from None

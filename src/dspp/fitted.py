@@ -239,8 +239,8 @@ class Fitted:
     def _predict_members(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> list[Predictive]:
         """Return the prediction of each member, in standardised units."""
         run([partial(getattr, member, "predictor") for member in self.members if "predictor" not in vars(member)])
-        column = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))
-        return [member.predict(X, column) for member in self.members]
+        columns = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))[:, None]
+        return [member.predict(X, columns) for member in self.members]
 
     def shares_unknown(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[Tensor, " N"] | None:
         """Return how little the training rows say about each row; None if all rows lie in their range."""
@@ -262,7 +262,9 @@ class Fitted:
     def mix(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None = None) -> Predictive:
         """Mix the predictions of all members in standardised units; see `members.blend.mix`."""
         spread = spread_of(self.spread, self.judged, len(parts))
-        return mix(parts, self.weights, spread, self.guard, self.outcome, self.members[0].noise_floor, unknown)
+        return mix(
+            parts, self.weights, spread, self.guard, self.outcome, self.members[0].spec.model.noise_floor, unknown
+        )
 
     def without_others(self, fold: int) -> Self:
         """Return the model of the members that held out a fold, in which kinds weigh as in the whole mixture."""

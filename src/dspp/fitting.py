@@ -26,6 +26,7 @@ from dspp.predictive import Predictive
 from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
 from dspp.settings import Settings
+from dspp.training.budget import Budget
 from dspp.training.rows import Rows
 from dspp.training.run import SMOOTHING
 from dspp.trees import CrossFitted
@@ -70,7 +71,7 @@ def train(
     own = ProgressBar(None, settings.progress, smoothing=SMOOTHING, later=LATER)
     with own if bar is None else nullcontext(bar) as bar:
         rows = prepared.train.join(prepared.validation) if len(prepared.validation) else prepared.train
-        run = Run(bar, seconds, on_epoch, should_stop, resume)
+        run = Run(Budget(seconds), bar, on_epoch, should_stop, resume)
         trained, trees = fit_members(rows, split, prepared.means, prepared.outcome, plan, settings, run)
         if plan.is_single:
             return _finish_single(prepared, settings, trained[0], bar)
@@ -160,23 +161,23 @@ def _judge(
     """
     model = fitted.without_others(group.fold)
     if model.encoder is not None and prepared.means is not None:
-        means = prepared.means.by_level(prepared.split.held_out(group.fold))
+        _, means = prepared.means(prepared.train.x.numpy(), prepared.split.held_out(group.fold))
         model = replace(model, encoder=model.encoder.with_means(means))
     if trees is not None and model.trees is not None:
         model = replace(model, trees=trees.without_fold[group.fold])
     unknown = fitted.shares_unknown(rows.x[torch.from_numpy(group.rows)].double().numpy())
-    own = [one.held_out for one in kept if one.task.fold == group.fold and one.held_out is not None]
+    own = [one.held_out for one in kept if one.fold == group.fold and one.held_out is not None]
     return model, model.mix(own, unknown)
 
 
 def _reads_trees(one: Trained) -> bool:
-    return MEMBERS[one.task.kind].reads_trees
+    return MEMBERS[one.kind].reads_trees
 
 
 def _divergence_notes(trained: Sequence[Trained]) -> list[Note]:
     """Return a note on each member whose training diverged."""
     return [
-        Note(f"member {one.task.number + 1} is left out", f"its training diverged: {one.problem}")
+        Note(f"member {one.number + 1} is left out", f"its training diverged: {one.problem}")
         for one in trained
         if one.result is None
     ]

@@ -11,7 +11,7 @@ from dspp.errors import InputError
 from dspp.table.split import spread_evenly
 
 HELD_OUT_SHARE = 0.1  # of the rows, if there is one fold,
-MOST_HELD_OUT = 10_000  # but not more than this
+MAX_HELD_OUT = 10_000  # but not more than this
 NEVER = -1  # the fold of rows that all members train on
 _FOLDS = 17  # derives the seed
 
@@ -74,7 +74,7 @@ def assign_folds(
     Raises:
         InputError: All rows have the same group or time.
     """
-    held_out = min(MOST_HELD_OUT, max(1, round(HELD_OUT_SHARE * num_rows)))
+    held_out = min(MAX_HELD_OUT, max(1, round(HELD_OUT_SHARE * num_rows)))
     if times is not None and folds > 1:
         return _deal_spans(times, folds)
     if times is not None:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from dspp.encoding.columns import NEW, Category, Column, Number, Parsed
 from dspp.encoding.datetimes import Datetime, format_moment
-from dspp.encoding.means import MOST_MEANS, MeanCategory
+from dspp.encoding.means import MAX_MEANS, MeanCategory
 from dspp.fitted import Fitted
 from dspp.table import arrays
 from dspp.table.messages import join_names
@@ -87,7 +87,7 @@ class Novelty:
             self._outside[name] = count + int(far.sum()), found if np.nanmax(out) > distance else farthest
 
     def _find_first(self, column: Datetime, parsed: Parsed) -> None:
-        known = parsed[~column.is_missing(parsed)]
+        known = parsed[~np.isnan(parsed)]
         if len(known):
             first = int(known.min())
             self._firsts[column.name] = min(first, self._firsts.get(column.name, first))
@@ -139,7 +139,7 @@ def _stores_all_levels(column: Column) -> bool:
     """Return whether a column is a category that stores all levels that were seen."""
     if isinstance(column, Category):
         return not column.other
-    return isinstance(column, MeanCategory) and len(column.levels) < MOST_MEANS
+    return isinstance(column, MeanCategory) and len(column.levels) < MAX_MEANS
 
 
 def _numbers(rows: Table, column: int) -> Float[np.ndarray, " n"]:

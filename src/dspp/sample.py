@@ -69,6 +69,6 @@ def _concat(parts: Sequence[Table]) -> Table:
         array=joined("array"),
         y=joined("y"),
         weights=joined("weights"),
-        labels=[label for part in parts for label in part.row_labels],
+        numbers=np.concatenate([part.row_numbers for part in parts]),
         parsed=None,
     )

@@ -33,11 +33,21 @@ def test_every_case_has_its_bars() -> None:
     assert len({(bar.group, bar.name) for bar in found}) == len(found)
 
 
-def test_a_group_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bars.jsonl"
+    path.write_text(
+        '{"what": "step: old", "found": 1, "at_least": 2, "met": false, "runs": [1, 3], "commit": "0123456789"}\n'
+    )
     monkeypatch.setattr(bars, "quantile_share", lambda: 0.1)
-    monkeypatch.setattr("sys.argv", ["bars", "--only", "quantiles", "--runs", "3"])
+    monkeypatch.setattr("sys.argv", ["bars", "--only", "quantiles", "--runs", "3", "--results", str(path)])
     assert bars.main() == 0
-    first, last = capsys.readouterr().out.splitlines()
+    assert len(path.read_text().splitlines()) == 2
+    bars.main()
+    assert len(path.read_text().splitlines()) == 2  # the new line takes the place of the old one
+    page = path.with_suffix(".md").read_text()
+    assert "| step: old | ≥ 2 | 1 | 1 to 3 | **no** | 0123456 |" in page
+    assert "1 of 2 bars are met." in page
+    first, last = capsys.readouterr().out.splitlines()[:2]
     assert '"met": true, "runs": [0.1, 0.1, 0.1]' in first
     assert last == '{"bars": 1, "met": 1}'
 

@@ -316,7 +316,7 @@ def test_kept_columns_stay_what_they_were_in_every_format(suffix: str, odd_types
     ]
     new = csv_file(tmp_path / "new.csv", ["id,clock,code,x", *(",".join([*row, "0.5"]) for row in rows)])
     done("predict", odd_types, new, "--out", out, *(word for name in kept for word in ("--keep", name)))
-    (batch,) = open_table(out).keep_verbatim(kept).batches() if "sv" in suffix else open_table(out).batches()
+    (batch,) = open_table(out).batches(verbatim=kept)
     assert [list(row.values()) for row in batch.arrow.select(kept).to_pylist()] == rows
     done("predict", odd_types, new, "--out", tmp_path / "alone.parquet")
     np.testing.assert_allclose(read(out)["y_mean"], read(tmp_path / "alone.parquet")["y_mean"], rtol=1e-14)
@@ -499,7 +499,7 @@ def test_reports_number_rows_as_the_file_does(
     words = ("fit", train, *settings) if command == "fit" else ("evaluate", model, test_file)
     assert dspp(*words, "--report", tmp_path / "r.html").exit_code == 0
     prices = read(train if command == "fit" else test_file)["price"]
-    y, labels = seen["found"].targets[:, 0], seen["found"].row_labels
+    y, labels = seen["found"].targets[:, 0], seen["found"].row_numbers
     np.testing.assert_array_equal(prices[labels], y)
     assert max(labels) >= len(y)  # not counted within those shown
 

@@ -49,7 +49,8 @@ def two() -> Regressor:
 def surprises(model: Regressor, X: Any, y: Any, labels: Any = None) -> list[Any]:
     """The tables of the most surprising rows, one per output."""
     evaluation = model.evaluation(X, y)
-    evaluation = replace(evaluation, table=replace(evaluation.table, labels=labels))
+    if labels is not None:
+        evaluation = replace(evaluation, table=replace(evaluation.table, label_of=labels.__getitem__))
     (section,) = [one for one in report(evaluation).sections if one.name == "surprises"]
     return [panel.table for panel in section.panels]
 

@@ -116,8 +116,8 @@ def test_what_the_function_raises_comes_as_it_is_and_what_always_dies_is_named(c
         list(run_all(refuse, [3], engine="ray", address=cluster.address))
     assert type(raised.value) is NumericalError
     found: list[tuple[int, int]] = []
-    with pytest.raises(TasksLost, match=r"lost the worker 2 times, gave up task 1 \(1\)"):
-        found.extend(run_all(die, range(3), engine="ray", address=cluster.address, tries=2))
+    with pytest.raises(TasksLost, match=r"lost the worker 3 times, gave up task 1 \(1\)"):
+        found.extend(run_all(die, range(3), engine="ray", address=cluster.address))
     assert sorted(found) == [(0, 0), (2, 2)]
 
 

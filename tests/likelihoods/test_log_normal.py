@@ -114,7 +114,7 @@ def test_a_target_that_is_not_positive_is_named(value: float) -> None:
     y = np.ones((6, 1))
     y[2] = y[4] = value
     with pytest.raises(InputError, match=r"y: column 'price', row r2: expected a positive number .*got"):
-        Positive(("price",), "log-normal").to_numbers(y, Place("y", labels=[f"r{i}" for i in range(6)]))
+        Positive(("price",), "log-normal").to_numbers(y, Place("y", label_of="r{}".format))
 
 
 def test_several_outputs_are_refused() -> None:

@@ -1,20 +1,22 @@
 """The length of training on small tables: short pilots notice when longer training only learns the noise."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from dspp import DSPPRegressor
+from dspp import DSPPRegressor, TrainConfig
 from dspp.guard import Guard
 from dspp.members import run
-from dspp.members.base import Run, Task
+from dspp.members.base import Task
 from dspp.members.blend import HeldOutRows, calibrated_nll
 from dspp.members.plan import make_plan
 from dspp.outcomes import Real
 from dspp.predictive import NormalMixture
+from dspp.presets import preset
 from dspp.settings import Settings
 
 RNG = np.random.default_rng(5)
@@ -31,7 +33,7 @@ def test_noise_is_trained_for_a_fraction_of_the_epochs() -> None:
 
 
 def test_noise_is_noticed_by_the_one_part_that_all_members_hold_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dspp.members.plan.MOST_ROWS_IN_FOLDS", 500)
+    monkeypatch.setattr("dspp.members.plan.MAX_ROWS_IN_FOLDS", 500)
     settings = Settings(**SETTINGS)
     usual = make_plan(settings, 600, one_part=True).config.epochs
     X = RNG.normal(size=(600, 3))
@@ -58,25 +60,24 @@ def test_the_score_of_a_pilot_does_not_depend_on_its_spread() -> None:
     assert score(1.0) < 1.5
 
 
-def test_members_are_trained_even_if_the_workers_start_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_trained_even_if_the_workers_start_late() -> None:
     """Ten members in two processes with 10 s have 2 s each, and 0.6 s if all of the time has passed."""
-    clock = [0.0]
-    monkeypatch.setattr("dspp.members.base.time.monotonic", lambda: clock[0])
-    plan = make_plan(Settings(members=10), 120)
-    tasks = run.share_time((Task(k, "plain", 0) for k in range(10)), plan, lambda: 2, Run(None, 10.0))
-    assert next(tasks).seconds == pytest.approx(2.0)
-    clock[0] = 9.0
-    assert next(tasks).seconds == pytest.approx(0.6)
-    clock[0] = 30.0
-    assert [task.seconds for task in tasks] == pytest.approx([0.6] * 8)
+
+    def share(left: float, members_left: int) -> float:
+        return run.share_of_time(left, 10.0, members_left, 10, workers=2)
+
+    assert share(10.0, 10) == pytest.approx(2.0)
+    assert share(1.0, 9) == pytest.approx(0.6)
+    assert [share(-20.0, left) for left in range(8, 0, -1)] == pytest.approx([0.6] * 8)
 
 
 def test_the_start_of_a_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member whose process is ready 3 s late has 3 s less, and at least 30 % of its time."""
     for seconds, left in ((0.0, 10.0), (3.0, 7.0), (9.0, 3.0)):
         monkeypatch.setattr(run, "waited", lambda seconds=seconds: seconds)
-        assert run.time_left(Task(0, "plain", 0, seconds=10.0)) == pytest.approx(left)
-        assert run.time_left(Task(0, "plain", 0)) is None
+        task = Task(0, "plain", 0, preset("dspp"), TrainConfig())
+        assert run.time_left(replace(task, seconds=10.0)) == pytest.approx(left)
+        assert run.time_left(task) is None
 
 
 def test_a_budget_too_short_for_members_is_met_by_boosted_trees() -> None:

@@ -1,57 +1,70 @@
 """How large an ensemble is, and which rows its members hold out: functions of the table and the budget alone."""
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dspp.folds import HELD_OUT_SHARE, MOST_HELD_OUT, NEVER, assign_folds
+from dspp.folds import HELD_OUT_SHARE, MAX_HELD_OUT, NEVER, assign_folds
 from dspp.members.plan import (
     CORES,
-    FEWEST_STEPS,
     FOLDS,
     INDUCING,
-    MOST_ROWS_IN_FOLDS,
-    MOST_ROWS_WITH_GP,
-    MOST_STEPS,
+    MAX_ROWS_IN_FOLDS,
+    MAX_ROWS_WITH_GP,
+    MAX_STEPS,
+    MIN_STEPS,
     OVERHEAD,
-    Size,
-    choose_size,
+    Plan,
     make_plan,
-    step_seconds,
 )
 from dspp.outcomes import Real, find_outcome
 from dspp.settings import Settings
 
 MEMBER_KINDS = ("plain", "trees", "gp")
-ROWS = (20, 500, 1_000, 2_500, MOST_ROWS_IN_FOLDS, MOST_ROWS_IN_FOLDS + 1, 30_000, 200_000, 5_000_000)
+ROWS = (20, 500, 1_000, 2_500, MAX_ROWS_IN_FOLDS, MAX_ROWS_IN_FOLDS + 1, 30_000, 200_000, 5_000_000)
 BUDGETS = (0.5, 3.0, 10.0, 60.0, 600.0, 1e6)
 
 
-def seconds(size: Size, rows: int) -> float:
-    """The time that the rule expects of all steps, in one thread."""
-    by_steps = sum(kind != "gp" for kind, _ in size.slots)
-    return by_steps * size.steps * step_seconds(min(size.batch_size, rows), size.inducing)
+def choose(rows: int, kinds: tuple[str, ...] = ("plain",), **settings: Any) -> Plan:
+    return make_plan(Settings(**settings), rows, kinds=kinds)
+
+
+def steps_of(plan: Plan, rows: int) -> tuple[float, float]:
+    """Between which numbers of steps a member was given, before its epochs were rounded to a whole number."""
+    per_epoch, epochs = math.ceil(rows / plan.config.batch_size), plan.config.epochs
+    return ((epochs - 0.5) * per_epoch if epochs > 1 else 0.0), (epochs + 0.5) * per_epoch
+
+
+def seconds(plan: Plan, rows: int) -> float:
+    """The shortest time that the rule may have expected of all steps, in one thread."""
+    return (
+        plan.seconds(rows) * steps_of(plan, rows)[0] / (plan.config.epochs * math.ceil(rows / plan.config.batch_size))
+    )
 
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("kinds", [MEMBER_KINDS, MEMBER_KINDS[:1]])
 def test_budgets_are_kept_and_more_time_is_never_less_work(rows: int, kinds: tuple[str, ...]) -> None:
-    sizes = [choose_size(rows, kinds, time_budget=budget) for budget in BUDGETS]
-    assert sizes[-1] == choose_size(rows, kinds), "a long budget changes nothing"
-    for size, budget in zip(sizes, BUDGETS, strict=True):
-        if size.steps > FEWEST_STEPS:
-            assert seconds(size, rows) <= (1.0 - OVERHEAD) * CORES * budget
-        assert FEWEST_STEPS <= size.steps <= MOST_STEPS
-        assert size.inducing in INDUCING
-    for less, more in itertools.pairwise(sizes):
-        assert (len(less.slots), less.inducing) <= (len(more.slots), more.inducing)
-        assert seconds(less, rows) <= seconds(more, rows) * (1 + 1e-9) or less.inducing < more.inducing
+    plans = [choose(rows, kinds, time_budget=budget) for budget in BUDGETS]
+    assert plans[-1] == choose(rows, kinds), "a long budget changes nothing"
+    for plan, budget in zip(plans, BUDGETS, strict=True):
+        fewest, most = steps_of(plan, rows)
+        if fewest > MIN_STEPS:
+            assert seconds(plan, rows) <= (1.0 - OVERHEAD) * CORES * budget
+        assert most >= MIN_STEPS
+        assert fewest <= MAX_STEPS
+        assert plan.spec.model.inducing in INDUCING
+    for less, more in itertools.pairwise(plans):
+        points = less.spec.model.inducing, more.spec.model.inducing
+        assert (len(less.slots), points[0]) <= (len(more.slots), points[1])
+        assert seconds(less, rows) <= more.seconds(rows) * (1 + 1e-9) or points[0] < points[1]
 
 
 def test_larger_tables_take_longer_up_to_a_limit() -> None:
-    times = [seconds(choose_size(rows), rows) for rows in (100, 1_000, 4_000, 20_000, 100_000, 1_000_000)]
+    times = [choose(rows).seconds(rows) for rows in (100, 1_000, 4_000, 20_000, 100_000, 1_000_000)]
     assert all(less <= more * 1.01 for less, more in itertools.pairwise(times))
     assert times[-1] < 2 * 1_200
 
@@ -60,17 +73,17 @@ def test_larger_tables_take_longer_up_to_a_limit() -> None:
 @pytest.mark.parametrize("members", [None, *range(2, 26), 100])
 @pytest.mark.parametrize("rows", [1_000, 10_000])
 def test_every_fold_is_held_out_by_every_kind(rows: int, members: int | None, kinds: tuple[str, ...]) -> None:
-    size = choose_size(rows, kinds, members=members)
+    size = choose(rows, kinds, members=members or "auto")
     assert len(size.slots) == (members or len(size.slots))
     used = {kind for kind, _ in size.slots}
     assert {(kind, fold) for kind in used for fold in range(size.folds)} == set(size.slots)
-    assert size.folds == (1 if rows > MOST_ROWS_IN_FOLDS else min(size.folds, 2 * FOLDS))
+    assert size.folds == (1 if rows > MAX_ROWS_IN_FOLDS else min(size.folds, 2 * FOLDS))
     assert size.slots[0] == ("plain", 0)
 
 
 def test_only_rows_and_budget_matter() -> None:
     two = Real(("a", "b"), "gaussian")
-    assert choose_size(1_000, one_part=True).folds == 1
+    assert make_plan(Settings(), 1_000, one_part=True).folds == 1
     assert make_plan(Settings(members=3), 200).slots == (("plain", 0), ("plain", 1), ("plain", 2))
     assert {kind for kind, _ in make_plan(Settings(), 200).slots} == set(MEMBER_KINDS)
     assert {kind for kind, _ in make_plan(Settings(), 200, 2, kinds=two.member_kinds).slots} == {"plain"}
@@ -127,7 +140,7 @@ def test_every_row_is_in_one_fold_and_folds_are_equal(rows: int, folds: int) -> 
 def test_a_single_part_is_a_tenth_of_the_rows(rows: int) -> None:
     fold = assign_folds(rows, 1, seed=3)
     assert set(fold.tolist()) == {0, NEVER}
-    assert np.count_nonzero(fold == 0) == min(round(HELD_OUT_SHARE * rows), MOST_HELD_OUT)
+    assert np.count_nonzero(fold == 0) == min(round(HELD_OUT_SHARE * rows), MAX_HELD_OUT)
 
 
 @pytest.mark.parametrize(
@@ -135,19 +148,19 @@ def test_a_single_part_is_a_tenth_of_the_rows(rows: int) -> None:
     [
         (300, {}, 5),
         (4_001, {}, 1),
-        (MOST_ROWS_WITH_GP, {}, 1),
-        (MOST_ROWS_WITH_GP + 1, {}, 0),
+        (MAX_ROWS_WITH_GP, {}, 1),
+        (MAX_ROWS_WITH_GP + 1, {}, 0),
         (300, {"members": 15}, 0),  # a number fixes them
         (300, {"time_budget": 2.0}, 0),  # a short time is for the members that need it
     ],
 )
 def test_a_gp_joins_every_fold_where_it_costs_little(rows: int, settings: dict[str, Any], expected: int) -> None:
-    size = choose_size(rows, MEMBER_KINDS, **settings)
+    size = choose(rows, MEMBER_KINDS, **settings)
     folds = [fold for kind, fold in size.slots if kind == "gp"]
     assert folds == list(range(expected))
-    others = choose_size(rows, MEMBER_KINDS[:2], **settings)
+    others = choose(rows, MEMBER_KINDS[:2], **settings)
     assert [slot for slot in size.slots if slot[0] != "gp"] == list(others.slots)
-    assert (size.steps, size.inducing) == (others.steps, others.inducing)
+    assert (size.spec, size.config) == (others.spec, others.config)
 
 
 def test_a_single_dspp_is_small_and_stops_early_on_small_tables() -> None:

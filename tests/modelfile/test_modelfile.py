@@ -625,7 +625,7 @@ def test_a_prediction_that_is_not_finite_is_an_error(good, tiny, tmp_path):
         steep.distribution(X)
     save(with_member(steep, spec=spec_of(likelihood="log-normal")), tmp_path / "m")
     with pytest.raises(NumericalError, match="is not finite") as caught:
-        load(tmp_path / "m").predictions(Table("X", array=X, first_row=1000), interval=0.9)
+        load(tmp_path / "m").predictions(Table("X", array=X, numbers=np.arange(1000, 1000 + len(X))), interval=0.9)
     assert_names_the_file(caught.value, tmp_path / "m")
     assert int(re.search(r"row (\d+)", str(caught.value)).group(1)) >= 1000
 

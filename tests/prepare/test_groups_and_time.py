@@ -1,6 +1,7 @@
 """Promise 31: a group stays together and time goes forward, in every split, fold and calibration part."""
 
 import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dspp.evaluate import evaluate
 from dspp.folds import NEVER, assign_folds, deal_groups, draw_groups, latest_rows
 from dspp.members import run
 from dspp.members import trees as grown
-from dspp.members.plan import choose_size
+from dspp.members.plan import make_plan
 from dspp.prepare import Prepared, prepare, split_rows
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
@@ -203,7 +204,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 def test_members_and_trees_hold_out_groups(seen: Seen, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = GROUPS % 3 if case == "few groups" else GROUPS
     if case == "one part":
-        monkeypatch.setattr("dspp.members.plan.MOST_ROWS_IN_FOLDS", 100)
+        monkeypatch.setattr("dspp.members.plan.MAX_ROWS_IN_FOLDS", 100)
     model = dspp.DSPPRegressor(**TINY).fit(X, Y, groups=groups)
     folds = {"folds": 5, "few groups": 3, "one part": 1}[case]
     assert len({held_out.tobytes() for _, held_out in seen.members}) == folds
@@ -215,7 +216,7 @@ def test_members_and_trees_hold_out_groups(seen: Seen, case: str, monkeypatch: p
     for trained, asked in out_of_sample:
         assert_apart(trained, asked, groups)
     assert not seen.stop_early, "which would split groups"
-    assert "trees" in {kind for kind, _ in choose_size(N, ("plain", "trees"), most_folds=folds).slots}
+    assert "trees" in {kind for kind, _ in make_plan(Settings(), N, kinds=("plain", "trees"), most_folds=folds).slots}
     assert np.isfinite(model.predict(X)).all()
 
 
@@ -224,7 +225,7 @@ def test_the_latest_rows_judge_members_trained_on_earlier_ones(
     seen: Seen, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if case == "one part":
-        monkeypatch.setattr("dspp.members.plan.MOST_ROWS_IN_FOLDS", 100)
+        monkeypatch.setattr("dspp.members.plan.MAX_ROWS_IN_FOLDS", 100)
     times = TIMES // 14 if case == "few times" else TIMES
     model = dspp.DSPPRegressor(**TINY).fit(X, Y, time=times)
     held_out = {tuple(np.sort(rows)) for _, rows in seen.members}
@@ -277,8 +278,8 @@ def test_means_of_categories_and_the_choice_of_likelihood_keep_groups_together(
     many = prepare(table, Settings(**TINY))
     assert len(folds) == 2
     assert len(set(zip(GROUPS.tolist(), folds[0].tolist(), strict=True))) == len(set(GROUPS))
-    assert many.means is not None
-    assert many.means.inner.tolist() == many.split.fold.tolist()
+    assert isinstance(many.means, partial)
+    assert many.means.keywords["inner"].tolist() == many.split.fold.tolist()
     seen: list[np.ndarray] = []
     cross_fit_means = TableEncoder.cross_fit_means
 
@@ -306,7 +307,7 @@ def test_two_groups_leave_no_rows_for_trees() -> None:
 
 
 def test_folds_without_groups_are_what_they_were() -> None:
-    made, usual = prepared({}), choose_size(N, ("plain", "trees", "gp"))
+    made, usual = prepared({}), make_plan(Settings(), N, kinds=("plain", "trees", "gp"))
     assert made.split.inner is None
     np.testing.assert_array_equal(made.split.fold, assign_folds(N, 5, 0))
     assert made.plan(Settings()).slots == usual.slots

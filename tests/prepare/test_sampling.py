@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,7 @@ from dspp.encoding.sampling import (
 )
 from dspp.prepare import Prepared, prepare
 from dspp.settings import Settings
-from dspp.table.files import open_table
-from dspp.table.joined import from_dataset, open_tables
+from dspp.table.files import from_dataset, open_table, open_tables
 from dspp.table.table import FileTable, Table
 
 ROWS, ROOM = 12_000, 2_500
@@ -87,17 +86,8 @@ def content(rows: Table) -> list[dict[str, Any]]:
     return rows.arrow.to_pylist()
 
 
-class InBatches:
-    """A table that is read in batches of another size."""
-
-    def __init__(self, table: FileTable, rows: int) -> None:
-        self._table, self._rows = table, rows
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._table, name)
-
-    def raw_batches(self, rows: int = 0) -> Iterator[pa.Table]:
-        return self._table.raw_batches(self._rows)
+def labels(rows: Table) -> list[str]:
+    return [str(rows.label(i)) for i in range(len(rows))]
 
 
 # ---------------------------------------------------------------- which rows
@@ -116,18 +106,18 @@ def test_the_sample_depends_neither_on_files_nor_on_batches(
     assert [row["y"] for row in text] == [row["y"] for row in expected]
     batches = FileTable.batches
     for size in (97, 3_001):
-        monkeypatch.setattr(FileTable, "batches", lambda table, rows, types=None, size=size: batches(table, size))
+        monkeypatch.setattr(FileTable, "batches", lambda table, size=size, **more: batches(table, size, **more))
         assert content(read(one, group=group)) == expected
     assert content(read(one, group=group, seed=1)) != expected
 
 
 def test_rows_keep_their_order_and_their_names(folder: Path) -> None:
     sample = read(open_tables(folder / "many"))
-    numbers = [1_700 * int(label.split(".")[0]) + int(label.split()[1]) for label in map(str, sample.row_labels)]
+    numbers = [1_700 * int(label.split(".")[0]) + int(label.split()[1]) for label in labels(sample)]
     assert numbers == sorted(numbers)
     assert content(sample) == TABLE.take(pa.array(numbers)).to_pylist()
     text = read(open_table(folder / "one.csv"))
-    assert [int(str(label)) for label in text.row_labels] == numbers
+    assert text.row_numbers.tolist() == numbers
     with pytest.raises(InputError, match=rf"row {numbers[5]} \(line {numbers[5] + 2}\): odd"):
         raise text.place.error("odd", 5)
 
@@ -153,7 +143,7 @@ def test_a_larger_limit_adds_rows_and_drops_none(folder: Path) -> None:
 
 def test_the_sample_is_uniform(folder: Path) -> None:
     sample = read(open_table(folder / "one.parquet"))
-    numbers = np.asarray(sample.row_labels)
+    numbers = sample.row_numbers
     spread = np.sqrt(ROOM * 0.1 * 0.9)
     assert np.abs(np.bincount(numbers * 10 // ROWS) - ROOM / 10).max() < 4 * spread  # tenths of the table
     assert np.abs(np.bincount(numbers % 10) - ROOM / 10).max() < 4 * spread
@@ -200,7 +190,7 @@ def test_a_table_that_fits_is_read_as_it_is(folder: Path, file: str) -> None:
     for found in (read(table, ROWS), read_table(table, inputs=INPUTS)):
         assert content(found) == content(whole)
         assert (found.notes, found.table_rows) == (whole.notes, None)
-        assert list(found.row_labels) == list(whole.row_labels)
+        assert labels(found) == labels(whole)
     assert read_table(whole, inputs=INPUTS, limit=0.0) is whole, "rows in memory are not copied"
 
 

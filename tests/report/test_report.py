@@ -262,7 +262,9 @@ def test_a_coverage_outside_of_chance_is_not_rounded_into_it() -> None:
 
 def test_surprises_are_the_rows_of_least_density_with_their_inputs(evaluation: Evaluation) -> None:
     labels = [f"r{i}" for i in range(300)]
-    table = table_of(report(replace(evaluation, table=replace(evaluation.table, labels=labels))), "surprises")
+    table = table_of(
+        report(replace(evaluation, table=replace(evaluation.table, label_of=labels.__getitem__))), "surprises"
+    )
     one, y = evaluation.distribution, evaluation.y
     order = np.argsort(one.log_prob(y).numpy())[:10]
     assert [row[0] for row in table.rows] == [f"r{i}" for i in order]

@@ -17,9 +17,8 @@ from dspp import InputError, PPGPRRegressor
 from dspp.cli import app
 from dspp.encoding.encoder import TableEncoder
 from dspp.prepare import prepare
-from dspp.table.files import open_table
+from dspp.table.files import from_dataset, open_table, open_tables
 from dspp.table.frames import to_arrow
-from dspp.table.joined import from_dataset, open_tables
 from dspp.table.memory import to_table
 from dspp.table.table import Table
 
@@ -63,7 +62,7 @@ def test_views_become_text_wherever_they_come_from(towns: Path) -> None:
     shards = [open_tables(towns), from_dataset(ds.dataset(towns, format="ipc")), from_dataset(ds.dataset(raw))]
     streams = [joined(s.batches(7)) for s in shards]
     assert [s.schema.types for s in shards] == [kinds] * 3
-    for table in (file.read().arrow, joined(file.batches(7)), to_arrow(raw), shards[1].parts[0].read().arrow, *streams):
+    for table in (file.read().arrow, joined(file.batches(7)), to_arrow(raw), shards[1].read().arrow, *streams):
         assert table.schema.types == kinds
         assert table.to_pylist() == raw.to_pylist()
         assert TableEncoder.fit(table) == TableEncoder.fit(TOWNS.to_arrow()), "which polars gives as large strings"
@@ -119,7 +118,7 @@ def test_categories_of_several_files_are_held_out_together(two_files: Path) -> N
     for shards in (open_tables(two_files), open_tables(two_files / "*.parquet"), from_dataset(ds.dataset(two_files))):
         assert shards.schema.field("shop").type == pa.dictionary(pa.int32(), pa.string())
         held_out = prepare(shards, settings.settings(), targets=["y"]).validation_table
-        names, where = held_out.arrow["shop"].to_pylist(), [str(label).split(", ") for label in held_out.row_labels]
+        names, where = held_out.arrow["shop"].to_pylist(), [str(held_out.label(k)).split(", ") for k in range(600)]
         assert len(names) == 600
         assert names == [all_shops(two_files)[600 * int(file[0]) + int(row)] for file, row in where]
 

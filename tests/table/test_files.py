@@ -177,7 +177,7 @@ def test_whole_numbers_are_numbers(tmp_path: Path) -> None:
 def test_columns_can_be_had_as_they_were_typed(tmp_path: Path) -> None:
     file = csv(tmp_path, "a,b\n NA ,NA\n 01,01\n,\n")
     assert isinstance(file, csvfile.CsvFile)
-    (batch,) = file.keep_verbatim(["a"]).batches(10, {"a": pa.float64(), "b": pa.float64()})
+    (batch,) = file.batches(10, {"a": pa.float64(), "b": pa.float64()}, verbatim=["a"])
     assert batch.arrow.to_pydict() == {"a": [" NA ", " 01", None], "b": [None, 1.0, None]}
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from dspp import DSPPRegressor, InputError, PPGPRRegressor, load
 from dspp.cli import app
 from dspp.prepare import prepare
-from dspp.table.joined import from_dataset, open_tables
+from dspp.table.files import from_dataset, open_tables
 
 SMALL = {"members": 1, "inducing": 8, "epochs": 3, "restarts": 1, "batch_size": 100, "progress": False}
 
@@ -81,9 +81,10 @@ def test_held_out_rows_are_called_by_file_and_number(folder: Path, several: bool
     files = {path.name: pq.read_table(path) for path in sorted(folder.glob("*.parquet"))}
     tables = open_tables(folder if several else folder / "part-1.parquet")
     held_out = prepare(tables, DSPPRegressor(members=1).settings(), targets=["y"]).validation_table
-    assert len(held_out.row_labels) == len(held_out) > 10
-    for label, y in zip(held_out.row_labels, held_out.targets[:, 0], strict=True):
-        file, number = str(label).split(", ") if several else ("part-1.parquet", label)
+    assert len(held_out) > 10
+    for row, y in enumerate(held_out.targets[:, 0]):
+        label = str(held_out.label(row))
+        file, number = label.split(", ") if several else ("part-1.parquet", label)
         assert files[file]["y"][int(number)].as_py() == y
 
 

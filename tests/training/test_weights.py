@@ -36,7 +36,7 @@ from dspp.table.memory import attach_targets, to_table
 from dspp.table.messages import Place
 from dspp.table.roles import attach_roles, check_weights
 from dspp.training.rows import Rows, training_rows
-from dspp.training.score import nll
+from dspp.training.run import nll
 
 N, TOLERANCE = 40, 1e-10
 RANDOM = np.random.default_rng(30)

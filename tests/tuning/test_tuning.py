@@ -83,7 +83,7 @@ def test_without_validation_rows_all_trials_hold_out_the_same(monkeypatch) -> No
     for prepared in seen:
         assert prepared is seen[0]
     assert (seen[0].num_rows, len(seen[0].validation), len(seen[0].calibration)) == (108, 12, 0)
-    val = seen[0].validation_table.row_labels
+    val = seen[0].validation_table.row_numbers
     assert result.best_nll == result.best_estimator.score_nll(X[val], Y[val])
 
 

@@ -129,7 +129,6 @@ def _run(options: PredictOptions, session: Session, levels: tuple[float, ...], f
 
 def _open(options: PredictOptions, path: Path, written: "CsvFormat") -> "FileTable":
     """Check the model file and open the table, without importing torch."""
-    from dspp.table.csvfile import CsvFile
     from dspp.table.files import check_suffix
 
     if options.out != STDOUT:
@@ -137,8 +136,6 @@ def _open(options: PredictOptions, path: Path, written: "CsvFormat") -> "FileTab
     check_model(options.model)
     file = open_input(path, written, may_be_empty=True)
     check_columns(path, file.names, options.keep or (), "--keep")
-    if isinstance(file, CsvFile):  # without types: copied columns stay exactly as typed
-        return file.keep_verbatim(options.keep or ())
     return file
 
 
@@ -177,7 +174,8 @@ def _predict_batches(
     generator = torch.Generator().manual_seed(options.seed)
     done = 0
     types = {} if fitted.encoder is None else fitted.encoder.arrow_types()
-    for rows in [file.read(types)] if file.num_rows == 0 else file.batches(options.batch_rows, types):
+    batches = file.batches(options.batch_rows, types, verbatim=options.keep or ())
+    for rows in [file.read(types)] if file.num_rows == 0 else batches:
         how = levels, options.interval, options.mixture, options.samples, generator
         inputs = fitted.inputs(rows)
         new = fitted.predictions(inputs, *how, impute=options.missing == "impute", above=options.above or ())

@@ -73,16 +73,15 @@ def open_sources(options: FitOptions, train: Path, validation: Path | None) -> S
         InputError: A file does not exist or is not a table, or a column does not exist.
     """
     from dspp.table.csvfile import CsvFormat
-    from dspp.table.joined import JoinedTable, is_folder_or_pattern, open_tables
+    from dspp.table.files import is_folder_or_pattern, open_tables
 
     written = csv_format(options.sep, options.decimal, options.encoding)
     several = is_folder_or_pattern(train)
     if several and written != CsvFormat():
         raise InputError(f"{train}: {CSV_ONLY}")
     table = open_tables(train) if several else open_input(train, written)
-    parts = table.parts if isinstance(table, JoinedTable) else (table,)
     for output in filter(None, (options.out, options.report)):
-        check_output(output, options.overwrite, *(part.path for part in parts))
+        check_output(output, options.overwrite, *table.files)
     check_targets(train, table, options.target)
     check_columns(train, table.names, options.drop or [], "--drop")
     _check_roles(options, train, table)
@@ -91,7 +90,7 @@ def open_sources(options: FitOptions, train: Path, validation: Path | None) -> S
         check_targets(held_out.path, held_out, options.target)
         check_columns(held_out.path, held_out.names, _inputs(options, table), "as in the training table")
         check_columns(held_out.path, held_out.names, [options.weight] if options.weight else [], "--weight")
-    return Sources(source_name(options.train), table, held_out, len(table.names), len(parts))
+    return Sources(source_name(options.train), table, held_out, len(table.names), len(table.files))
 
 
 def prepare_rows(options: FitOptions, settings: "Settings", sources: Sources) -> "Prepared":

@@ -148,7 +148,9 @@ class _Sample:
         parts: list[pa.Table] = []
         hashes, numbers = np.empty(0, np.uint64), np.empty(0, np.int64)
         below = np.uint64(np.iinfo(np.uint64).max)
-        for batch in self._table.raw_batches():
+        for rows in self._table.batches(verbatim=self._table.names):
+            batch = rows.arrow
+            assert batch is not None
             own = self._hash(batch, self.seen)
             kept = np.flatnonzero(own < below)
             parts.append(batch.select(self._names).take(pa.array(kept)))

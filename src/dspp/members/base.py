@@ -1,13 +1,12 @@
 """What a member is: a trained model that predicts alone, and the class of its kind that says how to train one."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from dspp.registry import Registry
 
 if TYPE_CHECKING:  # predicting does not need it
     from dspp.progress import ProgressBar
+    from dspp.training.budget import Budget
     from dspp.training.checkpoint import Checkpoint
     from dspp.training.result import FitResult
     from dspp.training.rows import Rows
@@ -33,48 +33,56 @@ Inputs = Float[np.ndarray, "N D"] | Float[Tensor, "N D"]
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
+class Task:
     """A member to train.
 
     Attributes:
+        number: From 0.
+        kind: Its name in `MEMBERS`.
+        fold: The fold it holds out.
         spec: The model and its objective.
-        config: Training settings, with the seed of this member.
-        fold: The fold it holds out; None: a single model.
-        validation: Rows that choose the best epoch; None: it is trained to the end.
+        config: Training settings, with the seed and the epochs of this member.
+        columns: The predictions of boosted trees, if it reads them.
+        is_pilot: Whether it only tells how many epochs members should have; it then has no checkpoint.
+        is_single: Whether it is a model alone, whose held-out rows choose the epoch.
+        seconds: Time limit, from when the task is drawn; None: none.
         features: A custom module in front of the first layer.
         checkpoint: A file from which an interrupted training resumes.
     """
 
+    number: int
+    kind: str
+    fold: int
     spec: Spec
     config: TrainConfig
-    fold: int | None = None
-    validation: "Rows | None" = None
+    columns: Float[np.ndarray, "N C"] | None = None
+    is_pilot: bool = False
+    is_single: bool = False
+    seconds: float | None = None
     features: nn.Module | None = None
     checkpoint: "Path | Checkpoint | None" = None
+
+    def __str__(self) -> str:
+        return f"member {self.number + 1}"
 
 
 @dataclass(frozen=True)
 class Run:
-    """How a fit runs: what it shows, how long it may take, and the callbacks of the user.
+    """How a fit runs: how long it may take, what it shows, and the callbacks of the user.
 
     Attributes:
+        budget: The time limit.
         bar: The progress bar; None: none.
-        seconds: Time limit; None: none.
         on_epoch: Called with each epoch; with several members, with those of each once it is trained.
         should_stop: Called regularly; True interrupts training, keeping the checkpoints.
         resume: Whether to resume from existing checkpoints.
     """
 
+    budget: "Budget"
     bar: "ProgressBar | None" = None
-    seconds: float | None = None
     on_epoch: Callable[[Epoch], None] | None = None
     should_stop: Callable[[], bool] | None = None
     resume: bool = True
-    begin: float = field(default_factory=lambda: time.monotonic())
-
-    def seconds_left(self) -> float | None:
-        """Return how much time is left; None: any time."""
-        return None if self.seconds is None else self.seconds - (time.monotonic() - self.begin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +92,7 @@ class Member(ABC):
     Class attributes:
         kind: The name of the kind, under which it is registered.
         title: What members of this kind read, for the user.
-        reads_trees: Whether the last input is a prediction of boosted trees.
+        reads_trees: Whether the last inputs are predictions of boosted trees.
         in_steps: Whether training takes steps, hence nearly all of the time. Other kinds take seconds and are extra.
         share_in_folds: The part that members of several folds keep of the weight that single ones have earned.
 
@@ -133,8 +141,14 @@ class Member(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
+    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", run: Run) -> "FitResult":
         """Train the model.
+
+        Args:
+            task: The settings.
+            rows: The training rows.
+            validation: Rows that choose the best epoch; None: it is trained to the end.
+            run: The time limit and the callbacks.
 
         Raises:
             NumericalError: A matrix could not be factorised.
@@ -143,22 +157,16 @@ class Member(ABC):
         """
 
     @classmethod
-    def make(cls, order: Order, result: "FitResult") -> Self:
-        """Return the member that was trained."""
-        found = result.history, result.best_epoch, result.seconds
-        return cls(order.spec, order.config, result.model, *found, order.fold)
-
-    @classmethod
-    def inputs(cls, X: Inputs, column: Float[np.ndarray, " N"] | None) -> Inputs:
-        """Return what the model reads of encoded rows and the prediction of boosted trees for them."""
+    def inputs(cls, X: Inputs, columns: Float[np.ndarray, "N C"] | None) -> Inputs:
+        """Return what the model reads of encoded rows and the predictions of boosted trees for them."""
         if not cls.reads_trees:
             return X
-        assert column is not None
-        return np.column_stack([np.asarray(X, dtype=np.float64), column])
+        assert columns is not None
+        return np.column_stack([np.asarray(X, dtype=np.float64), columns])
 
-    def predict(self, X: Inputs, column: Float[np.ndarray, " N"] | None = None) -> Predictive:
+    def predict(self, X: Inputs, columns: Float[np.ndarray, "N C"] | None = None) -> Predictive:
         """Return the predictive distribution of each row; see `inputs`."""
-        return self.predictor(self.inputs(X, column))
+        return self.predictor(self.inputs(X, columns))
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
@@ -173,11 +181,6 @@ class Member(ABC):
         if not self.history:
             train = {"seed": self.train.seed}
         return {"model": model, "objective": asdict(self.spec.objective), "training": train}
-
-    @property
-    def noise_floor(self) -> float:
-        """A variance of the noise below which no correction may take it."""
-        return self.spec.model.noise_floor
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -194,33 +197,17 @@ class Member(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
-    """One member to train: its number, its kind, the fold it holds out, and the prediction of trees that it reads.
-
-    A pilot is trained for fewer epochs than members, to learn how many these should have, and has no checkpoint.
-    """
+class Trained:
+    """A member after training, and its prediction for the rows it held out; `problem` says why there is none."""
 
     number: int
     kind: str
     fold: int
-    column: Float[np.ndarray, " N"] | None = None
-    epochs: int | None = None  # None: as planned
-    pilot: bool = False
-    seconds: float | None = None  # time limit, from when the task is drawn
-
-    def __str__(self) -> str:
-        return f"member {self.number + 1}"
-
-
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """A trained member and its prediction for the rows it held out; `problem` says why there is none."""
-
-    task: Task
-    member: Member | None
-    result: "FitResult | None"
-    held_out: Predictive | None
+    member: Member | None = None
+    result: "FitResult | None" = None
+    held_out: Predictive | None = None
     problem: str = ""
+    is_pilot: bool = False
 
 
 MEMBERS: Registry[type[Member]] = Registry("kind of member")

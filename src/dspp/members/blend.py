@@ -210,7 +210,7 @@ def hold_out(trained: Sequence[Trained], rows: "Rows", split: Split, floor: floa
     for fold in split.judging:
         found: dict[str, list[Predictive]] = {label: [] for label in labels}
         for one in trained:
-            if one.task.fold == fold and one.held_out is not None:
+            if one.fold == fold and one.held_out is not None:
                 found[label_of(one, split)].append(one.held_out)
         if all(found.values()):
             numbers = np.flatnonzero(split.held_out(fold))
@@ -229,8 +229,8 @@ def choose_epochs(pilots: Sequence[Trained], rows: "Rows", split: Split, outcome
     with one_thread():
         for one in pilots:
             for group in hold_out([one], rows, split, floor):
-                assert one.task.epochs is not None
-                scores[one.task.epochs] = calibrated_nll(group, guard, outcome)
+                assert one.member is not None
+                scores[one.member.train.epochs] = calibrated_nll(group, guard, outcome)
     if not scores:  # all diverged
         return None
     enough = min(scores.values()) + PILOT_TOLERANCE[split.num_folds > 1]
@@ -250,7 +250,7 @@ def calibrated_nll(group: HeldOutRows, guard: Guard, outcome: Outcome) -> float:
 
 def label_of(one: Trained, split: Split) -> str:
     """Return what has a weight of its own in the mixture: a kind or, if all hold out the same rows, a member."""
-    return one.task.kind if split.num_folds > 1 else f"{one.task.kind} {one.task.number}"
+    return one.kind if split.num_folds > 1 else f"{one.kind} {one.number}"
 
 
 def discount(weights: Mapping[str, float]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from dspp.members.base import MEMBERS, Member, Order, Run
+from dspp.members.base import MEMBERS, Member, Run, Task
 
 if TYPE_CHECKING:  # predicting does not need it
     from dspp.training.result import FitResult
@@ -17,18 +17,18 @@ class Dspp(Member):
     title: ClassVar[str] = "columns alone"
 
     @classmethod
-    def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
+    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", run: Run) -> "FitResult":
         """Train the model by steps."""
         from dspp import training
 
         return training.fit(
-            order.spec,
+            task.spec,
             rows,
-            order.validation,
-            config=order.config,
-            features=order.features,
-            budget=run.seconds,
-            checkpoint=order.checkpoint,
+            validation,
+            config=task.config,
+            features=task.features,
+            budget=run.budget,
+            checkpoint=task.checkpoint,
             progress=run.bar or False,
             on_epoch=run.on_epoch,
             should_stop=run.should_stop,

@@ -25,7 +25,7 @@ from dspp.config import ModelConfig, ObjectiveConfig
 from dspp.errors import NumericalError, TrainingInterrupted
 from dspp.gp.kernels import ARDKernel, inverse_softplus
 from dspp.gp.linalg import factorise, lower_root, negative_log_normal
-from dspp.members.base import MEMBERS, Member, Order, Run
+from dspp.members.base import MEMBERS, Member, Run, Task
 from dspp.model import Model, compose, plain_layer
 from dspp.presets import Spec
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:  # predicting does not need it
 
 LEARNING_ROWS = 400  # from which hyperparameters are learned
 STEPS = 40  # of L-BFGS
-MOST_CANDIDATES = 4_000  # rows among which inducing points are chosen
+MAX_CANDIDATES = 4_000  # rows among which inducing points are chosen
 LENGTHSCALES = 0.01, 400.0  # bounds, in standard deviations of an input,
 OUTPUTSCALES = 0.02, 50.0  # and in variances of the target
-LARGEST_NOISE = 2.0
+MAX_NOISE = 2.0
 EXACT = torch.float64
 POINTS = 1_024  # inducing points; half as many in each of several folds
 
@@ -65,9 +65,9 @@ class Gp(Member):
         return Spec("svgp", model, ObjectiveConfig("elbo", beta=1.0))
 
     @classmethod
-    def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
+    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", run: Run) -> "FitResult":
         """Solve for the model."""
-        return fit_gp(order.spec.model, rows, order.config.seed, run.should_stop or (lambda: False))
+        return fit_gp(task.spec.model, rows, task.config.seed, run.should_stop or (lambda: False))
 
 
 def fit_gp(
@@ -95,7 +95,7 @@ def fit_gp(
     set_parameter(kernel.raw_lengthscale, [inverse_softplus(value) for value in lengthscale])
     set_parameter(kernel.raw_outputscale, [inverse_softplus(outputscale)])
     with torch.no_grad():
-        candidates = x[torch.randperm(len(y), generator=generator)[:MOST_CANDIDATES]]
+        candidates = x[torch.randperm(len(y), generator=generator)[:MAX_CANDIDATES]]
         points = candidates[choose_points(kernel, candidates, config.inducing, should_stop)]
         model = _solve(config, kernel, points, x, y, weights, noise, generator)
     return closed_form(model, began)
@@ -172,7 +172,7 @@ def _learn(
         return (value, gradient.numpy()) if math.isfinite(value) else (1e10, gradient.numpy())
 
     start = np.log([*[config.lengthscale or 0.5 * D**0.5] * D, 1.0, config.noise])
-    bounds = np.log([*[LENGTHSCALES] * D, OUTPUTSCALES, (1e-6, LARGEST_NOISE)])
+    bounds = np.log([*[LENGTHSCALES] * D, OUTPUTSCALES, (1e-6, MAX_NOISE)])
     options = {"maxiter": STEPS, "maxfun": 2 * STEPS}
     found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     *lengthscale, outputscale, noise = np.exp(found.x)
@@ -218,7 +218,7 @@ def _solve(
         return len(y) * log_noise + float(torch.log1p(eigenvalues / v).sum()) + rest / v
 
     lowest = config.noise_floor * (1.0 + 1e-3)  # softplus, which adds to the floor, is never 0
-    limits = math.log(max(lowest, 1e-6)), math.log(max(LARGEST_NOISE, 2.0 * noise))
+    limits = math.log(max(lowest, 1e-6)), math.log(max(MAX_NOISE, 2.0 * noise))
     noise = math.exp(float(minimize_scalar(bound, bounds=limits, method="bounded", options={"xatol": 1e-3}).x))
 
     S = (U * (noise / (noise + eigenvalues))) @ U.mT

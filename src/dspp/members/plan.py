@@ -6,7 +6,7 @@ then fewer members. The rule depends on the number of rows and the budget only, 
 give equal models.
 
 One exception: with `engine="ray"` and `jobs`, each `CORES` of these jobs buy the members of a large table once more, up
-to `MOST_ROUNDS` times. So the plan is a function of the rows and the settings in any case, never of the cluster that is
+to `MAX_ROUNDS` times. So the plan is a function of the rows and the settings in any case, never of the cluster that is
 found; for one plan, models are the same to the bit on all processors of one type, wherever members are trained.
 """
 
@@ -30,26 +30,26 @@ OVERHEAD = 0.2  # share of the time for everything but steps: trees, encoding, s
 STARTING, ALL_STARTING = 2.0, 4.5  # and seconds to start processes or, in a budget, the command too; at most half of it
 
 FOLDS = 5  # small tables: every row is held out by the members of its fold
-MOST_ROWS_IN_FOLDS = 4_000  # larger tables hold out one part of the rows, the same for all members
+MAX_ROWS_IN_FOLDS = 4_000  # larger tables hold out one part of the rows, the same for all members
 
-MOST_ROWS_WITH_PILOTS = 10_000  # larger tables are passed over too few times to learn their noise
+MAX_ROWS_WITH_PILOTS = 10_000  # larger tables are passed over too few times to learn their noise
 PILOTS = {True: 1.0, False: 0.5}  # the cost of pilots, in members, with folds or without,
 PILOT_SHARES = {True: (0.5, 0.25, 0.12, 0.06, 0.03), False: (0.3, 0.1, 0.03)}  # and their shares of the epochs
 
-MOST_ROWS_WITH_GP = 10_000  # up to which a kind that takes seconds, such as a GP, is a further member of each fold
+MAX_ROWS_WITH_GP = 10_000  # up to which a kind that takes seconds, such as a GP, is a further member of each fold
 
-LEAST_SHARE = 0.3  # of a time budget, for training, however long reading the table took
+MIN_SHARE = 0.3  # of a time budget, for training, however long reading the table took
 FINISH_SHARE = 0.1  # of a time budget, for learning how to mix members and for scores
 
-MOST_ROUNDS = 4  # times as many members of a large table on a cluster
+MAX_ROUNDS = 4  # times as many members of a large table on a cluster
 
 MEMBER_BETA = 1.0  # of members, if beta is None: they are small and trained to the end, without validation rows
 
 SMALL_TABLE = 10_000  # rows, up to which a single DSPP has fewer inducing points than in the paper, and
 PATIENCE = 60  # epochs without a better validation NLL end its training
 
-FEWEST_STEPS, MOST_STEPS = 150, 20_000
-FEWEST_EPOCHS = 12  # before the number of inducing points is reduced
+MIN_STEPS, MAX_STEPS = 150, 20_000
+MIN_EPOCHS = 12  # before the number of inducing points is reduced
 INDUCING = 32, 64, 96, 128, 160, 192, 256
 
 SITES, WIDTH = 10, 5  # of the default model, for the time of a step
@@ -60,35 +60,12 @@ PRODUCT_SECONDS = 3.5e-11  # per row, component and pair of inducing points: two
 
 
 @dataclass(frozen=True)
-class Size:
-    """How many members, how large and how long.
-
-    Attributes:
-        folds: Parts of the rows that are held out in turn; 1: one part, held out by all members.
-        slots: For each member, its kind and the fold it holds out.
-        inducing: Inducing points per GP.
-        batch_size: Rows per step.
-        steps: Steps per member.
-        learning_rate: Initial learning rate: higher where there are few steps.
-        too_short: Whether the time budget is too short even for the smallest members, so that trees may have to do.
-    """
-
-    folds: int
-    slots: tuple[tuple[str, int], ...]
-    inducing: int
-    batch_size: int
-    steps: int
-    learning_rate: float
-    too_short: bool = False
-
-
-@dataclass(frozen=True)
 class Plan:
     """What will be fitted.
 
     Attributes:
         slots: For each member, its kind and the fold it holds out; of a single model, the fold that chooses the epoch.
-        folds: Parts of the rows that are held out in turn; 0: a single model.
+        folds: Parts of the rows that are held out in turn; 1: one part, held out by all members; 0: a single model.
         spec: The model of a DSPP on the columns alone, from which kinds derive theirs, and its objective.
         config: Training settings.
         pilots: Epochs of short members, trained before all others to learn how many epochs these should have.
@@ -121,7 +98,7 @@ class Plan:
         if budget is None:
             return None
         check_number("time_budget", budget)
-        left = max(budget - spent, LEAST_SHARE * budget)
+        left = max(budget - spent, MIN_SHARE * budget)
         return left if self.is_single else (1.0 - FINISH_SHARE) * left
 
     def seconds(self, num_rows: int) -> float:
@@ -141,7 +118,7 @@ def make_plan(
     trees: bool = True,
     most_folds: int | None = None,
 ) -> Plan:
-    """Return what to fit.
+    """Return what to fit: as many members, and then as many inducing points, as there is time for.
 
     Args:
         settings: The user's.
@@ -152,112 +129,62 @@ def make_plan(
         trees: Whether boosted trees can be fitted to these rows.
         most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
     """
+    spec, wanted = settings.spec(), usual_inducing(num_rows)
     if not settings.is_ensemble(num_rows):
-        settings = _single(settings, num_rows)
+        if num_rows <= SMALL_TABLE and spec.model.layers > 1 and spec.objective.name == "predictive":  # a DSPP
+            patience = PATIENCE if settings.epochs is None else None
+            settings = _with_defaults(settings, inducing=wanted, patience=patience)
         return Plan(((Dspp.kind, 0),), 0, settings.spec(num_outputs), settings.train_config(num_rows))
-    has_trees, model = trees and settings.module is None, settings.spec().model
-    size = choose_size(
-        num_rows,
-        [name for name, kind in MEMBERS.items() if kind.applies(kinds or tuple(MEMBERS), model, has_trees)],
-        members=None if settings.members == "auto" else int(settings.members),
-        time_budget=settings.time_budget,
-        one_part=one_part,
-        most_folds=most_folds,
-        rounds=max(1, (settings.jobs or 1) // CORES) if settings.engine == "ray" else 1,
-    )
-    config = _member_config(settings, size, num_rows)
-    pilots: tuple[int, ...] = ()
-    if settings.epochs is None and num_rows <= MOST_ROWS_WITH_PILOTS:
-        shares = PILOT_SHARES[size.folds > 1]
-        pilots = tuple(dict.fromkeys(max(1, round(share * config.epochs)) for share in shares))
-    spec = _member_spec(settings, size, num_outputs)
-    return Plan(size.slots, size.folds, spec, config, pilots, size.too_short)
 
+    has_trees = trees and settings.module is None
+    applying = [name for name, kind in MEMBERS.items() if kind.applies(kinds or tuple(MEMBERS), spec.model, has_trees)]
+    by_steps = [kind for kind in applying if MEMBERS[kind].in_steps]
+    given = None if settings.members == "auto" else int(settings.members)
+    in_folds = num_rows <= MAX_ROWS_IN_FOLDS and not one_part
+    counts = [FOLDS * len(by_steps), FOLDS] if in_folds else [2 * len(by_steps), len(by_steps)]
+    counts = [given] if given else counts
 
-def _single(settings: Settings, num_rows: int) -> Settings:
-    """Return the settings of a single model: a DSPP is smaller on small tables."""
-    spec = settings.spec()
-    if num_rows > SMALL_TABLE or spec.model.layers == 1 or spec.objective.name != "predictive":
-        return settings
-    given: dict[str, Any] = {}
-    if settings.inducing is None and "inducing" not in (settings.model_settings or {}):
-        given["inducing"] = usual_inducing(num_rows)
-    if settings.patience is None and settings.epochs is None:
-        given["patience"] = PATIENCE
-    return replace(settings, **given)
-
-
-def _member_spec(settings: Settings, size: Size, num_outputs: int) -> Spec:
-    """Return the model and the objective of the members of an ensemble."""
-    given: dict[str, Any] = {}
-    if settings.inducing is None and "inducing" not in (settings.model_settings or {}):
-        given["inducing"] = size.inducing
-    if settings.beta is None:
-        given["beta"] = MEMBER_BETA
-    return replace(settings, **given).spec(num_outputs)
-
-
-def _member_config(settings: Settings, size: Size, num_rows: int) -> TrainConfig:
-    """Return the training settings of the members of an ensemble."""
-    batch_size = size.batch_size if settings.batch_size is None else settings.batch_size
-    members = replace(
-        settings,
-        batch_size=batch_size,
-        epochs=settings.epochs or max(1, round(size.steps / math.ceil(num_rows / batch_size))),
-        learning_rate=size.learning_rate if settings.learning_rate is None else settings.learning_rate,
-        patience=None,
-        restarts=settings.restarts or 1,
-    )
-    return members.train_config(num_rows)
-
-
-def choose_size(
-    num_rows: int,
-    kinds: Sequence[str] = (Dspp.kind,),
-    *,
-    members: int | None = None,
-    time_budget: float | None = None,
-    one_part: bool = False,
-    most_folds: int | None = None,
-    rounds: int = 1,
-) -> Size:
-    """Return the size of an ensemble.
-
-    Args:
-        num_rows: Number of rows.
-        kinds: The kinds of members, the first of which comes first.
-        members: Number of members; None: as many as the rule says.
-        time_budget: Seconds for training; None: as long as the rule says.
-        one_part: Whether all members hold out the same rows whatever the size of the table.
-        most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
-        rounds: How many times as many cores there are as the rule expects. They buy more members of large tables.
-    """
-    quick = [kind for kind in kinds if not MEMBERS[kind].in_steps]
-    kinds = [kind for kind in kinds if MEMBERS[kind].in_steps]
-    usual = min(SHORTEST * max(1.0, num_rows / 1_000) ** GROWTH, LONGEST)
-    seconds = _training_seconds(usual, STARTING)
-    if time_budget is not None:
-        seconds = min(seconds, _training_seconds(time_budget, ALL_STARTING))
-    small = num_rows <= MOST_ROWS_IN_FOLDS and not one_part
     batch_size = 250 if num_rows <= 10_000 else 500 if num_rows <= 100_000 else 1_000
-    wanted = usual_inducing(num_rows)
-    numbers = [members] if members else [FOLDS * len(kinds), FOLDS] if small else [2 * len(kinds), len(kinds)]
-    for number, inducing in itertools.product(numbers, (m for m in reversed(INDUCING) if m <= wanted)):
-        pilots = PILOTS[small] if num_rows <= MOST_ROWS_WITH_PILOTS else 0.0
-        steps = int(seconds / ((number + pilots) * step_seconds(min(batch_size, num_rows), inducing)))
-        if steps * batch_size >= FEWEST_EPOCHS * num_rows and steps >= FEWEST_STEPS:
-            too_short = False
+    seconds = _seconds_for_steps(num_rows, settings.time_budget)
+    has_pilots = num_rows <= MAX_ROWS_WITH_PILOTS
+    too_short = False
+    for count, inducing in itertools.product(counts, (m for m in reversed(INDUCING) if m <= wanted)):
+        trained = count + (PILOTS[in_folds] if has_pilots else 0.0)
+        steps = int(seconds / (trained * step_seconds(min(batch_size, num_rows), inducing)))
+        if steps * batch_size >= MIN_EPOCHS * num_rows and steps >= MIN_STEPS:
             break
     else:
-        too_short = True
-    more = 1 if small or members else min(rounds, MOST_ROUNDS)
-    slots = _slots(kinds, more * number, small, most_folds)
+        too_short = given is None and settings.time_budget is not None
+        too_short = too_short and any(MEMBERS[kind].reads_trees for kind in by_steps)
+    steps = min(max(steps, MIN_STEPS), MAX_STEPS)
+
+    rounds = max(1, (settings.jobs or 1) // CORES) if settings.engine == "ray" else 1
+    more = 1 if in_folds or given else min(rounds, MAX_ROUNDS)
+    slots = _slots(by_steps, more * count, in_folds, most_folds)
     folds = 1 + max(fold for _, fold in slots)
-    if not members and (number, inducing) == (numbers[0], wanted) and num_rows <= MOST_ROWS_WITH_GP:
-        slots = (*slots, *((kind, fold) for kind in quick for fold in range(folds)))
-    rate = 0.1 if small else 0.05
-    too_short &= any(MEMBERS[kind].reads_trees for kind in kinds) and not members and time_budget is not None
-    return Size(folds, slots, inducing, batch_size, min(max(steps, FEWEST_STEPS), MOST_STEPS), rate, too_short)
+    if not given and (count, inducing) == (counts[0], wanted) and num_rows <= MAX_ROWS_WITH_GP:
+        slots += tuple((kind, fold) for kind in applying if kind not in by_steps for fold in range(folds))
+
+    members = _with_defaults(
+        replace(settings, patience=None),
+        inducing=inducing,
+        beta=MEMBER_BETA,
+        batch_size=batch_size,
+        learning_rate=0.1 if in_folds else 0.05,
+        restarts=1,
+    )
+    assert members.batch_size is not None
+    members = _with_defaults(members, epochs=max(1, round(steps / math.ceil(num_rows / members.batch_size))))
+    config = members.train_config(num_rows)
+    pilots = [max(1, round(share * config.epochs)) for share in PILOT_SHARES[folds > 1]]
+    if settings.epochs is not None or not has_pilots:
+        pilots = []
+    return Plan(slots, folds, members.spec(num_outputs), config, tuple(dict.fromkeys(pilots)), too_short)
+
+
+def _with_defaults(settings: Settings, **values: Any) -> Settings:
+    """Return the settings with these values where the user gave none."""
+    return replace(settings, **{name: value for name, value in values.items() if getattr(settings, name) is None})
 
 
 def usual_inducing(num_rows: int) -> int:
@@ -265,21 +192,22 @@ def usual_inducing(num_rows: int) -> int:
     return 64 if num_rows <= 2_000 else 96 if num_rows <= 4_000 else 128 if num_rows <= 10_000 else 160
 
 
-def _training_seconds(seconds: float, starting: float) -> float:
-    """Return what is left of a time for the steps of all members, in seconds of one core."""
-    left = (1.0 - OVERHEAD) * seconds
-    return CORES * max(left - starting, 0.5 * left)
+def _seconds_for_steps(num_rows: int, time_budget: float | None) -> float:
+    """Return the time for the steps of all members, in seconds of one core."""
+    usual = min(SHORTEST * max(1.0, num_rows / 1_000) ** GROWTH, LONGEST)
+    times = [(usual, STARTING), *([] if time_budget is None else [(time_budget, ALL_STARTING)])]
+    left = [((1.0 - OVERHEAD) * seconds, starting) for seconds, starting in times]
+    shortest: float = min(max(seconds - starting, 0.5 * seconds) for seconds, starting in left)
+    return CORES * shortest
 
 
-def _slots(
-    kinds: Sequence[str], members: int, small: bool, most_folds: int | None = None
-) -> tuple[tuple[str, int], ...]:
+def _slots(kinds: Sequence[str], members: int, in_folds: bool, most_folds: int | None) -> tuple[tuple[str, int], ...]:
     """Return kind and fold of each member.
 
-    On a small table each kind needs a member in every fold. With fewer members than that all are of the first kind, and
-    each has a fold of its own.
+    In folds, each kind needs a member in every one. With fewer members than that all are of the first kind, and each
+    has a fold of its own.
     """
-    if not small:
+    if not in_folds:
         return tuple((kinds[number * len(kinds) // members], 0) for number in range(members))
     if members < FOLDS * len(kinds):
         kinds = kinds[:1]

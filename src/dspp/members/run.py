@@ -6,21 +6,21 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from dspp import storage
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.engines import WAIT, cores, is_stopped, num_workers, report, run_all, waited
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.folds import Split
 from dspp.history import Epoch
-from dspp.members.base import MEMBERS, Order, Run, Task, Trained, one_thread
+from dspp.members.base import MEMBERS, Run, Task, Trained, one_thread
 from dspp.members.blend import choose_epochs
 from dspp.members.dspp import Dspp
 from dspp.members.plan import Plan
@@ -28,148 +28,227 @@ from dspp.members.trees import BoostedTrees, growing_trees
 from dspp.outcomes import Outcome
 from dspp.registry import extension_modules
 from dspp.settings import Settings
-from dspp.training.checkpoint import Checkpoint, Identity, check_identity, identify, write_identity
+from dspp.training.budget import Budget
+from dspp.training.checkpoint import Checkpoint, Identity, claim, identify
 from dspp.training.rows import Rows
 from dspp.trees import CrossFitted
 
 IDENTITY = "identity"  # a file that identifies the run
 FILES = re.compile(rf"\.?member-\d+\.checkpoint.*|\.?{IDENTITY}.*")  # in the folder
-LEAST_SHARE = 0.3  # of a member's time, however long it took to start
+MIN_SHARE = 0.3  # of a member's time, however long it took to start
 WORTH_PROCESSES = 10.0  # seconds of training below which other processes are not worth starting
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all members share, apart from the rows.
-
-    Attributes:
-        plan: What to fit.
-        checkpoint: The folder of checkpoints, or the checkpoint of a single model; None: none.
-        features: A custom module in front of the first layer.
-        modules: Modules that register custom parts.
-    """
-
-    plan: Plan
-    checkpoint: Path | Checkpoint | None
-    features: nn.Module | None = None
-    modules: tuple[str, ...] = ()
 
 
 def fit_members(
     rows: Rows,
     split: Split,
-    means: CrossFittedMeans | None,
+    means: Without | None,
     outcome: Outcome,
     plan: Plan,
     settings: Settings,
     run: Run,
 ) -> tuple[list[Trained], CrossFitted | None]:
-    """Train all members; also return the boosted trees that some of them read.
-
-    Args:
-        rows: All rows, standardised.
-        split: Which of them members hold out.
-        means: The mean targets of levels, which depend on the rows held out; None: they do not, or there are none.
-        outcome: What the target is.
-        plan: What to fit.
-        settings: Checkpoint, number of processes, seed and module.
-        run: Time and callbacks.
+    """Train all members on standardised rows; also return the boosted trees that some of them read.
 
     Raises:
         TrainingDiverged: No member could be trained.
         TrainingInterrupted: `run.should_stop` returned True.
         CheckpointError: See `open_folder`.
     """
-    more: dict[str, Any] = {"features": settings.module, "modules": extension_modules()}
     if plan.is_single:
-        single = None if settings.checkpoint is None else Checkpoint(settings.checkpoint, run.resume)
-        job = Job(plan, single, **more)
-        return [train_member(Task(0, *plan.slots[0]), job, rows, split, means, run)], None
-    assert run.bar is not None
+        checkpoint = None if settings.checkpoint is None else Checkpoint(settings.checkpoint, run.resume)
+        task = Task(0, *plan.slots[0], plan.spec, plan.config, is_single=True, features=settings.module)
+        return [train_member(replace(task, checkpoint=checkpoint), rows, split, means, run)], None
     read_trees = any(MEMBERS[kind].reads_trees for kind, _ in plan.slots)
     growing: Any = nullcontext()
     if read_trees or plan.too_short:
         growing = growing_trees(rows, split, means, outcome, settings.random_state, run)
     identity = None if settings.checkpoint is None else _identify(rows, split, plan, settings)
-    tried: list[Trained] = []
     with open_folder(settings.checkpoint, run.resume, identity) as folder, growing as find_trees:
-        job = Job(plan, folder, **more)
-        tasks = _draw_tasks(plan, rows, split, outcome, tried, find_trees)
-        trained = _train_all(job, tasks, tried, (rows, split, means), settings, run)
+        ensemble = Ensemble(plan, settings, run, folder)
+        trained = ensemble.train(rows, split, means, outcome, find_trees)
+        assert run.bar is not None
         run.bar.step("learning how to mix the members")
         cut_short = any(one.result is not None and one.result.time_note for one in trained)
         trees = find_trees() if find_trees and (read_trees or cut_short) else None
         if trees is not None and cut_short and BoostedTrees.kind in outcome.member_kinds:
-            kind, first = BoostedTrees.kind, len(trained)
-            alone = (Task(first + k, kind, k, trees.for_member(k)) for k in range(split.num_folds))
-            with one_thread():
-                trained += [train_member(task, job, rows, split, means, Run()) for task in alone]
+            first = len(trained)
+            for fold in range(split.num_folds):
+                columns = trees.for_member(fold)[:, None]
+                task = ensemble.make_task(first + fold, BoostedTrees.kind, fold, columns=columns)
+                with one_thread():
+                    trained.append(train_member(task, rows, split, means, Run(Budget())))
     return trained, trees
 
 
-def _draw_tasks(
-    plan: Plan,
-    rows: Rows,
-    split: Split,
-    outcome: Outcome,
-    tried: Sequence[Trained],
-    find_trees: Callable[[], CrossFitted] | None,
-) -> Iterator[Task | Any]:
-    """Yield the tasks in the order in which they can begin: those without steps need no pilots, and trees take time."""
-    slots = [(number, kind, fold) for number, (kind, fold) in enumerate(plan.slots)]
-    yield from (Task(*slot) for slot in slots if not MEMBERS[slot[1]].in_steps)
-    yield from (Task(0, Dspp.kind, 0, epochs=epochs, pilot=True) for epochs in plan.pilots)
-    while len(tried) < len(plan.pilots):
-        yield WAIT
-    epochs = None
-    if plan.pilots:
-        epochs = choose_epochs(tried, rows, split, outcome, plan.spec.model.noise_floor)
-    for number, kind, fold in slots:
-        if MEMBERS[kind].in_steps:
-            column = None
+class Ensemble:
+    """Several members, trained as tasks of `run_all`; what each becomes does not depend on where it is trained.
+
+    Args:
+        plan: What to fit.
+        settings: Number of processes, seed and module.
+        run: Time and callbacks.
+        folder: Of the checkpoints; None: none.
+    """
+
+    def __init__(self, plan: Plan, settings: Settings, run: Run, folder: Path | None) -> None:
+        self._plan, self._settings, self._run, self._folder = plan, settings, run, folder
+        self._tried: list[Trained] = []  # pilots
+        self._stopped = ""  # why training was interrupted; members that are being trained then end with a checkpoint
+
+    def make_task(self, number: int, kind: str, fold: int, epochs: int | None = None, **more: Any) -> Task:
+        """Return the task of a member, which is seeded by its number."""
+        plan = self._plan
+        config = plan.config.change(seed=member_seed(plan.config.seed, number), epochs=epochs or plan.config.epochs)
+        path = None if self._folder is None else self._folder / f"member-{number + 1:02d}.checkpoint"
+        given = {"checkpoint": path, "features": self._settings.module} | more
+        return Task(number, kind, fold, MEMBERS[kind].spec_from(plan.spec, plan.folds), config, **given)
+
+    def train(
+        self,
+        rows: Rows,
+        split: Split,
+        means: Without | None,
+        outcome: Outcome,
+        find_trees: Callable[[], CrossFitted] | None,
+    ) -> list[Trained]:
+        """Train all members and return them by number."""
+        bar, count, trained = self._run.bar, len(self._plan.slots), dict[int, Trained]()
+        shares: dict[int, float] = {}
+        assert bar is not None
+        bar.expect(count)
+
+        def show(number: int = 0, share: tuple[int, float] | None = None) -> None:
+            shares.update([] if share is None else [share])
+            done = len(trained) + sum(share for number, share in shares.items() if number not in trained)
+            member = f"training member {min(len(trained) + 1, count)} of {count}"
+            bar.update(done, member if done else "preparing the training of members")
+
+        def should_stop() -> bool:
+            return bool(self._stopped) or (self._run.should_stop is not None and self._run.should_stop())
+
+        where = self._find_workers(len(rows))
+        find_epochs = partial(choose_epochs, self._tried, rows, split, outcome, self._plan.spec.model.noise_floor)
+        tasks = takewhile(lambda _: not self._stopped, self._draw_tasks(find_epochs, find_trees, where))
+        shared = extension_modules(), rows, split, means
+        for _, one in run_all(_train_task, tasks, shared=shared, while_waiting=should_stop, on_report=show, **where):
+            if isinstance(one, str):
+                self._stopped = self._stopped or one
+            elif one.is_pilot:
+                self._tried.append(one)
+            else:
+                trained[one.number] = one
+                if one.result is not None and self._run.on_epoch is not None:
+                    for epoch in one.result.history:
+                        self._run.on_epoch(epoch)
+                show()
+        if self._stopped or len(trained) < count:
+            how = "training was stopped before the last member; repeat the same call to resume"
+            raise TrainingInterrupted(self._stopped or how)
+        members = [trained[number] for number in sorted(trained)]
+        if all(one.result is None for one in members):
+            raise TrainingDiverged(f"all {count} members diverged; the first: {members[0].problem}")
+        return members
+
+    def _find_workers(self, num_rows: int) -> dict[str, Any]:
+        """Return where tasks run: in several processes of this machine only if there is enough work."""
+        settings, plan = self._settings, self._plan
+        if settings.module is not None or plan.config.device != "cpu":
+            return {"engine": "local", "jobs": 1}
+        where = {"engine": settings.engine, "jobs": settings.jobs, "address": settings.address}
+        if settings.engine == "local":
+            worth = plan.seconds(num_rows) >= WORTH_PROCESSES
+            where["jobs"] = min(settings.jobs or cores(), len(plan.slots)) if worth else 1
+        return where
+
+    def _draw_tasks(
+        self,
+        find_epochs: Callable[[], int | None],
+        find_trees: Callable[[], CrossFitted] | None,
+        where: dict[str, Any],
+    ) -> Iterator[Task | Any]:
+        """Yield the tasks in the order in which they can begin: those without steps need no pilots, trees take time."""
+        plan, budget, whole = self._plan, self._run.budget, self._run.budget.left
+        slots = [(number, kind, fold) for number, (kind, fold) in enumerate(plan.slots)]
+        yield from (self.make_task(*slot) for slot in slots if not MEMBERS[slot[1]].in_steps)
+        for length in plan.pilots:
+            yield self.make_task(0, Dspp.kind, 0, length, is_pilot=True, checkpoint=None)
+        while len(self._tried) < len(plan.pilots):
+            yield WAIT
+        epochs = find_epochs() if plan.pilots else None
+        for number, kind, fold in slots[: plan.in_steps]:
+            columns = seconds = None
             if MEMBERS[kind].reads_trees:
                 assert find_trees is not None
-                column = find_trees().for_member(fold)
-            yield Task(number, kind, fold, column, epochs)
+                try:
+                    columns = find_trees().for_member(fold)[:, None]
+                except TrainingInterrupted as problem:  # while this process waited for them
+                    self._stopped = self._stopped or str(problem)
+                    return
+            if budget.left is not None and whole is not None:
+                workers = num_workers(where["engine"], where["jobs"])
+                seconds = share_of_time(budget.left, whole, plan.in_steps - number, plan.in_steps, workers)
+            yield self.make_task(number, kind, fold, epochs, columns=columns, seconds=seconds)
 
 
-def train_member(task: Task, job: Job, rows: Rows, split: Split, means: CrossFittedMeans | None, run: Run) -> Trained:
-    """Train one member; one of several that diverges is returned without a model."""
-    for module in job.modules:
+def share_of_time(left: float, whole: float, members_left: int, members: int, workers: int) -> float:
+    """Return the time of the next member, of what is left of the whole time of all members.
+
+    On an overloaded machine all of the time may have passed before the first worker is ready. A member then has the
+    part `MIN_SHARE` of what it would have had, since one that is hardly trained is worth nothing.
+    """
+    least = MIN_SHARE * whole / math.ceil(members / workers)
+    return max(left / math.ceil(members_left / workers), least, 1e-3)
+
+
+def _train_task(task: Task, modules: Sequence[str], rows: Rows, split: Split, means: Without | None) -> Trained | str:
+    """Return the trained member of an ensemble, or why it was interrupted."""
+
+    def on_epoch(epoch: Epoch) -> None:
+        if not task.is_pilot:
+            report((task.number, epoch.number / task.config.epochs))
+
+    for module in modules:  # that register custom parts
         with contextlib.suppress(ImportError):  # building the model then names the missing part
             importlib.import_module(module)
-    kind, plan = MEMBERS[task.kind], job.plan
-    training, held_out = part_rows(task, rows, split, means)
-    order = Order(
-        spec=kind.spec_from(plan.spec, split.num_folds),
-        config=plan.config,
-        validation=held_out if plan.is_single and len(held_out) else None,
-        features=job.features,
-        checkpoint=job.checkpoint,
-    )
-    if not plan.is_single:
-        epochs, seed = task.epochs or plan.config.epochs, member_seed(plan.config.seed, task.number)
-        folder, own = job.checkpoint, None
-        if isinstance(folder, Path) and folder.is_dir() and not task.pilot:  # other nodes may not have it
-            own = folder / f"member-{task.number + 1:02d}.checkpoint"
-        order = replace(order, config=plan.config.change(seed=seed, epochs=epochs), fold=task.fold, checkpoint=own)
+    run = Run(Budget(time_left(task)), None, on_epoch, is_stopped)
     try:
-        result = kind.fit(training, order, run)
-        member = kind.make(order, result)
+        with one_thread() if task.config.device == "cpu" else nullcontext():
+            return train_member(task, rows, split, means, run)
+    except TrainingInterrupted as problem:
+        return str(problem)
+
+
+def time_left(task: Task) -> float | None:
+    """Return the time limit of a member without the seconds that it waited for its process to start."""
+    return None if task.seconds is None else max(task.seconds - waited(), MIN_SHARE * task.seconds)
+
+
+def train_member(task: Task, rows: Rows, split: Split, means: Without | None, run: Run) -> Trained:
+    """Train one member; one of several that diverges is returned without a model."""
+    kind = MEMBERS[task.kind]
+    training, held_out = part_rows(task, rows, split, means)
+    trained = Trained(task.number, task.kind, task.fold, is_pilot=task.is_pilot)
+    if isinstance(task.checkpoint, Path) and not task.checkpoint.parent.is_dir():
+        task = replace(task, checkpoint=None)  # on another node
+    try:
+        result = kind.fit(task, training, held_out if task.is_single and len(held_out) else None, run)
+        fold, found = None if task.is_single else task.fold, (result.history, result.best_epoch, result.seconds)
+        member = kind(task.spec, task.config, result.model, *found, fold)
         predicted = member.predictor(held_out.x) if len(held_out) else None
     except (NumericalError, TrainingDiverged) as problem:
-        if plan.is_single:
+        if task.is_single:
             raise
-        return Trained(task, None, None, None, str(problem))
-    return Trained(task, member, result, predicted)
+        return replace(trained, problem=str(problem))
+    return replace(trained, member=member, result=result, held_out=predicted)
 
 
-def part_rows(task: Task, rows: Rows, split: Split, means: CrossFittedMeans | None) -> tuple[Rows, Rows]:
+def part_rows(task: Task, rows: Rows, split: Split, means: Without | None) -> tuple[Rows, Rows]:
     """Return the training rows of a member and the rows it holds out, as it reads them."""
     mine = split.held_out(task.fold)
-    X = rows.x if means is None else means.insert(rows.x.numpy(), mine)
+    X = rows.x if means is None else means(rows.x.numpy(), mine)[0]
     held_out = torch.from_numpy(mine)
-    rows = replace(rows, x=torch.as_tensor(MEMBERS[task.kind].inputs(X, task.column)))
+    rows = replace(rows, x=torch.as_tensor(MEMBERS[task.kind].inputs(X, task.columns)))
     return rows[~held_out], rows[held_out]
 
 
@@ -178,100 +257,9 @@ def member_seed(seed: int, number: int) -> int:
     return (seed + 1_000_003 * number) % 2**31
 
 
-def _train_all(
-    job: Job,
-    tasks: Iterator[Task | Any],
-    tried: list[Trained],
-    shared: tuple[Rows, Split, CrossFittedMeans | None],
-    settings: Settings,
-    run: Run,
-) -> list[Trained]:
-    """Train all members of an ensemble and return them by number; pilots are added to `tried`.
-
-    Members are tasks of `run_all`, if there is enough work for several processes. What a member becomes does not depend
-    on where it is trained.
-    """
-    plan, num_rows, count = job.plan, len(shared[0]), len(job.plan.slots)
-    where: dict[str, Any] = {"engine": settings.engine, "jobs": settings.jobs, "address": settings.address}
-    if settings.engine == "local":
-        worth = plan.seconds(num_rows) >= WORTH_PROCESSES
-        where["jobs"] = min(settings.jobs or cores(), count) if worth else 1
-    if job.features is not None or plan.config.device != "cpu":
-        where = {"jobs": 1}
-    trained: dict[int, Trained] = {}
-    shares: dict[int, float] = {}
-    stopped: list[str] = []
-    bar = run.bar
-    assert bar is not None
-    bar.expect(count)
-
-    def show(number: int = 0, share: tuple[int, float] | None = None) -> None:
-        shares.update([] if share is None else [share])
-        done = len(trained) + sum(share for number, share in shares.items() if number not in trained)
-        member = f"training member {min(len(trained) + 1, count)} of {count}"
-        bar.update(done, member if done else "preparing the training of members")
-
-    def should_stop() -> bool:
-        return bool(stopped) or (run.should_stop is not None and run.should_stop())
-
-    def until_stopped() -> Iterator[Task | Any]:
-        workers = partial(num_workers, where.get("engine", "local"), where["jobs"])
-        try:
-            for task in share_time(tasks, plan, workers, run):
-                if stopped:
-                    return
-                yield task
-        except TrainingInterrupted as problem:  # stopped while this process waited for trees
-            stopped.append(str(problem))
-
-    given = (job, *shared)
-    for _, one in run_all(
-        _train_task, until_stopped(), shared=given, while_waiting=should_stop, on_report=show, **where
-    ):
-        if isinstance(one, str):
-            stopped.append(one)  # the others stop too, each with a checkpoint
-            continue
-        if one.task.pilot:
-            tried.append(one)
-            continue
-        trained[one.task.number] = one
-        if one.result is not None and run.on_epoch is not None:
-            for epoch in one.result.history:
-                run.on_epoch(epoch)
-        show()
-    if stopped or len(trained) < count:
-        how = "training was stopped before the last member; repeat the same call to resume"
-        raise TrainingInterrupted(stopped[0] if stopped else how)
-    members = [trained[number] for number in sorted(trained)]
-    if all(one.result is None for one in members):
-        raise TrainingDiverged(f"all {count} members diverged; the first: {members[0].problem}")
-    return members
-
-
-def _train_task(task: Task, job: Job, rows: Rows, split: Split, means: CrossFittedMeans | None) -> Trained | str:
-    """Return the trained member of an ensemble, or why it was interrupted."""
-    epochs = task.epochs or job.plan.config.epochs
-
-    def on_epoch(epoch: Epoch) -> None:
-        if not task.pilot:
-            report((task.number, epoch.number / epochs))
-
-    run = Run(None, time_left(task), on_epoch, is_stopped)
-    try:
-        with one_thread() if job.plan.config.device == "cpu" else nullcontext():
-            return train_member(task, job, rows, split, means, run)
-    except TrainingInterrupted as problem:
-        return str(problem)
-
-
 @contextmanager
 def open_folder(checkpoint: str | Path | None, resume: bool, identity: Identity | None) -> Iterator[Path | None]:
-    """Open and lock the folder of an ensemble's checkpoints.
-
-    Args:
-        checkpoint: The folder; None: none.
-        resume: Whether it may have checkpoints.
-        identity: What identifies the run; None without a checkpoint.
+    """Open and lock the folder of an ensemble's checkpoints; None: there are none.
 
     Raises:
         CheckpointError: Another process uses the folder; it exists and `resume` is False; it belongs to another run or
@@ -295,10 +283,7 @@ def open_folder(checkpoint: str | Path | None, resume: bool, identity: Identity 
         if any(path.iterdir()) and not resume:
             raise CheckpointError(f"{path} already exists; resume from it, or delete it to start afresh")
         check_folder(path)
-        if (path / IDENTITY).exists():
-            check_identity(path / IDENTITY, identity)
-        else:
-            write_identity(path / IDENTITY, identity)
+        claim(path / IDENTITY, identity)
         yield path
 
 
@@ -311,9 +296,6 @@ def check_folder(path: Path) -> None:
             )
 
 
-# ---------------------------------------------------------------- helpers
-
-
 def _identify(rows: Rows, split: Split, plan: Plan, settings: Settings) -> Identity:
     """Return what identifies the run of an ensemble: as of a single model, with its folds and members."""
     identity = identify(plan.spec, plan.config, settings.module, rows, None)
@@ -321,25 +303,3 @@ def _identify(rows: Rows, split: Split, plan: Plan, settings: Settings) -> Ident
     members = {kind.title: kinds.count(name) for name, kind in MEMBERS.items()}
     data = storage.digest({"fold": torch.from_numpy(split.fold)}, identity.data)
     return replace(identity, data=data, members=members)
-
-
-def share_time(tasks: Iterator[Task | Any], plan: Plan, workers: Callable[[], int], run: Run) -> Iterator[Task | Any]:
-    """Give each member that is trained by steps its share of the time that is left when its training begins.
-
-    On an overloaded machine all of the time may have passed before the first worker is ready. A member then has the
-    part `LEAST_SHARE` of what it would have had, since one that is hardly trained is worth nothing.
-    """
-    count, whole = plan.in_steps, run.seconds_left()
-    for task in tasks:
-        left = run.seconds_left()
-        if left is None or whole is None or task is WAIT or task.pilot or not MEMBERS[task.kind].in_steps:
-            yield task
-            continue
-        least = LEAST_SHARE * whole / math.ceil(count / workers())
-        share = left / math.ceil((count - task.number) / workers())
-        yield replace(task, seconds=max(share, least, 1e-3))
-
-
-def time_left(task: Task) -> float | None:
-    """Return the time limit of a member without the seconds that it waited for its process to start."""
-    return None if task.seconds is None else max(task.seconds - waited(), LEAST_SHARE * task.seconds)

@@ -7,19 +7,19 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
 from dspp.config import ModelConfig, ObjectiveConfig
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.engines import BEAT
 from dspp.errors import TrainingInterrupted
 from dspp.folds import Split
 from dspp.gp.kernels import inverse_softplus
 from dspp.gp.means import LastInputMean
-from dspp.members.base import MEMBERS, Member, Order, Run
+from dspp.members.base import MEMBERS, Member, Run, Task
 from dspp.members.dspp import Dspp
 from dspp.members.gp import EXACT, closed_form, set_parameter
 from dspp.model import compose, plain_layer
@@ -76,19 +76,14 @@ class BoostedTrees(Member):
         return Spec("svgp", model, ObjectiveConfig("elbo"))
 
     @classmethod
-    def fit(cls, rows: "Rows", order: Order, run: Run) -> "FitResult":
+    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", run: Run) -> "FitResult":
         """Fit a straight line to the trees' prediction."""
-        return fit_around_last_input(order.spec.model, rows)
+        return fit_around_last_input(task.spec.model, rows)
 
 
 @contextmanager
 def growing_trees(
-    rows: "Rows",
-    split: Split,
-    means: CrossFittedMeans | None,
-    outcome: Outcome,
-    seed: int,
-    run: Run,
+    rows: "Rows", split: Split, means: Without | None, outcome: Outcome, seed: int, run: Run
 ) -> Iterator[Callable[[], CrossFitted]]:
     """Grow trees in a thread while a block runs; whatever ends it also ends the fits, before their next tree.
 
@@ -103,8 +98,26 @@ def growing_trees(
     Yields:
         A function that returns the trees once they are fitted, or raises `TrainingInterrupted` if it is told to stop.
     """
-    ended, helper = threading.Event(), ThreadPoolExecutor(1)
-    trees = helper.submit(_cross_fit, rows, split, means, outcome, seed, _share(run.seconds_left), ended.is_set)
+    X, y = rows.x.numpy(), outcome.tree_target(rows.y.numpy())[:, 0]
+    weights = np.ones(len(X)) if rows.weights is None else rows.weights.double().numpy().copy()
+    weights[split.num_train :] = 0.0
+    left, ended = run.budget.left, threading.Event()
+    end = time.perf_counter() + TREES_SHARE * (left or 0.0)
+    grow = partial(
+        cross_fit,
+        X,
+        y,
+        split.fold,
+        weights=weights,
+        seed=seed,
+        inner=split.inner,
+        X_without=None if means is None else lambda left_out: means(X, left_out)[0],
+        stop_early=split.inner is None,
+        seconds_left=None if left is None else lambda: end - time.perf_counter(),
+        should_stop=ended.is_set,
+    )
+    helper = ThreadPoolExecutor(1)
+    trees = helper.submit(grow)
     helper.shutdown(wait=False)
 
     def result() -> CrossFitted:
@@ -118,33 +131,6 @@ def growing_trees(
         yield result
     finally:
         ended.set()
-
-
-def _share(seconds_left: Callable[[], float | None]) -> Callable[[], float] | None:
-    """Return how much time is left for trees, which begin now."""
-    left = seconds_left()
-    if left is None:
-        return None
-    end = time.perf_counter() + TREES_SHARE * left
-    return lambda: end - time.perf_counter()
-
-
-def _cross_fit(
-    rows: "Rows",
-    split: Split,
-    means: CrossFittedMeans | None,
-    outcome: Outcome,
-    seed: int,
-    seconds_left: Callable[[], float] | None,
-    should_stop: Callable[[], bool],
-) -> CrossFitted:
-    X, y = rows.x.numpy(), outcome.tree_target(rows.y.numpy())[:, 0]
-    weights = np.ones(len(X)) if rows.weights is None else rows.weights.double().numpy().copy()
-    weights[split.num_train :] = 0.0
-    more: dict[str, Any] = {"inner": split.inner, "stop_early": split.inner is None}
-    more["X_without"] = None if means is None else partial(means.insert, X)
-    more |= {"seconds_left": seconds_left, "should_stop": should_stop}
-    return cross_fit(X, y, split.fold, weights=weights, seed=seed, **more)
 
 
 def fit_around_last_input(config: ModelConfig, rows: "Rows") -> "FitResult":

@@ -63,9 +63,7 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
     """
     path = Path(path)
     try:
-        tensors, header = storage.read(path, ModelFileError)
-        _check_format(path, header)
-        storage.check_digest(path, tensors, header, ModelFileError)
+        tensors, header = storage.read_format(path, FORMAT, VERSION, ModelFileError)
         _check_features(path, header.get("members"), features)
         return replace(_restore(tensors, header, features), source=str(path))
     except UnknownPartError as problem:
@@ -78,21 +76,6 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
         raise ModelFileError(
             f"{path} is not a model that this version of dspp can read, or it is damaged: {reason}"
         ) from None
-
-
-def _check_format(path: Path, header: Mapping[str, Any]) -> None:
-    found, version = header.get("format"), header.get("version")
-    if found != FORMAT:
-        raise ModelFileError(
-            f"{path} is not a model file of dspp: expected the format {FORMAT!r}, got {str(found)[:50]!r}"
-        )
-    if type(version) is not int:
-        raise InputError(f"expected format version {VERSION}, got {str(version)[:20]!r}")
-    if version != VERSION:
-        which, remedy = ("a later", "upgrade dspp") if version > VERSION else ("an earlier", "fit the model again")
-        raise ModelFileError(
-            f"{path} was written by {which} dspp (format {str(version)[:20]}, this reads {VERSION}); {remedy}"
-        )
 
 
 def _check_features(path: Path, members: Any, features: nn.Module | None) -> None:

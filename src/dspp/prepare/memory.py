@@ -10,7 +10,7 @@ from jaxtyping import Float
 from dspp.encoding.columns import Dropped
 from dspp.encoding.encoder import TableEncoder, encode, parse
 from dspp.encoding.learning import learn_column
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.encoding.scaling import Standardizer
 from dspp.encoding.warping import Warp
 from dspp.folds import NEVER
@@ -48,7 +48,7 @@ def prepare_in_memory(
         encoder = encoder.ending_with({name: values[trained] for name, values in rows.parsed.items()})
     X = encode(rows, encoder)
     if encoder is not None and rows.parsed is not None:  # the other values are in X now
-        rows = replace(rows, parsed={name: rows.parsed[name] for name in encoder.mean_columns})
+        rows = replace(rows, parsed={column.name: rows.parsed[column.name] for column in encoder.mean_columns})
         pa.default_memory_pool().release_unused()  # which Arrow would keep
     learned = _learn(outcome, y, encoder, rows, X, own_inner, ensemble)
     chosen: list[Note] = []
@@ -123,7 +123,7 @@ class _Learned:
     outcome: Outcome
     encoder: TableEncoder | None
     scale_X: Standardizer  # noqa: N815 - X is a matrix
-    means: CrossFittedMeans | None
+    means: Without | None
     X: Float[np.ndarray, "N D"]
     y: Float[np.ndarray, "N T"]
     input_range: Float[np.ndarray, "2 D"]
@@ -160,7 +160,7 @@ def _learn(
     X = scale_X.transform(X)
     if encoder is not None and rows.parsed is not None:
         means = encoder.cross_fit_means(rows.parsed, outcome.mean_target(y), inner, scale_X)
-        X = X if means is None else means.insert(X, np.zeros(len(X), bool))
+        X = X if means is None else means(X, np.zeros(len(X), bool))[0]
     return _Learned(outcome, encoder, scale_X, means, X, y, input_range, seen_rows)
 
 

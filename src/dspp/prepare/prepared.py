@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 
 from dspp.encoding.encoder import TableEncoder, encode
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.encoding.scaling import Standardizer, standardise
 from dspp.folds import Split
 from dspp.members.plan import Plan, make_plan
@@ -58,7 +58,7 @@ class Prepared:
     split: Split
     input_range: Float[np.ndarray, "2 D"] | None = None
     seen_rows: Hashes | None = None
-    means: CrossFittedMeans | None = None
+    means: Without | None = None
 
     @property
     def num_rows(self) -> int:

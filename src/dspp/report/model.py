@@ -88,8 +88,7 @@ def write_model_report(
     if row_labels is not None:
         if len(row_labels) != evaluation.num_rows:
             raise InputError(f"row_labels: expected {evaluation.num_rows}, one per row of X, got {len(row_labels)}")
-        labels = row_labels if evaluation.index is None else [row_labels[i] for i in evaluation.index.tolist()]
-        evaluation = replace(evaluation, table=replace(evaluation.table, labels=labels))
+        evaluation = replace(evaluation, table=replace(evaluation.table, label_of=row_labels.__getitem__))
     write_page(report(evaluation, rows, title), path)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -86,18 +86,13 @@ def output_panels(
             Panel(head, figures=[predicted_observed(drawn, dots, key), crps_by_spread(drawn, spread, key)])
         )
         sections["columns"] += [Panel(head, figures=about)] if about else []
-        sections["rows"].append(Panel(head, figures=[densities(drawn, spread, name, part.row_labels, key)]))
+        sections["rows"].append(Panel(head, figures=[densities(drawn, spread, name, part, key)]))
         sections["surprises"].append(Panel(head, table=surprises(drawn, fitted, part, inputs)))
     if several:
         titles = [METRICS[metric].title for metric in ("nll", "rmse", "crps", "coverage90")]
         more = f"The first {MAX_OUTPUTS} outputs are shown in full below." if len(observed) > MAX_OUTPUTS else ""
         sections["scores"] = [Panel("Each output", more, table=TextTable(("output", *titles), scores))]
     return sections
-
-
-def label_text(label: object) -> str:
-    """Return the label of a row."""
-    return f"{label:,}" if isinstance(label, int | np.integer) else str(label)
 
 
 def half_width(drawn: Comparison) -> Vector:
@@ -236,13 +231,13 @@ def crps_by_spread(drawn: Comparison, spread: Vector, key: str) -> Figure:
 # ---------------------------------------------------------------- single rows
 
 
-def densities(drawn: Comparison, spread: Vector, name: str, labels: Any, key: str) -> Figure:
+def densities(drawn: Comparison, spread: Vector, name: str, table: Table, key: str) -> Figure:
     """Draw the densities of a certain, a typical and an uncertain prediction."""
     order, drawings = np.argsort(spread, kind="stable"), {}
     for kind, rank in TYPICAL:
         row = int(order[round(rank * (len(order) - 1))])
         y, limits = float(drawn.y[row]), _density_limits(drawn, row)
-        title = f"{kind.capitalize()}: row {label_text(labels[row])}, spread {number(spread[row])}"
+        title = f"{kind.capitalize()}: row {_label(table, row)}, spread {number(spread[row])}"
         if not limits[0] <= y <= limits[1]:
             title += f"; observed {number(y)}, off the figure"
         drawings[title] = partial(_draw_density, drawn, row, limits, name)
@@ -284,8 +279,13 @@ def surprises(drawn: Comparison, fitted: Fitted, table: Table, inputs: Sequence[
         low, median, high = ends.tolist()
         spoken = [number_with_spread(value, high - low) for value in (float(drawn.y[row]), median, low, high)]
         given = [cell(values[k], commas=not years[name]) for name, values in columns.items()]
-        rows.append((label_text(some.row_labels[k]), *spoken[:2], " to ".join(spoken[2:]), *given))
+        rows.append((_label(some, k), *spoken[:2], " to ".join(spoken[2:]), *given))
     return TextTable(("row", "observed", "predicted median", "90 % interval", *columns), rows, extra=MAX_PRINTED)
+
+
+def _label(table: Table, row: int) -> str:
+    label = table.label(row)
+    return f"{label:,}" if isinstance(label, int | np.integer) else str(label)
 
 
 def _given_values(fitted: Fitted, table: Table, column: str) -> list[object]:

@@ -11,7 +11,7 @@ import contextlib
 import csv
 import gzip
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from pathlib import Path
@@ -28,7 +28,7 @@ from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table import arrays
 from dspp.table.messages import Place, check_encoding, check_names, first_line
-from dspp.table.table import BATCH_ROWS, FileTable, Table, Types, name_file_in_errors
+from dspp.table.table import FileTable, Table, Types, name_file_in_errors
 
 _BLOCK_BYTES: Final = 4 << 20  # read at once; longer rows are rejected
 _UTF8: Final = "utf-8-sig"  # a byte order mark is left out
@@ -64,7 +64,6 @@ class CsvFile(FileTable):
         separator: The character between cells.
         decimal: The decimal mark; numbers with the other mark, or with thousands separators, are text.
         encoding: The encoding of the text, converted block by block.
-        verbatim: Columns that `batches` yields exactly as typed: neither stripped nor with missing values replaced.
     """
 
     header: tuple[str, ...] = ()
@@ -72,7 +71,6 @@ class CsvFile(FileTable):
     separator: str = ","
     decimal: str = "."
     encoding: str = _UTF8
-    verbatim: frozenset[str] = frozenset()
 
     @classmethod
     def open(cls, path: Path, written: CsvFormat) -> "CsvFile":
@@ -96,9 +94,10 @@ class CsvFile(FileTable):
         schema, num_rows = pa.schema([(name, pa.string()) for name in names]), None if has_rows else 0
         return cls(path, schema, num_rows, _header_notes(header), header, end, separator, written.decimal, encoding)
 
-    def keep_verbatim(self, names: Iterable[str]) -> "CsvFile":
-        """Return the same file with these columns verbatim."""
-        return replace(self, verbatim=frozenset(names))
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file."""
+        return (self.path,)
 
     @property
     def most_rows(self) -> float:
@@ -107,54 +106,45 @@ class CsvFile(FileTable):
 
     def read(self, column_types: Types | None = None) -> Table:
         """Return the whole table, with notes on columns that would be numbers with another decimal mark."""
-        table = super().to_memory(self._read(column_types or {}))
-        return self._with_notes(table, [name for name in self.names if name not in (column_types or {})])
-
-    def raw_batches(self, rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
-        """Yield `rows` rows at a time, exactly as typed."""
-        return super(CsvFile, self.keep_verbatim(self.names)).raw_batches(rows)
-
-    def to_memory(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None = None) -> Table:
-        """Return rows as typed, with columns of the types that fit all of their cells."""
-        columns = {name: self._column(name, rows.column(name), None) for name in rows.column_names}
-        return self._with_notes(super().to_memory(pa.table(columns), numbers), rows.column_names)
-
-    def _with_notes(self, table: Table, guessed: Sequence[str]) -> Table:
-        assert table.arrow is not None
-        notes = (_note_on_marks(name, table.arrow.column(name), self.decimal) for name in guessed)
-        return replace(table, notes=(*table.notes, *filter(None, notes)))
-
-    def _read(self, column_types: Types) -> pa.Table:
         with self._diagnose_failure():
             text = pa.csv.read_csv(self._input(), **self._options()).rename_columns(self.names)
             self._check_end(text)
-        text = text.slice(0, self.num_rows)  # of a single column, blank lines alone are no rows
-        return pa.table({name: self._column(name, text.column(name), column_types.get(name)) for name in self.names})
+        return self._parse(text.slice(0, self.num_rows), column_types or {})  # of one column, blank lines are rows
 
-    def _column(self, name: str, text: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
-        chunks = [arrays.clean(chunk) for chunk in text.chunks]
-        if kind is None:
-            return _guess_type(chunks, self.decimal)
-        starts = accumulate(map(len, chunks[:-1]), initial=0)
-        typed = [self._parse_cells(name, chunk, kind, row) for chunk, row in zip(chunks, starts, strict=True)]
-        return pa.chunked_array(typed, kind)
+    def to_memory(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None = None) -> Table:
+        """Return rows of verbatim batches, with columns of the types that fit all of their cells."""
+        return self._parse(rows, {}, numbers)
 
-    @property
-    def line_of(self) -> Callable[[int], int]:
-        """A function from a row number, starting at 0, to the line on which the row begins."""
-        return self._line_of
+    def _parse(self, text: pa.Table, column_types: Types, numbers: Int[np.ndarray, " N"] | None = None) -> Table:
+        columns = {}
+        for name in text.column_names:
+            cells, kind = [arrays.clean(chunk) for chunk in text.column(name).chunks], column_types.get(name)
+            starts = accumulate(map(len, cells[:-1]), initial=0)
+            if kind is None:
+                columns[name] = _guess_type(cells, self.decimal)
+            else:
+                typed = [self._parse_cells(name, chunk, kind, row) for chunk, row in zip(cells, starts, strict=True)]
+                columns[name] = pa.chunked_array(typed, kind)
+        guessed = {name: column for name, column in columns.items() if name not in column_types}
+        notes = [_note_on_marks(name, column, self.decimal) for name, column in guessed.items()]
+        table = self._place(pa.table(columns), numbers)
+        return replace(table, notes=(*table.notes, *filter(None, notes)))
 
-    def _line_of(self, row: int) -> int:
+    def _place(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None) -> Table:
+        return Table(self.where, arrow=rows, numbers=numbers, line_of=self.line_of, notes=self.notes)
+
+    def line_of(self, row: int) -> int:
+        """Return the line on which a row begins, whose number starts at 0."""
         with _open_text(self.path, self.encoding) as stream:
             return next(islice(self._records(stream), row + 1, None))[0]
 
-    def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
+    def _stream(self, rows: int, column_types: Types, verbatim: Collection[str]) -> Iterator[pa.RecordBatch]:
         row = 0
         with self._diagnose_failure():
             for batch in pa.csv.open_csv(self._input(), **self._options()):
                 columns = [
                     text
-                    if name in self.verbatim
+                    if name in verbatim
                     else self._parse_cells(name, arrays.clean(text), column_types.get(name), row)
                     for name, text in zip(self.names, batch.columns, strict=True)
                 ]
@@ -166,7 +156,7 @@ class CsvFile(FileTable):
     def _parse_cells(self, name: str, text: pa.Array, kind: pa.DataType | None, row: int) -> pa.Array:
         if kind is not None and arrays.is_text(kind):
             return text
-        place = Place(self.where, name, row, self.line_of)
+        place = Place(self.where, name, row, line_of=self.line_of)
         if self.decimal == "," and (kind is None or arrays.is_number(kind)):
             text = _parse_commas(text, kind, place)
         if kind is None:

@@ -23,15 +23,15 @@ class Place:
         where: The name of the table or file.
         column: The name of the column, if it has one.
         first_row: The number of the first row.
+        label_of: What to call the row of a number; None: its number.
         line_of: For text files, a function from row numbers to lines.
-        labels: The labels of the rows, if they are not numbered.
     """
 
     where: str
     column: str = ""
     first_row: int = 0
+    label_of: Callable[[int], object] | None = None
     line_of: Callable[[int], int] | None = None
-    labels: Any = None
 
     def of(self, column: str, after: int = 0) -> "Place":
         """Return the place of a column, `after` rows further down."""
@@ -52,7 +52,8 @@ class Place:
 
     def label(self, row: int) -> object:
         """Return the label of a row."""
-        return self.first_row + row if self.labels is None else self.labels[self.first_row + row]
+        number = self.first_row + row
+        return number if self.label_of is None else self.label_of(number)
 
 
 def check_exists(path: Path) -> None:

@@ -2,10 +2,9 @@
 
 import contextlib
 import csv
-import math
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -36,9 +35,9 @@ class Table:
         weights: How much each row counts, if they differ; see `dspp.table.roles` for this and the next two.
         groups: The group of each row, which must stay together.
         times: Numbers in the order in which the rows occurred.
-        first_row: The number of the first row in the table that this is a part of.
-        labels: What to call each row, where that is not its place after the first.
-        line_of: The line of a row of a text file.
+        numbers: The number of each row in the table that this is a part of; None: these are all rows.
+        label_of: What to call the row of a number; None: its number.
+        line_of: The line of the row of a number, in a text file.
         table_rows: The number of rows of the table that this is a part or a sample of; None: all are here.
         parsed: The values of the columns that a model reads, one number per row each, once they are parsed.
     """
@@ -51,8 +50,8 @@ class Table:
     weights: Float[np.ndarray, " N"] | None = None
     groups: Int[np.ndarray, " N"] | None = None
     times: Shaped[np.ndarray, " N"] | None = None
-    first_row: int = 0
-    labels: "Sequence[object] | Shaped[np.ndarray, ' N'] | FileLabels | None" = None
+    numbers: Int[np.ndarray, " N"] | None = None
+    label_of: Callable[[int], object] | None = None
     line_of: Callable[[int], int] | None = None
     table_rows: int | None = None
     parsed: Mapping[str, Shaped[np.ndarray, " N"]] | None = None
@@ -90,12 +89,17 @@ class Table:
     @property
     def place(self) -> Place:
         """The place of the first row, for errors."""
-        return Place(self.where, "", self.first_row if self.labels is None else 0, self.line_of, self.labels)
+        return Place(self.where, label_of=self.label, line_of=self.line_of)
 
     @property
-    def row_labels(self) -> "Sequence[object] | Shaped[np.ndarray, ' N'] | FileLabels":
-        """The labels of the rows: by default the row number, prefixed by the file if there are several."""
-        return range(self.first_row, self.first_row + len(self)) if self.labels is None else self.labels
+    def row_numbers(self) -> Int[np.ndarray, " N"]:
+        """The number of each row in the whole table."""
+        return np.arange(len(self)) if self.numbers is None else self.numbers
+
+    def label(self, row: int) -> object:
+        """Return what to call a row, by default its number in the whole table."""
+        number = row if self.numbers is None else int(self.numbers[row])
+        return number if self.label_of is None else self.label_of(number)
 
     @property
     def targets(self) -> Float[np.ndarray, "N T"]:
@@ -114,18 +118,12 @@ class Table:
 
     def take(self, index: Int[np.ndarray, " K"]) -> Self:
         """Return the rows at `index`, with their labels."""
-        labels = np.arange(self.first_row, self.first_row + len(self)) if self.labels is None else self.labels
-        return replace(
-            self,
-            arrow=None if self.arrow is None else self.arrow.take(pa.array(index)),
-            array=None if self.array is None else self.array[index],
-            y=None if self.y is None else self.y[index],
-            weights=None if self.weights is None else self.weights[index],
-            groups=None if self.groups is None else self.groups[index],
-            times=None if self.times is None else self.times[index],
-            labels=(labels if isinstance(labels, FileLabels) else np.asarray(labels))[index],
-            parsed=None if self.parsed is None else {name: part[index] for name, part in self.parsed.items()},
-        )
+        by_row = ("array", "y", "weights", "groups", "times")
+        found: dict[str, Any] = {name: getattr(self, name) for name in by_row}
+        found = {name: None if values is None else values[index] for name, values in found.items()}
+        arrow = None if self.arrow is None else self.arrow.take(pa.array(index))
+        parsed = None if self.parsed is None else {name: part[index] for name, part in self.parsed.items()}
+        return replace(self, arrow=arrow, numbers=self.row_numbers[index], parsed=parsed, **found)
 
     def select(self, names: Iterable[str]) -> Self:
         """Return the columns `names`."""
@@ -136,38 +134,9 @@ class Table:
         return replace(self, y=y, target_names=tuple(names))
 
 
-@dataclass(frozen=True, eq=False)
-class FileLabels:
-    """What to call rows of several files: "part-1.parquet, 17".
-
-    Attributes:
-        names: The name of each file.
-        ends: The number of rows up to the end of each file.
-        rows: The numbers of the rows, counted through all files.
-    """
-
-    names: tuple[str, ...]
-    ends: Int[np.ndarray, " F"]
-    rows: Int[np.ndarray, " N"]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return the label of a row, or the labels of several rows."""
-        if not isinstance(index, int | np.integer):
-            return replace(self, rows=self.rows[index])
-        row = int(self.rows[index])
-        file = int(np.searchsorted(self.ends, row, side="right"))
-        return f"{self.names[file]}, {row - (int(self.ends[file - 1]) if file else 0)}"
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))
-
-
 @dataclass(frozen=True)
 class FileTable(ABC):
-    """A table in a file, which is opened anew for each reading.
+    """A table in files, which are opened anew for each reading.
 
     Attributes:
         path: The file.
@@ -192,56 +161,54 @@ class FileTable(ABC):
         return tuple(self.schema.names)
 
     @property
-    def line_of(self) -> Callable[[int], int] | None:
-        """For text files, a function from row numbers to lines."""
-        return None
+    @abstractmethod
+    def files(self) -> tuple[Path, ...]:
+        """The files."""
 
     @property
+    @abstractmethod
     def most_rows(self) -> float:
         """A number that the rows cannot exceed."""
-        return math.inf if self.num_rows is None else self.num_rows
 
+    @abstractmethod
     def read(self, column_types: Types | None = None) -> Table:
         """Return the whole table; for `column_types` see `batches`, the types of other columns of text are inferred."""
-        return self.to_memory(self._read(column_types or {}))
 
-    def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator[Table]:
+    def batches(
+        self, rows: int = BATCH_ROWS, column_types: Types | None = None, verbatim: Collection[str] = ()
+    ) -> Iterator[Table]:
         """Yield the rows in order, `rows` at a time, in bounded memory.
 
         Args:
             rows: The number of rows per batch; the last one may be smaller.
             column_types: For text files, the types of some columns (`TableEncoder.arrow_types`); the others are text.
                 Other tables keep their own types.
+            verbatim: Columns of text files exactly as typed: neither stripped nor with missing values replaced.
 
         Raises:
             InputError: A file is damaged or has changed, or a cell cannot be parsed as the type of its column.
         """
         if rows < 1:
             raise InputError(f"rows: expected at least 1, got {rows}; try {BATCH_ROWS}")
-        return self._batches(rows, column_types or {})
+        return self._batches(self._stream(rows, column_types or {}, verbatim), rows)
 
-    def _batches(self, rows: int, column_types: Types) -> Iterator[Table]:
+    def _batches(self, stream: Iterable[pa.RecordBatch], rows: int) -> Iterator[Table]:
         done = 0
-        for batch in _regroup(self._stream(rows, column_types), rows):
-            arrow = pa.Table.from_batches([batch])
-            yield Table(self.where, arrow=arrow, first_row=done, line_of=self.line_of)
+        for batch in _regroup(stream, rows):
+            yield self._place(pa.Table.from_batches([batch]), np.arange(done, done + len(batch)))
             done += len(batch)
 
-    def raw_batches(self, rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
-        """Yield `rows` rows at a time, for `to_memory`."""
-        return (batch._content for batch in self.batches(rows))
+    @abstractmethod
+    def _stream(self, rows: int, column_types: Types, verbatim: Collection[str]) -> Iterator[pa.RecordBatch]:
+        """Yield batches of any size, close to `rows` if the file format allows it."""
 
     def to_memory(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None = None) -> Table:
-        """Return rows of this table, with their numbers unless they are all of them."""
-        return Table(self.where, arrow=rows, labels=numbers, line_of=self.line_of, notes=self.notes)
+        """Return rows of verbatim batches in the types of `read`, with their numbers unless they are all rows."""
+        return self._place(rows, numbers)
 
     @abstractmethod
-    def _read(self, column_types: Types) -> pa.Table:
-        """Return the whole table."""
-
-    @abstractmethod
-    def _stream(self, rows: int, column_types: Types) -> Iterator[pa.RecordBatch]:
-        """Yield batches of any size, close to `rows` if the file format allows it."""
+    def _place(self, rows: pa.Table, numbers: Int[np.ndarray, " N"] | None) -> Table:
+        """Return rows of this table with what they are called in errors."""
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from dspp.notes import warn_of_notes
 from dspp.outcomes import find_outcome
 from dspp.prepare import Prepared, prepare
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
-from dspp.table.joined import dataset_columns, from_dataset, is_dataset
+from dspp.table.files import dataset_columns, from_dataset, is_dataset
 from dspp.table.memory import attach_targets, to_table
 from dspp.table.roles import attach_roles
 from dspp.table.table import FileTable, Table
