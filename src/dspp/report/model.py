@@ -152,7 +152,7 @@ def _panels(evaluation: Evaluation) -> dict[str, list[Panel]]:
 
 
 def _provenance(fitted: Fitted, notes: Sequence[str]) -> list[Panel]:
-    if fitted.trees is not None and fitted.outcome.tree_note:
+    if fitted.trees and fitted.outcome.tree_note:
         notes = [*notes, fitted.outcome.tree_note]
     panels = [Panel("Notes", points=notes)] if notes else []
     if fitted.encoder is not None:
