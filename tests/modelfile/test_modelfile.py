@@ -40,7 +40,7 @@ from dspp.model import TOPOLOGIES, build
 from dspp.modelfile import file as container
 from dspp.modelfile import load, save
 from dspp.modelfile import weights as limits
-from dspp.modelfile.skeleton import skeleton
+from dspp.modelfile.weights import skeleton
 from dspp.notes import Note
 from dspp.outcomes import Positive, Real, find_outcome
 from dspp.presets import PRESETS, Spec, preset

@@ -104,9 +104,9 @@ def _compare_with_truth(arm: "RobotArm", train: "np.ndarray", test: "np.ndarray"
     from dspp import modelfile
     from dspp.evaluate import evaluate
     from dspp.table.files import open_table
-    from dspp.table.memory import split_targets
+    from dspp.table.memory import label_rows
 
-    table = split_targets(open_table(folder / "test.csv").read(), ["distance"])
+    table = label_rows(open_table(folder / "test.csv").read(), ["distance"])
     nll = evaluate(modelfile.load(folder / "model.dspp"), table).scores["nll"]
     best = arm.nll(test)
     normal = -float(norm.logpdf(arm.y[test], arm.y[train].mean(), np.std(arm.y[train])).mean())
