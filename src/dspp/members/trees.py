@@ -116,7 +116,6 @@ def growing_trees(
             seed=seed,
             inner=split.inner,
             X_without=None if means is None else lambda left_out: means(X, left_out)[0],
-            stop_early=split.inner is None,
             seconds_left=None if left is None else seconds_left,
             should_stop=ended.is_set,
         )
