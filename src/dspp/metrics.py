@@ -25,7 +25,7 @@ observed": averages are over observed targets. Rows may have weights, of which o
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -535,6 +535,21 @@ def uniformity(pit: Float[Tensor, " n"], weights: Float[Tensor, " n"] | None) ->
     above = step.cumsum(0)  # the distribution function at u, and just below it
     distance = max((above - u).max().item(), (u - (above - step)).max().item())
     return distance, float(stats.kstwo.sf(distance, effective_rows(len(pit), weights)))
+
+
+def describe_scores(scores: Mapping[str, float], place: Place | None = None) -> dict[str, tuple[str, str, str]]:
+    """Return the title, value and meaning of each score for readers, in the order of `METRICS`, followed by others.
+
+    Args:
+        scores: The scores by name.
+        place: Where they are shown, if some are to be left out there.
+    """
+    several, found = have_several_outputs(scores), {}
+    for name in [*(name for name in METRICS if name in scores), *(name for name in scores if name not in METRICS)]:
+        metric = METRICS[name] if name in METRICS else Metric(name, lambda rows: math.nan)
+        if place is None or name not in METRICS or place in metric.shown:
+            found[name] = metric.title, metric.text(scores[name]), metric.sentence(several)
+    return found
 
 
 def have_several_outputs(scores: Iterable[str]) -> bool:
