@@ -12,6 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from dspp import storage
@@ -47,8 +48,8 @@ def fit_members(
     plan: Plan,
     settings: Settings,
     run: Run,
-) -> tuple[list[Trained], CrossFitted | None]:
-    """Train all members on standardised rows; also return the boosted trees that some of them read.
+) -> tuple[list[Trained], Sequence[CrossFitted]]:
+    """Train all members on standardised rows; also return the boosted trees that some of them read, for each column.
 
     Raises:
         TrainingDiverged: No member could be trained.
@@ -58,7 +59,7 @@ def fit_members(
     if plan.is_single:
         checkpoint = None if settings.checkpoint is None else Checkpoint(settings.checkpoint, run.resume)
         task = Task(0, *plan.slots[0], plan.spec, plan.config, is_single=True, features=settings.module)
-        return [train_member(replace(task, checkpoint=checkpoint), rows, split, means, run)], None
+        return [train_member(replace(task, checkpoint=checkpoint), rows, split, means, run)], ()
     read_trees = any(MEMBERS[kind].reads_trees for kind, _ in plan.slots)
     growing: Any = nullcontext()
     if read_trees or plan.too_short:
@@ -70,12 +71,11 @@ def fit_members(
         assert run.bar is not None
         run.bar.step("learning how to mix the members")
         cut_short = any(one.result is not None and one.result.time_note for one in trained)
-        trees = find_trees() if find_trees and (read_trees or cut_short) else None
-        if trees is not None and cut_short and BoostedTrees.kind in outcome.member_kinds:
+        trees = find_trees() if find_trees and (read_trees or cut_short) else ()
+        if trees and cut_short and BoostedTrees.kind in outcome.member_kinds:
             first = len(trained)
             for fold in range(split.num_folds):
-                columns = trees.for_member(fold)[:, None]
-                task = ensemble.make_task(first + fold, BoostedTrees.kind, fold, columns=columns)
+                task = ensemble.make_task(first + fold, BoostedTrees.kind, fold, trees=trees)
                 with one_thread():
                     trained.append(train_member(task, rows, split, means, Run(Budget())))
     return trained, trees
@@ -96,13 +96,24 @@ class Ensemble:
         self._tried: list[Trained] = []  # pilots
         self._stopped = ""  # why training was interrupted; members that are being trained then end with a checkpoint
 
-    def make_task(self, number: int, kind: str, fold: int, epochs: int | None = None, **more: Any) -> Task:
+    def make_task(
+        self,
+        number: int,
+        kind: str,
+        fold: int,
+        epochs: int | None = None,
+        trees: Sequence[CrossFitted] = (),
+        **more: Any,
+    ) -> Task:
         """Return the task of a member, which is seeded by its number."""
-        plan = self._plan
+        plan, columns = self._plan, None
+        if trees and MEMBERS[kind].reads_trees:
+            columns = np.column_stack([one.for_member(fold) for one in trees])
         config = plan.config.change(seed=member_seed(plan.config.seed, number), epochs=epochs or plan.config.epochs)
         path = None if self._folder is None else self._folder / f"member-{number + 1:02d}.checkpoint"
+        spec = MEMBERS[kind].spec_from(plan.spec, plan.folds, len(trees))
         given = {"checkpoint": path, "features": self._settings.module} | more
-        return Task(number, kind, fold, MEMBERS[kind].spec_from(plan.spec, plan.folds), config, **given)
+        return Task(number, kind, fold, spec, config, columns, **given)
 
     def train(
         self,
@@ -110,7 +121,7 @@ class Ensemble:
         split: Split,
         means: Without | None,
         outcome: Outcome,
-        find_trees: Callable[[], CrossFitted] | None,
+        find_trees: Callable[[], Sequence[CrossFitted]] | None,
     ) -> list[Trained]:
         """Train all members and return them by number."""
         bar, count, trained = self._run.bar, len(self._plan.slots), dict[int, Trained]()
@@ -164,7 +175,7 @@ class Ensemble:
     def _draw_tasks(
         self,
         find_epochs: Callable[[], int | None],
-        find_trees: Callable[[], CrossFitted] | None,
+        find_trees: Callable[[], Sequence[CrossFitted]] | None,
         where: dict[str, Any],
     ) -> Iterator[Task | Any]:
         """Yield the tasks in the order in which they can begin: those without steps need no pilots, trees take time."""
@@ -176,19 +187,20 @@ class Ensemble:
         while len(self._tried) < len(plan.pilots):
             yield WAIT
         epochs = find_epochs() if plan.pilots else None
+        trees: Sequence[CrossFitted] = ()
         for number, kind, fold in slots[: plan.in_steps]:
-            columns = seconds = None
+            seconds = None
             if MEMBERS[kind].reads_trees:
                 assert find_trees is not None
                 try:
-                    columns = find_trees().for_member(fold)[:, None]
+                    trees = find_trees()
                 except TrainingInterrupted as problem:  # while this process waited for them
                     self._stopped = self._stopped or str(problem)
                     return
             if budget.left is not None and whole is not None:
                 workers = num_workers(where["engine"], where["jobs"])
                 seconds = share_of_time(budget.left, whole, plan.in_steps - number, plan.in_steps, workers)
-            yield self.make_task(number, kind, fold, epochs, columns=columns, seconds=seconds)
+            yield self.make_task(number, kind, fold, epochs, trees, seconds=seconds)
 
 
 def share_of_time(left: float, whole: float, members_left: int, members: int, workers: int) -> float:
@@ -235,7 +247,7 @@ def train_member(task: Task, rows: Rows, split: Split, means: Without | None, ru
         result = kind.fit(task, training, held_out if task.is_single and len(held_out) else None, run)
         fold, found = None if task.is_single else task.fold, (result.history, result.best_epoch, result.seconds)
         member = kind(task.spec, task.config, result.model, *found, fold)
-        predicted = member.predictor(held_out.x) if len(held_out) else None
+        predicted = member.predictor(held_out.x) if len(held_out) and not task.is_single else None
     except (NumericalError, TrainingDiverged) as problem:
         if task.is_single:
             raise

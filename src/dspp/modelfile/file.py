@@ -137,8 +137,9 @@ def _check_columns(fitted: Fitted) -> None:
         standardise(ends, fitted.scale_X, "float32", None, Place("input_range"))
     if hashes is not None and not (1 <= len(hashes) <= MOST_HASHES and bool((np.diff(hashes) > 0).all())):
         raise InputError(f"seen_rows: expected up to {MOST_HASHES} numbers in ascending order, got others")
-    if fitted.trees is not None and fitted.trees.num_features != D:
-        raise InputError(f"trees: expected {D} columns, got {fitted.trees.num_features}")
+    for trees in fitted.trees:
+        if trees.num_features != D:
+            raise InputError(f"trees: expected {D} columns, got {trees.num_features}")
 
 
 def _check_members(fitted: Fitted) -> None:
@@ -149,7 +150,7 @@ def _check_members(fitted: Fitted) -> None:
             raise InputError(f"best_epoch: expected one of {str(epochs)[:100]}, got {str(member.best_epoch)[:50]}")
         if member.fold is not None and not 0 <= member.fold < MAX_MEMBERS:
             raise InputError(f"fold: expected a number below {MAX_MEMBERS}, got {str(member.fold)[:50]}")
-        inputs = fitted.num_inputs + member.reads_trees
+        inputs = fitted.num_inputs + member.reads_trees * len(fitted.trees)
         if member.model.num_inputs != inputs:
             raise InputError(f"num_inputs: expected {inputs} for a member of this kind, got {member.model.num_inputs}")
         if member.spec.model.likelihood != fitted.outcome.likelihood:
