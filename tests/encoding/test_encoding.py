@@ -20,10 +20,9 @@ from dspp.encoding.columns import MAX_LEVELS, MAX_TEXT
 from dspp.encoding.encoder import MAX_COLUMNS, TableEncoder, reading_types
 from dspp.errors import InputError
 from dspp.table import arrays
-from dspp.table.arrays import MISSING
+from dspp.table.arrays import BLOCK, MISSING
 from dspp.table.files import open_table, write_table
 from dspp.table.frames import to_arrow
-from dspp.table.memory import BLOCK
 from dspp.table.messages import Place
 
 TWO_DAYS = [datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 2)]

@@ -26,8 +26,7 @@ from dspp.members import trees as grown
 from dspp.members.plan import make_plan
 from dspp.prepare import Prepared, prepare, split_rows
 from dspp.settings import Settings
-from dspp.table.memory import attach_targets, to_table
-from dspp.table.roles import attach_roles, split_roles
+from dspp.table.memory import attach_roles, attach_targets, label_rows, to_table
 from dspp.trees import crossfit
 
 N = 120
@@ -446,8 +445,8 @@ def test_the_command_line_says_what_is_wrong(table: Path, words: list[str], prob
 
 
 def test_columns_of_a_table_become_roles() -> None:
-    frame = to_table(pd.DataFrame({"a": X[:, 0], "who": GROUPS, "w": Y - Y.min()}))
-    found = split_roles(frame, weight="w", group="who")
+    frame = to_table(pd.DataFrame({"a": X[:, 0], "who": GROUPS, "w": Y - Y.min(), "y": Y}))
+    found = label_rows(frame, ["y"], weight="w", group="who")
     assert found.names == ("a",)
     assert found.groups is not None
     assert found.weights is not None

@@ -32,9 +32,9 @@ from dspp.outcomes import Real
 from dspp.predictive import MultivariateNormalMixture, NormalMixture, Predictive
 from dspp.prepare import prepare
 from dspp.settings import Settings
-from dspp.table.memory import attach_targets, to_table
+from dspp.table.checks import check_weights
+from dspp.table.memory import attach_roles, attach_targets, to_table
 from dspp.table.messages import Place
-from dspp.table.roles import attach_roles, check_weights
 from dspp.training.rows import Rows, training_rows
 from dspp.training.run import nll
 

@@ -126,7 +126,7 @@ def _read(
     from dspp.notes import note_missing_targets
     from dspp.novelty import Novelty
     from dspp.sample import SCORED_ROWS
-    from dspp.table.roles import column_weights, note_weightless
+    from dspp.table.memory import column_weights, note_weightless
 
     novelty, names = Novelty(fitted, impute), fitted.target_names
     missing, weightless, values = 0, 0, np.zeros(len(names), int)

@@ -42,9 +42,8 @@ from dspp.encoding.means import MeanCategory, Without, as_codes, cross_fit_means
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.notes import Note
-from dspp.table.arrays import has_zone, kind_of
+from dspp.table.arrays import BLOCK, has_zone, kind_of, number_columns
 from dspp.table.checks import check_width
-from dspp.table.memory import BLOCK, number_columns
 from dspp.table.messages import Place, check_names, closest
 from dspp.table.table import Table
 

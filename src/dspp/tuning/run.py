@@ -12,8 +12,7 @@ from dspp.outcomes import find_outcome
 from dspp.prepare import Prepared, prepare
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
 from dspp.table.files import dataset_columns, from_dataset, is_dataset
-from dspp.table.memory import attach_targets, to_table
-from dspp.table.roles import attach_roles
+from dspp.table.memory import attach_roles, attach_targets, to_table
 from dspp.table.table import FileTable, Table
 from dspp.tuning.result import TuneResult
 
