@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dspp.config import ModelConfig
 from dspp.errors import InputError
-from dspp.features import feature_network
+from dspp.features import FeatureNetwork
 from dspp.gp.conditional import TILE
 from dspp.gp.inducing import kmeans_points, start_rows
 from dspp.gp.kernels import ARDKernel
@@ -248,16 +248,15 @@ def build(
     with torch.random.fork_rng(devices=[]):  # nn.Linear and dropout draw from the global generator
         torch.manual_seed(seed)
         if features is None and config.features:
-            features = feature_network(x.shape[1], config.features)
-        h = inputs = _start_inputs(rows, features)
-    layers: list[GPLayer] = []
+            features = FeatureNetwork(x.shape[1], config.features)
+        inputs = _start_inputs(rows, features)
     notes: list[str] = []
-    for i, width in enumerate(layer_widths(config, num_outputs)):
-        kernel_rows, mean_rows = layer_inputs(
-            TOPOLOGIES[config.topology], i, config.layers, h, inputs, MEANS[config.top_mean].reads_inputs
-        )
-        layers.append(_start_layer(config, i, width, kernel_rows[0], mean_rows[0], generator, notes).to(dtype))
-        h = _propagate(layers[-1], kernel_rows, mean_rows, generator)
+
+    def make_layer(index: int, width: int, kernel_rows: Tensor, mean_rows: Tensor) -> tuple[GPLayer, Tensor]:
+        layer = _start_layer(config, index, width, kernel_rows[0], mean_rows[0], generator, notes).to(dtype)
+        return layer, _propagate(layer, kernel_rows, mean_rows, generator)
+
+    layers = stack_layers(config, inputs, num_outputs, make_layer)
     model = compose(config, layers, num_outputs, x.shape[1], generator, features, notes)
     for note in notes:
         log.info(note)
@@ -267,6 +266,24 @@ def build(
 def layer_widths(config: ModelConfig, num_outputs: int) -> list[int]:
     """Return W of each layer; that of the top layer is L, the number of latent functions."""
     return [config.width] * (config.layers - 1) + [LIKELIHOODS[config.likelihood].num_latents(num_outputs)]
+
+
+def stack_layers(
+    config: ModelConfig,
+    inputs: Float[Tensor, "1 N D"],
+    num_outputs: int,
+    make_layer: Callable[[int, int, Tensor, Tensor], tuple[GPLayer, Tensor]],
+) -> list[GPLayer]:
+    """Return the layers on these inputs of the first.
+
+    `make_layer` returns a layer and its outputs, given its index, its width, and the inputs of its kernels and means.
+    """
+    topology, skip = TOPOLOGIES[config.topology], MEANS[config.top_mean].reads_inputs
+    h, layers = inputs, []
+    for i, width in enumerate(layer_widths(config, num_outputs)):
+        layer, h = make_layer(i, width, *layer_inputs(topology, i, config.layers, h, inputs, skip))
+        layers.append(layer)
+    return layers
 
 
 def layer_inputs(
