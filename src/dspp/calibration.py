@@ -260,15 +260,6 @@ def check_calibration(
     Raises:
         InputError: The shape of y does not match the mixture.
         NumericalError: A distribution is not finite where y was observed.
-
-    Example:
-        >>> import torch
-        >>> from dspp import NormalMixture
-        >>> from dspp.calibration import check_calibration
-        >>> mean, noise = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
-        >>> wide = NormalMixture(torch.zeros(1), 2.0 * mean[None], torch.full((1, 1000), 9.0), torch.tensor(0.0))
-        >>> check_calibration(wide, 2.0 * mean + noise).verdict()
-        'Intervals are too wide: the 90 % interval contains 100 % of 1,000 rows.'
     """
     rows = Comparison(mixture, y)
     inside = None if conformal is None else is_inside(rows.y, conformal.interval(rows.mixture, HEADLINE))

@@ -23,16 +23,6 @@ class Gaussian(Likelihood):
 
     The noise has a floor, which is part of the model: without one, the density could grow without bound on repeated
     targets. A starts at the identity.
-
-    Example:
-        >>> import torch
-        >>> from dspp import ModelConfig
-        >>> from dspp.likelihoods import Gaussian
-        >>> from dspp.predictive import LatentMixture
-        >>> latent = LatentMixture(torch.zeros(1), torch.zeros(1, 3, 1), torch.ones(1, 3, 1))  # S = 1, N = 3, L = 1
-        >>> likelihood = Gaussian(1, ModelConfig())
-        >>> bool((likelihood(latent).var == 1.0 + likelihood.noise_var).all())
-        True
     """
 
     closed_form: ClassVar[bool] = True

@@ -13,16 +13,7 @@ from dspp.table.messages import Place
 
 @OUTCOMES.register("positive")
 class Positive(Real):
-    """One positive target: its logarithm, standardised.
-
-    Example:
-        >>> import numpy as np
-        >>> from dspp.outcomes import Positive
-        >>> from dspp.table.messages import Place
-        >>> outcome = Positive(("y",), "log-normal").fit(np.array([[1.0], [10.0], [100.0]]), Place("y"))
-        >>> round(float(np.exp(outcome.scale.mean[0])), 3)
-        10.0
-    """
+    """One positive target: its logarithm, standardised."""
 
     kind: ClassVar[str] = "positive"
     default_likelihood: ClassVar[str] = "log-normal"

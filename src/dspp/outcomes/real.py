@@ -29,16 +29,7 @@ MAX_JUDGED = 2_000
 
 @OUTCOMES.register("real")
 class Real(Outcome):
-    """Real targets, standardised.
-
-    Example:
-        >>> import numpy as np
-        >>> from dspp.outcomes import Real
-        >>> from dspp.table.messages import Place
-        >>> outcome = Real(("y",), "gaussian").fit(np.array([[1.0], [3.0]]), Place("y"))
-        >>> outcome.encode(np.array([[5.0]]), Place("y")).tolist()
-        [[3.0]]
-    """
+    """Real targets, standardised."""
 
     kind: ClassVar[str] = "real"
     default_likelihood: ClassVar[str] = "gaussian"
