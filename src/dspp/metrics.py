@@ -5,20 +5,6 @@ line and the experiments read it. To add a metric, register it:
 
     METRICS.register("mae")(Metric("MAE", lambda rows: (rows.mean - rows.y).abs().nanmean().item()))
 
-Example:
-    >>> import torch
-    >>> from dspp import NormalMixture
-    >>> from dspp.metrics import coverage, crps, evaluate, nll, pit, rmse
-    >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
-    >>> round(nll(mixture, torch.zeros(4)), 3), round(crps(mixture, torch.zeros(4)), 3)  # ½ log 2π for the NLL
-    (0.919, 0.234)
-    >>> [round(u, 3) for u in pit(mixture, [-9.0, -1.0, 0.0, 9.0]).tolist()]
-    [0.0, 0.159, 0.5, 1.0]
-    >>> coverage(mixture, [-9.0, -1.0, 0.0, 1.0], level=0.9), rmse(mixture, [2.0, -2.0, 2.0, -2.0])
-    (0.75, 2.0)
-    >>> {name: round(score, 3) for name, score in evaluate(mixture, [0.5, -1.0, 0.0, 1.0]).items()}
-    {'nll': 1.2, 'rmse': 0.75, 'crps': 0.442, 'coverage90': 1.0}
-
 Scores are computed in float64, whatever the dtype of the model. With T outputs, marginal scores are averaged and the
 joint NLL is divided by T, so that scores for different T can be compared. NaN in targets of T outputs means "not
 observed": averages are over observed targets. Rows may have weights, of which only the ratios matter.
