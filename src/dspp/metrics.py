@@ -245,10 +245,8 @@ class Comparison:
 
     def nll(self) -> float:
         """Return the sum over rows of the joint NLL, divided by the number of observed targets."""
-        if self.weights is not None:
-            observed = self.observed.reshape(len(self), -1).sum(1).double()
-            return self.joint_nll() * (self.weights.sum() / (self.weights @ observed)).item()
-        return self.joint_nll() / (int(self.observed.sum()) / len(self))  # by T exactly, if nothing is missing
+        observed = self.observed.reshape(len(self), -1).sum(1).double()
+        return self.joint_nll() / average(observed, self.weights).item()  # by T exactly, if nothing is missing
 
     def rmse(self) -> float:
         """Return the root of the mean squared error of the predicted mean, over all rows and outputs.

@@ -55,7 +55,7 @@ class Gaussian(Likelihood):
         if self.num_outputs > 1:
             return coregionalise(latent, self.mixing, self.noise_var)
         mean, var = latent.mean.squeeze(-1), latent.var.squeeze(-1)
-        return NormalMixture(latent.log_weights, mean, var, self.noise_var.squeeze(0))
+        return NormalMixture(latent.log_weights, mean, var, self.noise_var)
 
     @classmethod
     def from_moments(
@@ -65,7 +65,7 @@ class Gaussian(Likelihood):
         noise = var.new_zeros(var.shape[-1])
         if var.shape[-1] > 1:
             return MultivariateNormalMixture(log_weights, mean, torch.diag_embed(var), noise)
-        return NormalMixture(log_weights, mean.squeeze(-1), var.squeeze(-1), noise.squeeze(0))
+        return NormalMixture(log_weights, mean.squeeze(-1), var.squeeze(-1), noise)
 
     def expected_log_prob(self, latent: LatentMixture, y: Float[Tensor, "N T"]) -> Float[Tensor, "S N"]:
         """Return E[log p(y_n | f)] in closed form."""

@@ -183,8 +183,8 @@ class StudentTMixture(RealPredictive):
 
     def __post_init__(self) -> None:
         mean = self.component_mean
-        for name in self._PARAMETERS:
-            parameter = maths.check_components(self.log_weights, mean, mean, vars(self)[name])
+        parts = self.log_weights, mean, mean, self.scale, self.df
+        for name, parameter in zip(self._PARAMETERS, maths.check_components(*parts, axes="S, N"), strict=True):
             object.__setattr__(self, name, parameter)
         if not bool((self.df.detach() > 2.0).all()):
             raise InputError(f"df: expected more than 2 degrees of freedom, got {float(self.df.detach().min()):.6g}")
