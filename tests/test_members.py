@@ -21,9 +21,9 @@ from dspp.modelfile import weights as limits
 from dspp.numbers import percent
 from dspp.predictive import NormalMixture
 from dspp.prepare import prepare
-from dspp.report.model import report_data
-from dspp.report.page import render
-from dspp.report.tables import settings_table
+from dspp.report import render, report
+from dspp.report.columns import relevance
+from dspp.report.members import settings_table
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
 from tests.members.ensembles import join, of_kind
@@ -236,33 +236,33 @@ def test_what_load_tries_is_limited_for_all_members_together(saved, tmp_path, mo
 
 
 def test_the_report_shows_each_member(joined):
-    data = report_data(from_fitted(joined), X, Y)
-    assert data.title == "Mixture of 2 models of y"
-    page = Outline(render(data))
+    shown = report(from_fitted(joined).evaluation(X, Y))
+    assert shown.title == "Mixture of 2 models of y"
+    page = Outline(render(shown))
     figures = [attributes.get("id") for attributes in page.all("figure")]
     assert {"members", "importance"} <= set(figures)
-    assert not {"training", "relevance"} & set(figures)
+    assert "training" not in figures
     assert len(figures) == len(set(figures))
     text = " ".join(page.texts)
     assert all(percent(share) in text for share in SHARES)
-    table = settings_table(data.members)
+    table = settings_table(joined)
     assert table.header == ("", "setting", "member 1", "member 2")
     rows = {name: values for _, name, *values in table.rows}
     assert (rows["inducing"], rows["epochs"]) == (["6", "9"], ["2", "2"])
     assert rows["rule"][1] == rows["width"][1] == "–", "a single layer has no hidden ones"
     assert text.count("learning_rate") == 1
     inverse = [m.model.gp_layers[0].kernel.lengthscale.detach().double().reciprocal().mean(0) for m in joined.members]
-    relevance = 0.3 * inverse[0] + 0.7 * inverse[1]
-    assert [name for name, _ in data.relevance] == ["x0", "x1"]
-    assert [value for _, value in data.relevance] == pytest.approx(relevance.tolist(), rel=1e-6)
+    expected = 0.3 * inverse[0] + 0.7 * inverse[1]
+    np.testing.assert_allclose(relevance(joined), expected, rtol=1e-6)
 
 
 def test_the_report_of_one_member_has_no_members(parts):
-    data = report_data(from_fitted(parts[0]), X, Y)
-    (member,) = parts[0].members
-    assert (data.members, data.history, data.best_epoch) == ((), member.history, member.best_epoch)
-    assert "training" in [attributes.get("id") for attributes in Outline(render(data)).all("figure")]
-    assert {"Model", "Objective", "Training"} == set(data.settings)
+    page = Outline(render(report(from_fitted(parts[0]).evaluation(X, Y))))
+    figures = [attributes.get("id") for attributes in page.all("figure")]
+    assert "training" in figures
+    assert "members" not in figures
+    assert "ensemble" not in [section["id"] for section in page.all("section")]
+    assert {"Model", "Objective", "Training"} < set(page.texts)
 
 
 def run(*words: object) -> str:
