@@ -20,7 +20,7 @@ from dspp.errors import InputError, ModelFileError
 from dspp.fitted import Fitted
 from dspp.fitting import CHOSE_EPOCH, OUT_OF_FOLD
 from dspp.predictive import MultivariateNormalMixture, NormalMixture
-from dspp.report.model import report_data
+from dspp.report import report
 from dspp.table.discrete import is_discrete
 from dspp.table.memory import attach_targets, to_table
 from tests.members.ensembles import of_kind
@@ -245,8 +245,8 @@ def test_recalibrated_intervals_of_an_ensemble(ensemble: dspp.DSPPRegressor) -> 
     expected = fitted.recalibration.interval(folds, 0.8)
     np.testing.assert_array_equal(ends, torch.stack(expected, dim=1).numpy())
     assert ensemble.calibration(X, Y).recalibrated is not None
-    text = report_data(ensemble, X, Y).conformal
-    assert text is not None
+    (calibration,) = [one for one in report(ensemble.evaluation(X, Y)).sections if one.name == "calibration"]
+    text = calibration.panels[0].text
     assert "recalibrated on 90 rows, each predicted by the members that did not see it" in text
     with pytest.warns(UserWarning, match="0.999 intervals are infinite: got 90 calibration rows, need at least 999"):
         assert np.isinf(ensemble.predict_interval(new, 0.999)).all()

@@ -108,7 +108,7 @@ class Ensemble:
         """Return the task of a member, which is seeded by its number."""
         plan, columns = self._plan, None
         if trees and MEMBERS[kind].reads_trees:
-            columns = np.column_stack([one.for_member(fold) for one in trees])
+            columns = np.column_stack([one.columns[fold] for one in trees])
         config = plan.config.change(seed=member_seed(plan.config.seed, number), epochs=epochs or plan.config.epochs)
         path = None if self._folder is None else self._folder / f"member-{number + 1:02d}.checkpoint"
         spec = MEMBERS[kind].spec_from(plan.spec, plan.folds, len(trees))

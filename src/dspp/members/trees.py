@@ -89,14 +89,6 @@ def growing_trees(
 ) -> Iterator[Callable[[], Sequence[CrossFitted]]]:
     """Grow trees in a thread while a block runs; whatever ends it also ends the fits, before their next tree.
 
-    Args:
-        rows: All rows of the table, standardised.
-        split: Which rows members hold out.
-        means: The mean targets of levels, which depend on the rows held out.
-        outcome: What the target is.
-        seed: Of the trees.
-        run: Time for training, and whether to stop.
-
     Yields:
         A function that returns the trees of each column of `Outcome.tree_target` once they are fitted, or raises
         `TrainingInterrupted` if it is told to stop.
@@ -124,7 +116,6 @@ def growing_trees(
             seed=seed,
             inner=split.inner,
             X_without=None if means is None else lambda left_out: means(X, left_out)[0],
-            stop_early=split.inner is None,
             seconds_left=None if left is None else seconds_left,
             should_stop=ended.is_set,
         )
@@ -154,12 +145,10 @@ def fit_around_last_input(config: ModelConfig, rows: "Rows") -> "FitResult":
     began = time.perf_counter()
     x, y = rows.x[:, -1].to(EXACT), rows.y[:, 0].to(EXACT)
     weights = torch.ones_like(y) if rows.weights is None else rows.weights.to(EXACT)
-    weights = weights / weights.sum()
-    x_mean, y_mean = weights @ x, weights @ y
-    x_var = weights @ (x - x_mean).square()
-    slope = float(weights @ ((x - x_mean) * (y - y_mean)) / x_var) if x_var > 0.0 else 0.0
-    constant = float(y_mean - slope * x_mean)
-    noise = float(weights @ (y - constant - slope * x).square())
+    (x_var, covariance), (_, y_var) = np.cov(x, y, aweights=weights, ddof=0)
+    slope = covariance / x_var if x_var > 0.0 else 0.0
+    constant = np.average(y, weights=weights) - slope * np.average(x, weights=weights)
+    noise = y_var - slope * covariance  # the variance of what is left
     D = rows.x.shape[1]
     layer = plain_layer(config, 0, 1, D, rows.x[:1], None).to(getattr(torch, config.dtype))
     assert isinstance(layer.mean, LastInputMean)
