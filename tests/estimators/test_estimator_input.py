@@ -1,6 +1,5 @@
 """What the estimators do with odd input: an answer, or one line that says what is wrong and what to do."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -312,7 +311,7 @@ def test_numbers_of_numpy_are_parameters() -> None:
     assert type(search.best_estimator_.fitted_.members[0].spec.model.width) is int
     model = tiny(features=np.array([4, 2]), epochs=np.int64(1), learning_rate=np.float32(0.01)).fit(X, Y)
     assert model.fitted_.members[0].spec.model.features == (4, 2)
-    assert json.loads(model.fitted_.members[0].train.to_json())["epochs"] == 1
+    assert type(model.fitted_.members[0].train.epochs) is int
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, np.float32("inf"), 10**400])

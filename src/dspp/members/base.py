@@ -138,7 +138,7 @@ class Member(ABC):
 
     def predict(self, X: Inputs, columns: Float[np.ndarray, "N C"] | None = None) -> Predictive:
         """Return the predictive distribution of each row; see `inputs`."""
-        return self.predictor(self.inputs(X, columns))
+        return self.predictor.predict(self.inputs(X, columns))
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:

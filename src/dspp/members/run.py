@@ -247,7 +247,7 @@ def train_member(task: Task, rows: Rows, split: Split, means: Without | None, co
         result = kind.fit(task, training, held_out if task.is_single and len(held_out) else None, control)
         fold, found = None if task.is_single else task.fold, (result.history, result.best_epoch, result.seconds)
         member = kind(task.spec, task.config, result.model, *found, fold)
-        predicted = member.predictor(held_out.x) if len(held_out) and not task.is_single else None
+        predicted = member.predictor.predict(held_out.x) if len(held_out) and not task.is_single else None
     except (NumericalError, TrainingDiverged) as problem:
         if task.is_single:
             raise
