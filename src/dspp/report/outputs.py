@@ -42,11 +42,8 @@ def output_panels(
 ) -> dict[str, list[Panel]]:
     """Return panels on each output of real numbers that was observed, by the section that they belong to.
 
-    Args:
-        evaluation: The evaluation.
-        shown: The rows of its table that are drawn.
-        matter: The columns whose effects are shown, and coverage in the groups they form.
-        inputs: The columns that are shown beside surprises.
+    They draw the rows `shown` of the table. The columns that `matter` have their effects, and coverage in the groups
+    they form; `inputs` are the columns beside surprises.
     """
     fitted, table, comparison = evaluation.fitted, evaluation.table, evaluation.comparison
     sections: dict[str, list[Panel]] = {name: [] for name in SECTIONS}
@@ -80,12 +77,10 @@ def output_panels(
         about += [effects_figure(effects, k, name, averaged)] if effects and k < TOP_OUTPUTS else []
         dots = max(MIN_DOTS, MAX_DOTS // len(observed))
         head = name if several else ""
-        sections["calibration"].append(
-            Panel(head, figures=calibration_figures(every_pit, key), table=coverage_table(calibration))
-        )
-        sections["accuracy"].append(
-            Panel(head, figures=[predicted_observed(drawn, dots, key), crps_by_spread(drawn, spread, key)])
-        )
+        judgement = calibration_figures(every_pit, key)
+        accuracy = [predicted_observed(drawn, dots, key), crps_by_spread(drawn, spread, key)]
+        sections["calibration"].append(Panel(head, figures=judgement, table=coverage_table(calibration)))
+        sections["accuracy"].append(Panel(head, figures=accuracy))
         sections["columns"] += [Panel(head, figures=about)] if about else []
         sections["rows"].append(Panel(head, figures=[densities(drawn, spread, name, part, key)]))
         sections["surprises"].append(Panel(head, table=surprises(drawn, fitted, part, inputs)))
