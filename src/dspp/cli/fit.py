@@ -190,21 +190,18 @@ def _search(
 ) -> Trained:
     """Train models with many settings and return the one with the best validation NLL."""
     from dspp.fitting import CHOSE_SETTINGS, evaluate_validation
-    from dspp.tuning.run import search
+    from dspp.tuning.run import TRIALS
+    from dspp.tuning.search import search
+    from dspp.tuning.space import Space
 
+    space = Space((options.preset,), None, options.params() | {"random_state": options.seed, "progress": session.bars})
     result = search(
         prepared,
-        models=(options.preset,),
-        trials=options.trials,
+        space,
+        trials=options.trials or TRIALS,
         time_budget=settings.time_budget,
         study=options.resume_file,
-        base=options.params(),
-        seed=options.seed,
-        progress=session.bars,
         should_stop=stop,
-        jobs=options.jobs or 1,
-        engine=options.engine,
-        address=options.address,
     )
     session.say(f"Best of {len(result.trials)} settings: {_format_params(result.best_params)}")
     fitted = result.best_estimator.fitted_

@@ -212,8 +212,7 @@ class FitOptions:
 
     def params(self) -> dict[str, Any]:
         """Return the parameters that are given or have a default here."""
-        where = () if self.tune else ("jobs", "engine", "address")
-        names = (*MODEL_SETTINGS, "epochs", "patience", *where)
+        names = (*MODEL_SETTINGS, "epochs", "patience", "jobs", "engine", "address")
         usual = ("batch_size", "learning_rate", "restarts", "validation_fraction", "conformal", "device", "memory")
         given = {name: getattr(self, name) for name in (*names, *usual)}
         further = {name: getattr(self, name) for name in ("threads", "schedule") if getattr(self, name) is not None}
