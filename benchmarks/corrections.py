@@ -86,7 +86,7 @@ def fit(name: str, fold: int, data: Path) -> dict[str, Any]:
     ((own, split, trained, trees),) = seen
     table = to_table(rows.X_test[:TEST_ROWS])
     X = fitted.scale_X.transform(np.asarray(encode(fitted.inputs(table), fitted.encoder), dtype=np.float64))
-    columns = None if trees is None else trees.all_rows.predict(X)[:, None]
+    columns = np.column_stack([one.all_rows.predict(X) for one in trees]) if trees else None
     members = [
         {"held_out": one.held_out, "test": one.member.predict(X, columns)}
         | {"number": one.number, "kind": one.kind, "fold": one.fold}

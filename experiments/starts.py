@@ -21,7 +21,7 @@ from dspp.gp.means import MEANS, LinearMean, Mean
 from dspp.model import build
 from dspp.presets import Spec, preset
 from dspp.training import Rows, fit
-from dspp.training.score import start_seed
+from dspp.training.run import start_seed
 from experiments import data as datasets
 from experiments.catalogue import experiment
 from experiments.fitting import model_spec

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from dspp.simulation import JOINT_RANGE, NUM_JOINTS, Rows, _generators, _joint_frames, _nll, _uniform, end_effector
+from dspp.simulation import JOINT_RANGE, NUM_JOINTS, Rows, draw_uniform, end_effector, generators, joint_frames
 
 JOINT_SPEED = 1.0  # joint velocities are uniform in ± this, radians a second
 
@@ -36,14 +36,14 @@ class RobotArmMotion:
 
     def nll(self, rows: Rows = None) -> float:
         """Return the joint NLL (not divided by T) of the truth on these rows, all by default."""
-        return _nll(self.log_density(), rows)
+        return -float(self.log_density()[slice(None) if rows is None else rows].mean())
 
 
 def robot_arm_motion(num_rows: int = 10_000, seed: int = 0) -> RobotArmMotion:
     """Simulate the multi-output data. The first rows do not depend on how many follow."""
-    angles_rng, speeds_rng, noise_rng = _generators(num_rows, seed, stream=1)
-    angles = _uniform(angles_rng, num_rows, JOINT_RANGE)
-    speeds = _uniform(speeds_rng, num_rows, np.full(NUM_JOINTS, JOINT_SPEED))
+    angles_rng, speeds_rng, noise_rng = generators(num_rows, seed, stream=1)
+    angles = draw_uniform(angles_rng, num_rows, JOINT_RANGE)
+    speeds = draw_uniform(speeds_rng, num_rows, np.full(NUM_JOINTS, JOINT_SPEED))
     velocity = np.einsum("njc,nj->nc", jacobian(angles), speeds)
     clean = np.hstack([end_effector(angles), velocity])
     mixing = _motion_noise_mixing()
@@ -64,5 +64,5 @@ def _motion_noise_mixing() -> Float[np.ndarray, "6 6"]:
 
 def jacobian(angles: Float[np.ndarray, "N 8"]) -> Float[np.ndarray, "N 8 3"]:
     """Return ∂(end effector)/∂θᵢ = zᵢ × (end effector - origin of joint i), zᵢ the axis of joint i."""
-    origins, axes = _joint_frames(angles)
+    origins, axes = joint_frames(angles)
     return np.cross(axes, origins[:, -1:] - origins[:, :-1])

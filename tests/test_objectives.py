@@ -74,7 +74,7 @@ def over_latents(mixture: AnyNormal, function: Callable[[Array, int], Array]) ->
 
 def log_likelihood(mixture: AnyNormal, y: Tensor, f: Array, n: int) -> Array:
     """log p(y_n | f) for f (..., T), outputs independent given f."""
-    return norm.logpdf(y[n].numpy(), f, np.sqrt(mixture.noise_var.numpy())).sum(-1)
+    return norm.logpdf(y[n].numpy(), f, np.sqrt(mixture.noise_var.numpy()[0, 0])).sum(-1)
 
 
 # ---------------------------------------------------------------- elbo
@@ -103,7 +103,7 @@ def published_score(mixture: AnyNormal, y: Tensor, gamma: float) -> Array:
     """γ/(γ−1) E[p(y|f)^(γ−1)] / (∫ p(y'|f)^γ dy')^((γ−1)/γ), everything integrated numerically."""
     tempered = over_latents(mixture, lambda f, n: np.exp((gamma - 1) * log_likelihood(mixture, y, f, n)))
     integral = 1.0
-    for sd in np.sqrt(np.atleast_1d(mixture.noise_var.numpy())):  # a product over outputs, the same for every f
+    for sd in np.sqrt(mixture.noise_var.numpy().ravel()):  # a product over outputs, the same for every f
         integral *= integrate(lambda v, sd=sd: norm.pdf(v, 1.7, sd) ** gamma, 1.7, sd)
     return gamma / (gamma - 1) * tempered / integral ** ((gamma - 1) / gamma)
 
@@ -174,7 +174,7 @@ def test_predictive_is_the_log_density_of_torchs_mixture() -> None:
 
 def test_predictive_of_several_outputs_is_the_log_density_of_torchs_mixture() -> None:
     mixture, y = several_outputs()
-    cov = mixture.latent_cov + torch.diag(mixture.noise_var)
+    cov = mixture.latent_cov + torch.diag_embed(mixture.noise_var)
     components = MultivariateNormal(mixture.component_mean.transpose(0, 1), cov.transpose(0, 1))
     same = MixtureSameFamily(Categorical(logits=log_weights().expand(N, S)), components)
     kl = torch.tensor(7.0, dtype=torch.float64)
@@ -243,7 +243,7 @@ def test_an_objective_is_a_mean_over_rows_minus_the_kl(make: Make, name: str) ->
 def test_noise_may_differ_from_row_to_row(make: Make, name: str) -> None:
     """A mixture may carry one noise variance a row; no row may then see another row's."""
     mixture, y = make()
-    by_row = mixture.with_noise(mixture.noise_var * torch.arange(1, N + 1).reshape([N] + [1] * mixture.noise_var.ndim))
+    by_row = mixture.with_noise(mixture.noise_var * torch.arange(1, N + 1).reshape([N] + [1] * (mixture.mean.ndim - 1)))
     each = [
         OBJECTIVES[name](
             *given(mixture.rows([n]).with_noise(mixture.noise_var * (n + 1))), y[n : n + 1], NO_KL, 50, gamma=1.1

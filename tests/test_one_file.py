@@ -16,16 +16,16 @@ from sklearn.base import clone
 
 import dspp
 from dspp import InputError, ModelFileError, PresetRegressor, modelfile
-from dspp.cli.names import read_registered_names
 from dspp.gp.kernels import KERNELS
 from dspp.gp.means import MEANS
 from dspp.likelihoods import LIKELIHOODS
 from dspp.metrics import METRICS
 from dspp.model import TOPOLOGIES
 from dspp.objectives import OBJECTIVES
+from dspp.outcomes import OUTCOMES
 from dspp.presets import PRESETS
 from dspp.quadrature import RULES
-from dspp.registry import Registry, extension_modules
+from dspp.registry import Registry, extension_modules, part_names
 from dspp.training.schedules import SCHEDULES
 
 REGISTRIES: dict[str, Registry[Any]] = {
@@ -311,7 +311,17 @@ def test_the_command_line_imports_it(folder: Path) -> None:
     assert len((folder / "p.csv").read_text().splitlines()) == 21
 
 
-@pytest.mark.parametrize("registry", ["PRESETS", "KERNELS", "RULES", "TOPOLOGIES", "LIKELIHOODS", "SCHEDULES"])
-def test_the_names_in_the_source_are_those_of_the_registry(registry: str) -> None:
-    live = [name for name in REGISTRIES[registry] if not name.startswith("my-")]
-    assert sorted(read_registered_names(registry)) == sorted(live)
+NAMES = """
+from dspp.registry import part_names
+import json, sys
+kinds = ("preset", "kernel", "rule", "topology", "likelihood", "outcome", "schedule")
+print(json.dumps({kind: part_names(kind) for kind in kinds}))
+assert "torch" not in sys.modules
+"""
+
+
+def test_names_are_known_without_importing_the_parts(parts: ModuleType) -> None:
+    found = json.loads(subprocess.run([sys.executable, "-c", NAMES], capture_output=True, text=True, check=True).stdout)
+    for registry in (PRESETS, KERNELS, RULES, TOPOLOGIES, LIKELIHOODS, OUTCOMES, SCHEDULES):
+        assert sorted(found[registry.kind]) == sorted(name for name in registry if not name.startswith("my-"))
+        assert set(part_names(registry.kind)) == set(registry), "those of the user's modules, too"

@@ -8,8 +8,6 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
-
 from dspp.errors import InputError
 
 PAPER_SIZES = (1000, 1000, 500, 50, 20)  # of the layers of the network that nn+ stands for
@@ -49,7 +47,7 @@ class _Config:
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for f in dataclasses.fields(self):
-            value = _to_python(getattr(self, f.name))
+            value = to_python(getattr(self, f.name))
             object.__setattr__(self, f.name, value)
             if not _fits(value, hints[f.name]):
                 expected = getattr(hints[f.name], "__name__", str(hints[f.name]))
@@ -64,11 +62,12 @@ class _Config:
                 raise InputError(f"{type(self).__name__}.{f.name}: expected one of {names}, got {value!r}")
 
 
-def _to_python(value: Any) -> Any:
-    """Convert NumPy numbers, also in tuples and arrays, to Python numbers; return anything else unchanged."""
-    if isinstance(value, np.generic):
-        return value.item()
-    return tuple(map(_to_python, value)) if isinstance(value, tuple | np.ndarray) else value
+def to_python(value: Any) -> Any:
+    """Return NumPy numbers and arrays, also in tuples, as Python numbers and tuples, and anything else unchanged."""
+    if type(value).__module__ == "numpy":
+        value = value.tolist()
+        return tuple(value) if isinstance(value, list) else value
+    return tuple(map(to_python, value)) if isinstance(value, tuple) else value
 
 
 def _fits(value: object, hint: Any) -> bool:

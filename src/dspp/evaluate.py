@@ -161,13 +161,14 @@ def evaluate_batches(
     every = outcome.comparison.join(
         score_all(), predict_all, lambda: np.concatenate(weights) if weights else None, levels
     )
+    index, table, distribution = sample.join()
     return Evaluation(
         fitted,
-        sample.table,
-        sample.distribution,
+        table,
+        distribution,
         caveat=recogniser.caveat(),
         every=every,
-        index=sample.index,
+        index=index,
         recalibrated=torch.cat(inside) if inside else None,
     )
 

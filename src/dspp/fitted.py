@@ -4,6 +4,7 @@ It has one or several members: models trained on the same encoded rows, whose pr
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -82,7 +83,7 @@ class Fitted:
     spread: Annotated[float, Range(1e-3, 1e3)] = 1.0  # factor of the variances of a mixture of `judged` members
     judged: int | None = None  # None: as many as there are
     guard: Guard | None = None  # the marginal distribution of the targets
-    trees: Trees | None = None  # the boosted trees that members of this kind read
+    trees: tuple[Trees, ...] = ()  # the boosted trees that members of this kind read, for each column of targets
     scored: str = ""  # the rows that `metrics` are of
     conformal_folds: Int[Tensor, " n"] | None = None  # of calibration scores by folds: see calibration.CrossConformal
     input_range: Float[np.ndarray, "2 D"] | None = None  # smallest and largest value of each encoded column in training
@@ -103,7 +104,7 @@ class Fitted:
             raise InputError(f"spread: expected a positive number, got {self.spread}")
         if self.judged is not None and self.judged < 1:
             raise InputError(f"judged: expected at least one member, got {self.judged}")
-        if self.trees is None and any(member.reads_trees for member in self.members):
+        if not self.trees and any(member.reads_trees for member in self.members):
             raise InputError("expected the trees that some members read, got none")
         likelihoods = sorted({member.spec.model.likelihood for member in self.members})
         if len(likelihoods) > 1:
@@ -112,7 +113,7 @@ class Fitted:
             if self.conformal is not None:
                 CrossConformal(self.conformal, self.conformal_folds)  # raises if they do not belong together
             for fold in self.conformal_folds.unique().tolist():
-                self._of_fold(fold)  # raises if no member, or not every kind, held it out
+                self.without_others(fold)  # raises if no member, or not every kind, held it out
 
     def __repr__(self) -> str:
         names, count = ", ".join(self.target_names), len(self.members)
@@ -137,12 +138,12 @@ class Fitted:
         """
         if len(parts) != len(weights) or not parts:
             raise InputError(f"expected one weight per model, got {len(parts)} models and {len(weights)} weights")
-        first = parts[0]
+        first, shared = parts[0], _shared(parts[0])
         for k, part in enumerate(parts):
-            if (differs := _difference(first, part)) is not None:
+            if differs := [name for name, value in _shared(part).items() if value != shared[name]]:
                 raise InputError(
-                    f"expected models with the same {differs}, got another in model {k} than in model 0; fit them to "
-                    "the same prepared rows"
+                    f"expected models with the same {differs[0]}, got another in model {k} than in model 0; fit them "
+                    "to the same prepared rows"
                 )
         heavy = [(part, float(weight)) for part, weight in zip(parts, weights, strict=True) if weight != 0.0]
         return replace(
@@ -207,16 +208,30 @@ class Fitted:
         Raises:
             NumericalError: A prediction is not finite.
         """
-        with self.named_in_errors(place):
-            return self._mix_all(self._predict_members(X), self.shares_unknown(X), place)
+        return self._predict(X, place)[0]
 
-    def _mix_all(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None, place: Place) -> Predictive:
-        """Mix the predictions of all members, in the units of y, and check that the result is finite."""
-        mixed = self.outcome.decode(self.mix(parts, unknown))
-        if not bool((finite := mixed.finite).all()):
-            row = int((~finite).int().argmax())
-            raise NumericalError(f"the prediction of row {place.label(row)} is not finite")
-        return mixed
+    def _predict(
+        self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"], place: Place, folds: Sequence[int] = ()
+    ) -> tuple[Predictive, dict[int, Predictive]]:
+        """Return the prediction of scaled rows, and those by the members of each of some folds."""
+        with self.named_in_errors(place):
+            run([partial(getattr, member, "predictor") for member in self.members if "predictor" not in vars(member)])
+            columns, unknown = self.predict_trees(X), self.shares_unknown(X)
+            parts = [member.predict(X, columns) for member in self.members]
+            mixed = self.outcome.decode(self.mix(parts, unknown))
+            if not bool((finite := mixed.finite).all()):
+                row = int((~finite).int().argmax())
+                raise NumericalError(f"the prediction of row {place.label(row)} is not finite")
+            by_fold = {}
+            for fold in folds:
+                own = [part for part, member in zip(parts, self.members, strict=True) if member.fold == fold]
+                by_fold[fold] = self.outcome.decode(self.without_others(fold).mix(own, unknown))
+        return mixed, by_fold
+
+    def predict_trees(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[np.ndarray, "N C"] | None:
+        """Return what boosted trees predict for scaled rows; None: there are none."""
+        rows = np.asarray(X, dtype=np.float64)
+        return np.column_stack([trees.predict(rows) for trees in self.trees]) if self.trees else None
 
     @contextmanager
     def named_in_errors(self, place: Place) -> Iterator[None]:
@@ -235,12 +250,6 @@ class Fitted:
         dtypes = {member.spec.model.dtype for member in self.members}
         shortest = "float32" if "float32" in dtypes else "float64"  # numbers must stay finite in it
         return standardise(X, self.scale_X, shortest, self.feature_names, place)
-
-    def _predict_members(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> list[Predictive]:
-        """Return the prediction of each member, in standardised units."""
-        run([partial(getattr, member, "predictor") for member in self.members if "predictor" not in vars(member)])
-        columns = None if self.trees is None else self.trees.predict(np.asarray(X, dtype=np.float64))[:, None]
-        return [member.predict(X, columns) for member in self.members]
 
     def shares_unknown(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[Tensor, " N"] | None:
         """Return how little the training rows say about each row; None if all rows lie in their range."""
@@ -267,31 +276,23 @@ class Fitted:
         )
 
     def without_others(self, fold: int) -> Self:
-        """Return the model of the members that held out a fold, in which kinds weigh as in the whole mixture."""
-        numbers, weights = self._of_fold(fold)
-        members = tuple(self.members[k] for k in numbers)
-        trees = self.trees if any(member.reads_trees for member in members) else None
+        """Return the model of the members that held out a fold, in which kinds weigh as in the whole mixture.
+
+        Raises:
+            InputError: Not every kind has a member that held it out.
+        """
+        members, weights = tuple(member for member in self.members if member.fold == fold), self.weights
+        if len(members) < len(self.members):
+            mine, every = (Counter(member.kind for member in those) for those in (members, self.members))
+            if mine.keys() != every.keys():
+                got = f"got {len(members)} members"
+                raise InputError(f"fold {fold}: expected members of every kind that held it out, {got}")
+            shares = dict.fromkeys(mine, 0.0)
+            for member, weight in zip(self.members, weights, strict=True):
+                shares[member.kind] += weight
+            weights = tuple(shares[member.kind] / mine[member.kind] for member in members)
+        trees = self.trees if any(member.reads_trees for member in members) else ()
         return replace(self, members=members, weights=weights, trees=trees, conformal=None, conformal_folds=None)
-
-    def _of_fold(self, fold: int) -> tuple[list[int], tuple[float, ...]]:
-        """Return the numbers and the weights of the members that held out a fold."""
-        found = [k for k, member in enumerate(self.members) if member.fold == fold]
-        if len(found) == len(self.members):
-            return found, self.weights
-        kinds = [member.kind for member in self.members]
-        if {kinds[k] for k in found} != set(kinds):
-            raise InputError(f"fold {fold}: expected members of every kind that held it out, got {len(found)} members")
-        shares = {kind: sum(w for w, k in zip(self.weights, kinds, strict=True) if k == kind) for kind in set(kinds)}
-        return found, tuple(shares[kinds[k]] / sum(kinds[i] == kinds[k] for i in found) for k in found)
-
-    def _mix_by_fold(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None) -> dict[int, Predictive]:
-        """Mix predictions of members fold by fold, in the units of y: F_j of `CrossConformal`."""
-        assert self.conformal_folds is not None
-        mixed = {}
-        for fold in self.conformal_folds.unique().tolist():
-            own = [parts[k] for k in self._of_fold(fold)[0]]
-            mixed[fold] = self.outcome.decode(self.without_others(fold).mix(own, unknown))
-        return mixed
 
     # ---------------------------------------------------------------- the user's tables
 
@@ -305,8 +306,7 @@ class Fitted:
         Raises:
             InputError: A column is missing, or a value is not of the type seen in training.
         """
-        X = self._standardise(self.encode(table, impute), table.place)
-        return self.predict_standardised(X, table.place)
+        return self._predict(self._standardise(self.encode(table, impute), table.place), table.place)[0]
 
     def encode(self, table: Table, impute: bool = False) -> Float[np.ndarray, "N D"]:
         """Return the encoded rows, not yet scaled."""
@@ -336,12 +336,8 @@ class Fitted:
     ) -> tuple[Predictive, dict[int, Predictive]]:
         """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
         encoded = self.encode(table, impute) if encoded is None else encoded
-        X = self._standardise(encoded, table.place)
-        if self.conformal_folds is None:
-            return self.predict_standardised(X, table.place), {}
-        with self.named_in_errors(table.place):
-            parts, unknown = self._predict_members(X), self.shares_unknown(X)
-            return self._mix_all(parts, unknown, table.place), self._mix_by_fold(parts, unknown)
+        folds = [] if self.conformal_folds is None else self.conformal_folds.unique().tolist()
+        return self._predict(self._standardise(encoded, table.place), table.place, folds)
 
     def predictions(
         self,
@@ -394,28 +390,22 @@ class Fitted:
         return f"at a coverage of {max(levels):.6g} intervals are infinite: {why}" if why else ""
 
 
-def _difference(one: Fitted, other: Fitted) -> str | None:
-    """Return what differs between two fitted models that members must share, or None."""
-    shared = _shared(other)
-    return next((name for name, value in _shared(one).items() if value != shared[name]), None)
-
-
 def _shared(fitted: Fitted) -> dict[str, object]:
     """Return what members must share, as comparable values."""
-    scale_X, scale_y = fitted.scale_X, fitted.outcome.scale
+    scales = [
+        {name: numbers.tolist() for name, numbers in pack(scale)[0].items()}
+        for scale in (fitted.scale_X, fitted.outcome.scale)
+    ]
+    trees = tuple(map(id, fitted.trees))
     return {
         "encoder": fitted.encoder,
         "set of feature names": fitted.feature_names,
         "set of target names": fitted.target_names,
         "outcome": fitted.outcome.kind,
-        "scale of the inputs": _numbers(scale_X),
-        "scale of the targets": _numbers(scale_y),
-        "correction (spread, guard or trees)": (fitted.spread, fitted.judged, id(fitted.guard), id(fitted.trees)),
+        "scale of the inputs": scales[0],
+        "scale of the targets": scales[1],
+        "correction (spread, guard or trees)": (fitted.spread, fitted.judged, id(fitted.guard), trees),
     }
-
-
-def _numbers(scale: Standardizer) -> dict[str, Any]:
-    return {name: numbers.tolist() for name, numbers in pack(scale)[0].items()}
 
 
 def interval_levels(interval: float | Sequence[float] | None) -> dict[str, float]:

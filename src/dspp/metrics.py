@@ -25,9 +25,8 @@ from dspp.errors import InputError, NumericalError
 from dspp.numbers import number, percent
 from dspp.predictive import Predictive, unwrap
 from dspp.registry import Registry
-from dspp.table.checks import Array, check_y
+from dspp.table.checks import Array, check_weights, check_y
 from dspp.table.discrete import cell_ends, distinct_values
-from dspp.table.roles import check_weights
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the central intervals scored
 PAPER = ("nll", "rmse", "crps", "coverage90", "mrmse")  # recorded by experiments: the paper's scores, and coverage

@@ -243,13 +243,13 @@ def build(
         torch.Size([1, 8, 3])
     """
     generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=[]):  # nn.Linear draws from the global generator
+    dtype = getattr(torch, config.dtype)
+    rows = start_rows(x.detach().to("cpu", dtype), config.inducing, generator)
+    with torch.random.fork_rng(devices=[]):  # nn.Linear and dropout draw from the global generator
         torch.manual_seed(seed)
         if features is None and config.features:
             features = feature_network(x.shape[1], config.features)
-    dtype = getattr(torch, config.dtype)
-    rows = start_rows(x.detach().to("cpu", dtype), config.inducing, generator)
-    h = inputs = _start_inputs(rows, features)
+        h = inputs = _start_inputs(rows, features)
     layers: list[GPLayer] = []
     notes: list[str] = []
     for i, width in enumerate(layer_widths(config, num_outputs)):

@@ -1,14 +1,14 @@
 """What rows have that the training rows had not: levels, blank cells, numbers outside their range, later dates."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float
+from jaxtyping import Int
 
 from dspp.encoding.columns import NEW, Category, Column, Number, Parsed
 from dspp.encoding.datetimes import Datetime, format_moment
-from dspp.encoding.means import MOST_MEANS, MeanCategory
+from dspp.encoding.means import MAX_MEANS, MeanCategory
 from dspp.fitted import Fitted
 from dspp.table import arrays
 from dspp.table.messages import join_names
@@ -32,11 +32,11 @@ class Novelty:
     def __init__(self, fitted: Fitted, impute: bool = False) -> None:
         self._fitted, self._impute = fitted, impute
         self._columns: tuple[Column, ...] = () if fitted.encoder is None else fitted.encoder.columns
-        self._ranges = dict(_ranges(fitted))
+        self._ranges = _find_ranges(fitted)
         self._rows = 0
-        self._levels: dict[str, tuple[int, list[str]]] = {}
-        self._outside: dict[str, tuple[int, float]] = {}
-        self._firsts: dict[str, int] = {}
+        self._levels: dict[str, tuple[int, list[str]]] = {}  # how many rows, and examples
+        self._outside: dict[str, tuple[int, float]] = {}  # how many rows, and the farthest number
+        self._firsts: dict[str, float] = {}  # the earliest date
         self._blank: set[str] = set()
 
     def count(self, rows: Table) -> None:
@@ -44,19 +44,20 @@ class Novelty:
         rows = self._fitted.inputs(rows)
         self._rows += len(rows)
         if self._fitted.encoder is None:
-            for k, (name, ends) in enumerate(self._ranges.items()):
-                self._count_outside(name, _numbers(rows, k), *ends)
-            return
-        assert rows.parsed is not None
-        for name, ends in self._ranges.items():
-            self._count_outside(name, rows.parsed[name], *ends)
+            columns = self._fitted.encode(rows).T
+            values: Mapping[str, Parsed] = dict(zip(self._ranges, columns, strict=False))  # no ranges: nothing to count
+        else:
+            assert rows.parsed is not None
+            values = rows.parsed
+            self._blank |= self._fitted.encoder.columns_with_gaps(values) if self._impute else set()
+        for name in self._ranges:
+            self._count_outside(name, values[name])
         for column in self._columns:
             if isinstance(column, Datetime):
-                self._find_first(column, rows.parsed[column.name])
+                first = np.fmin.reduce(values[column.name], initial=np.inf)
+                self._firsts[column.name] = min(first, self._firsts.get(column.name, np.inf))
             elif _stores_all_levels(column):
-                self._count_levels(column.name, rows)
-        if self._impute:
-            self._blank |= self._fitted.encoder.columns_with_gaps(rows.parsed)
+                self._count_levels(column.name, rows, np.flatnonzero(values[column.name] == NEW))
 
     def warnings(self) -> list[str]:
         """Return a sentence for each column with something new."""
@@ -64,33 +65,24 @@ class Novelty:
 
     # ---------------------------------------------------------------- counting
 
-    def _count_levels(self, name: str, rows: Table) -> None:
-        assert rows.arrow is not None
-        assert rows.parsed is not None
-        new = np.flatnonzero(rows.parsed[name] == NEW)
+    def _count_levels(self, name: str, rows: Table, new: Int[np.ndarray, " k"]) -> None:
         if len(new):
+            assert rows.arrow is not None
             some = rows.arrow.column(name).take(pa.array(new)).combine_chunks()
             count, known = self._levels.get(name, (0, []))
             found = arrays.texts(some, rows.place.of(name)).unique()[:5].to_pylist()
-            known += [level for level in found if level not in known]
-            self._levels[name] = count + len(new), known
+            self._levels[name] = count + len(new), known + [level for level in found if level not in known]
 
-    def _count_outside(self, name: str, values: Float[np.ndarray, " n"], low: float, high: float) -> None:
+    def _count_outside(self, name: str, values: Parsed) -> None:
+        low, high = self._ranges[name]
         margin = NOTICED * (high - low)
-        below, above = low - values, values - high
-        out = np.fmax(below, above)  # NaN is nowhere
+        out = np.fmax(low - values, values - high)  # NaN is nowhere
         far = out > margin
         if far.any() and margin:  # of a column that is constant in training, predictions take no notice
             count, farthest = self._outside.get(name, (0, 0.5 * low + 0.5 * high))
-            found = float(values[np.nanargmax(out)])
             distance = max(low - farthest, farthest - high)
+            found = float(values[np.nanargmax(out)])
             self._outside[name] = count + int(far.sum()), found if np.nanmax(out) > distance else farthest
-
-    def _find_first(self, column: Datetime, parsed: Parsed) -> None:
-        known = parsed[~column.is_missing(parsed)]
-        if len(known):
-            first = int(known.min())
-            self._firsts[column.name] = min(first, self._firsts.get(column.name, first))
 
     # ---------------------------------------------------------------- sentences
 
@@ -104,23 +96,19 @@ class Novelty:
     def _about_ranges(self) -> list[str]:
         return [
             f"column {name!r}: {count:,} value{'s' if count > 1 else ''} outside the range seen in training "
-            f"({_range_text(*self._ranges[name])}), such as {farthest:.6g}; far outside, "
+            f"({_format_range(*self._ranges[name])}), such as {farthest:.6g}; far outside, "
             "predictions approach the distribution of all training rows"
             for name, (count, farthest) in self._outside.items()
         ]
 
     def _about_dates(self) -> list[str]:
-        later = [
-            (column.name, column.latest)
-            for column in self._columns
-            if isinstance(column, Datetime)
-            if self._firsts.get(column.name, column.latest) > column.latest
-        ]
         which = f"all {self._rows:,} rows are" if self._rows > 1 else "the row is"
         return [
-            f"column {name!r}: {which} later than the rows trained on, which end at {format_moment(latest)}; the "
-            "scores of a fit with time= (on the command line, --time) are of such rows"
-            for name, latest in later
+            f"column {column.name!r}: {which} later than the rows trained on, which end at "
+            f"{format_moment(column.latest)}; the scores of a fit with time= (on the command line, --time) are of such "
+            "rows"
+            for column in self._columns
+            if isinstance(column, Datetime) and column.latest < self._firsts.get(column.name, np.inf) < np.inf
         ]
 
     def _about_blanks(self) -> list[str]:
@@ -129,38 +117,25 @@ class Novelty:
         ]
 
 
-def _range_text(low: float, high: float) -> str:
+def _format_range(low: float, high: float) -> str:
     """Return a range as text, with as many digits as tell its ends apart."""
     digits = 17 if f"{low:.6g}" == f"{high:.6g}" else 6
     return f"{low:.{digits}g} to {high:.{digits}g}"
 
 
 def _stores_all_levels(column: Column) -> bool:
-    """Return whether a column is a category that stores all levels that were seen."""
     if isinstance(column, Category):
         return not column.other
-    return isinstance(column, MeanCategory) and len(column.levels) < MOST_MEANS
+    return isinstance(column, MeanCategory) and len(column.levels) < MAX_MEANS
 
 
-def _numbers(rows: Table, column: int) -> Float[np.ndarray, " n"]:
-    """Return a column of numbers, by its place."""
-    if rows.arrow is None:
-        assert rows.array is not None
-        return rows.array[:, column]
-    return arrays.numbers(rows.arrow.column(column).combine_chunks(), rows.place.of(rows.names[column]))
-
-
-def _ranges(fitted: Fitted) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield name, smallest and largest training value of each column of numbers."""
+def _find_ranges(fitted: Fitted) -> dict[str, tuple[float, float]]:
+    """Return the smallest and the largest training value of each column of numbers."""
     if fitted.input_range is None:
-        return
-    low, high = fitted.input_range.tolist()
+        return {}
+    ends = list(zip(*fitted.input_range.tolist(), strict=True))
     if fitted.encoder is None:
-        names = fitted.feature_names or map(str, range(len(low)))
-        yield from zip(names, zip(low, high, strict=True), strict=True)
-        return
-    first = 0
-    for column in fitted.encoder.columns:
-        if isinstance(column, Number):
-            yield column.name, (low[first], high[first])
-        first += len(column.features)
+        return dict(zip(fitted.feature_names or map(str, range(len(ends))), ends, strict=True))
+    columns = fitted.encoder.columns
+    first = np.cumsum([0, *(len(column.features) for column in columns)])
+    return {column.name: ends[k] for column, k in zip(columns, first, strict=False) if isinstance(column, Number)}

@@ -4,15 +4,19 @@ A part registers itself where it is defined, so that adding one touches one file
 command line and the common tests then find it by name.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from dspp.errors import InputError
 
 T = TypeVar("T")
 _MODULES: dict[str, None] = {}  # that registered a part, in order
+_REGISTRIES: dict[str, "Registry[Any]"] = {}  # those imported so far, by kind
 
 
 class UnknownPartError(InputError):
@@ -51,6 +55,7 @@ class Registry(Mapping[str, T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._parts: dict[str, T] = {}
+        _REGISTRIES[kind] = self
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that stores what it decorates under `name`."""
@@ -103,3 +108,19 @@ def restored(*registries: Registry[Any]) -> Iterator[None]:
     finally:
         for registry, parts in zip(registries, before, strict=True):
             registry._parts = parts
+
+
+def part_names(kind: str) -> tuple[str, ...]:
+    """Return the names of the parts of a kind such as "kernel", without importing those of this package, or torch."""
+    return tuple(dict.fromkeys([*_read_names()[kind], *_REGISTRIES.get(kind, ())]))
+
+
+@cache
+def _read_names() -> dict[str, list[str]]:
+    """Return the names that this package registers, by kind, as its source says."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.rglob("*.py")))
+    kinds = dict(re.findall(r'^([A-Z]+): .* = Registry\("(.+)"\)$', text, re.MULTILINE))
+    names: dict[str, list[str]] = {kind: [] for kind in kinds.values()}
+    for registry, name in re.findall(r'^@?([A-Z]+)\.register\("(.+?)"\)', text, re.MULTILINE):
+        names[kinds[registry]].append(name)
+    return names

@@ -25,34 +25,19 @@ class Sample:
 
     def add(self, rows: Table, distribution: Predictive) -> None:
         """Add a batch."""
-        index = np.arange(self._seen, self._seen + len(rows))
+        self._parts.append((np.arange(self._seen, self._seen + len(rows)), rows, distribution))
         self._seen += len(rows)
         while -(-self._seen // self._stride) > SAMPLE_ROWS:
             self._stride *= 2
-        self._parts = [self._thin(*part) for part in (*self._parts, (index, rows, distribution))]
+        for k, (index, table, part) in enumerate(self._parts):
+            kept = np.flatnonzero(index % self._stride == 0)
+            self._parts[k] = index[kept], table.take(kept), part.rows(torch.from_numpy(kept))
 
-    def _thin(
-        self, index: Int[np.ndarray, " n"], rows: Table, distribution: Predictive
-    ) -> tuple[Int[np.ndarray, " m"], Table, Predictive]:
-        """Return the rows whose numbers are multiples of the stride."""
-        kept = np.flatnonzero(index % self._stride == 0)
-        return index[kept], rows.take(kept), distribution.rows(torch.from_numpy(kept))
-
-    @property
-    def index(self) -> Int[np.ndarray, " n"]:
-        """The numbers of the sampled rows."""
-        return np.concatenate([index for index, *_ in self._parts])
-
-    @property
-    def table(self) -> Table:
-        """The sampled rows."""
-        return _concat([table for _, table, _ in self._parts])
-
-    @property
-    def distribution(self) -> Predictive:
-        """Their distributions."""
-        parts = [part for index, _, part in self._parts if len(index)]
-        return type(parts[0]).concat(parts)
+    def join(self) -> tuple[Int[np.ndarray, " n"], Table, Predictive]:
+        """Return the numbers of the sampled rows, the rows, and their distributions."""
+        index, tables, distributions = zip(*self._parts, strict=True)
+        parts = [part for numbers, part in zip(index, distributions, strict=True) if len(numbers)]
+        return np.concatenate(index), _concat(tables), type(parts[0]).concat(parts)
 
 
 def _concat(parts: Sequence[Table]) -> Table:

@@ -1,16 +1,17 @@
 """The parameters shared by estimators and command line, and the settings they stand for."""
 
+import inspect
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from numbers import Real
+from functools import cache
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-import numpy as np
-
-from dspp.config import ModelConfig, TrainConfig
+from dspp.config import ModelConfig, TrainConfig, to_python
 from dspp.errors import InputError
 from dspp.presets import Spec, preset
 
@@ -36,17 +37,17 @@ class Parameters:
     `model_settings` and `train_settings`.
 
     Args:
-        members: Number of models whose predictions are mixed. Each is trained from another start and holds out other
-            rows, on which the mixture is scored and corrected. 1 is the paper's model. "auto": an ensemble whose size
+        members: Number of models whose predictions are mixed; 1 is the paper's model. Each is trained from another
+            start and holds out other rows, on which the mixture is scored and corrected. "auto": an ensemble whose size
             follows from the number of rows and the time budget for the preset dspp, 1 for all others and for tables of
             fewer than 20 rows.
         layers: GP layers, including the top one.
         width: GPs per hidden layer; None: 5, or 20 for several outputs, which share them.
         inducing: Inducing points per GP; more are slower and finer. None: 64 to 160 for members of an ensemble, by the
             number of rows, and for a single DSPP on tables of up to 10,000 rows; otherwise the paper's 300.
-        kernel: matern52, matern32, matern12 or rbf.
+        kernel: Kernel of every layer: matern52, matern32, matern12 or rbf.
         rule: Quadrature rule of the hidden layers: qr3, qr1, qr2, gauss-hermite, monte-carlo.
-        sites: Sites of the quadrature rule.
+        sites: Sites of the quadrature rule; each makes a component of the mixture.
         likelihood: Distribution of the noise: gaussian, student-t (outliers) or log-normal (positive targets); None:
             the preset's own, gaussian for all presets of this package. "auto": an ensemble chooses between gaussian and
             log-normal if all targets are positive, by the density of rows held out from boosted trees; otherwise as
@@ -63,12 +64,12 @@ class Parameters:
         restarts: Short runs from different starts, of which the best continues; None: 3, or 1 for each member of an
             ensemble.
         patience: For a single model: stop after this many epochs without a better validation NLL; None: 60 for a DSPP
-            on tables of up to 10,000 rows if `epochs` is None too, and otherwise never.
+            on tables of up to 10,000 rows unless `epochs` is given, and otherwise never.
         validation_fraction: For a single model: fraction of the rows held out for choosing the best epoch, if `fit`
             gets no validation rows; 0: none. Tables of fewer than 20 rows hold out no rows.
-        conformal: Whether to recalibrate intervals, with a finite-sample guarantee: by the rows that members of an
-            ensemble held out (at least 1 − 2α with folds, 1 − α with one part), or by rows held out for a single model
-            (at least 1 − α). See `calibration.CrossConformal` and `Conformal`.
+        conformal: Whether to recalibrate intervals on held-out rows, with a finite-sample guarantee. These are the rows
+            that members of an ensemble held out (coverage at least 1 − 2α with folds, 1 − α with one part), or rows
+            held out for a single model (at least 1 − α). See `calibration.CrossConformal` and `Conformal`.
         calibration_fraction: For a single model: fraction of the rows held out for recalibration.
         missing: What predictions do with missing values in a column of a data frame that had none in training:
             "refuse" them, or "impute" the training median, an unknown category, or halfway between true and false. It
@@ -161,7 +162,7 @@ class Settings(Parameters):
         """
         if self.members == "auto":
             return self.preset == "dspp" and num_rows >= FEWEST_ROWS_TO_HOLD_OUT
-        if not isinstance(self.members, int | np.integer) or isinstance(self.members, bool) or self.members < 1:
+        if not isinstance(self.members, Integral) or isinstance(self.members, bool) or self.members < 1:
             raise InputError(f"members: expected 'auto' or a number >= 1, got {self.members!r:.100}")
         if self.members > MOST_MEMBERS:
             raise InputError(f"members: expected at most {MOST_MEMBERS}, got {self.members}")
@@ -265,18 +266,26 @@ class Settings(Parameters):
 
 def _to_json(value: Any) -> Any:
     """Return a parameter as a JSON value."""
-    if isinstance(value, np.generic):
-        return value.item()
+    if _is_module(value):
+        return None
     if isinstance(value, Mapping):
         return {name: _to_json(part) for name, part in value.items()}
-    if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
-        return [_to_json(part) for part in value]
-    return None if _is_module(value) else value
+    value = to_python(value)
+    return [_to_json(part) for part in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def _is_module(value: object) -> "TypeGuard[nn.Module]":
     torch = sys.modules.get("torch")  # whoever passes a module has imported it
     return torch is not None and isinstance(value, torch.nn.Module)
+
+
+@cache
+def descriptions() -> dict[str, str]:
+    """Return the first sentence on each parameter, for the help of options."""
+    _, _, text = (inspect.getdoc(Parameters) or "").partition("Args:\n")
+    found = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", text, re.MULTILINE)
+    sentences = {name: re.split(r"(?<=\.) ", " ".join(words.split()))[0] for name, words in found}
+    return {name: sentence.replace("None:", "default:").replace("`", "") for name, sentence in sentences.items()}
 
 
 def check_number(name: str, value: object) -> None:

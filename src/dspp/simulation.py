@@ -8,7 +8,6 @@ and aᵢ along x, and twists by αᵢ about x:
     Tᵢ = Rot_z(θᵢ) · Trans_z(dᵢ) · Trans_x(aᵢ) · Rot_x(αᵢ),     end effector = T₁ T₂ … T₈ (0, 0, 0, 1)ᵀ
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -29,107 +28,75 @@ RANGE_FINDER: Final = np.array([0.5, -0.6, 1.0])  # the fixed point that the dis
 Rows = Int[np.ndarray, " n"] | Bool[np.ndarray, " N"] | slice | None
 
 
-@dataclass(frozen=True, eq=False)
-class EchoNoise:
-    """The error of a range finder that hears the arm itself, or a late echo that makes it seem farther away.
+class RobotArm:
+    """Joint angles, and the measured distance of the end effector from `RANGE_FINDER`.
 
-    Given the joint angles θ of a row, the error is (1 - w) N(0, s²) + w N(δ, (1.5 s)²) with
+    The range finder hears the arm itself, or a late echo that makes it seem farther away: given the joint angles θ of a
+    row, its error is (1 - w) N(0, s²) + w N(δ, (1.5 s)²) with
 
         w = sigmoid(-0.8 + 1.5 sin(2 θ₂) + θ₅)     the probability of the late echo
-        s = 0.02 exp(0.7 sin(1.5 θ₄))              the spread of the direct echo
+        s = 0.02 exp(0.7 sin(1.5 θ₄))              the standard deviation of the direct echo
         δ = 0.1 (1 + 0.5 cos(2 θ₁))                how much farther the late echo seems
 
     Attributes:
+        X: The 8 joint angles of each row, radians.
+        y: The measured distance, metres.
+        clean: The distance without error.
         late_logit: log(w / (1 - w)).
         offset: δ.
         direct_std: s.
         late_std: 1.5 s.
     """
 
-    late_logit: Float[np.ndarray, " N"]
-    offset: Float[np.ndarray, " N"]
-    direct_std: Float[np.ndarray, " N"]
-    late_std: Float[np.ndarray, " N"]
-
-    @classmethod
-    def at(cls, angles: Float[np.ndarray, "N 8"]) -> "EchoNoise":
-        """Return the noise at these joint angles."""
-        direct_std = 0.02 * np.exp(0.7 * np.sin(1.5 * angles[:, 3]))
-        return cls(
-            late_logit=-0.8 + 1.5 * np.sin(2 * angles[:, 1]) + angles[:, 4],
-            offset=0.1 * (1 + 0.5 * np.cos(2 * angles[:, 0])),
-            direct_std=direct_std,
-            late_std=1.5 * direct_std,
-        )
+    def __init__(self, num_rows: int, seed: int) -> None:
+        angles_rng, echo_rng, spread_rng = generators(num_rows, seed, stream=0)
+        self.X = draw_uniform(angles_rng, num_rows, JOINT_RANGE)
+        self.clean = np.linalg.norm(end_effector(self.X) - RANGE_FINDER, axis=1)
+        self.late_logit = -0.8 + 1.5 * np.sin(2 * self.X[:, 1]) + self.X[:, 4]
+        self.offset = 0.1 * (1 + 0.5 * np.cos(2 * self.X[:, 0]))
+        self.direct_std = 0.02 * np.exp(0.7 * np.sin(1.5 * self.X[:, 3]))
+        self.late_std = 1.5 * self.direct_std
+        is_late = echo_rng.random(num_rows) < expit(self.late_logit)
+        normal = spread_rng.standard_normal(num_rows)
+        self.y = self.clean + np.where(is_late, self.offset + self.late_std * normal, self.direct_std * normal)
 
     @property
-    def mean(self) -> Float[np.ndarray, " N"]:
+    def error_mean(self) -> Float[np.ndarray, " N"]:
         """E[error] = w δ."""
         return np.asarray(expit(self.late_logit) * self.offset)
 
     @property
-    def var(self) -> Float[np.ndarray, " N"]:
+    def error_var(self) -> Float[np.ndarray, " N"]:
         """Var[error] = (1 - w) s² + w (1.5 s)² + w (1 - w) δ²."""
         late, direct = expit(self.late_logit), expit(-self.late_logit)
-        within = direct * self.direct_std**2 + late * self.late_std**2
-        return np.asarray(within + late * direct * self.offset**2)
+        return np.asarray(direct * self.direct_std**2 + late * self.late_std**2 + late * direct * self.offset**2)
 
-    def log_density(self, error: Float[np.ndarray, "*G N"]) -> Float[np.ndarray, "*G N"]:
-        """Return log p(error) for one error per row, or for a grid of errors along leading axes."""
+    def log_density(self, y: Float[np.ndarray, "*G N"] | None = None) -> Float[np.ndarray, "*G N"]:
+        """Return the true log p(y | x) of each row, at the measured y or at others, which may be a grid."""
+        error = (self.y if y is None else y) - self.clean
         direct = log_expit(-self.late_logit) + _normal_log_density(error, self.direct_std)
         late = log_expit(self.late_logit) + _normal_log_density(error - self.offset, self.late_std)
         return np.asarray(np.logaddexp(direct, late))
-
-    def sample(self, uniform: Float[np.ndarray, " N"], normal: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        """Return errors from uniform numbers, which choose the echo, and standard Normal ones."""
-        is_late = uniform < expit(self.late_logit)
-        return np.asarray(np.where(is_late, self.offset + self.late_std * normal, self.direct_std * normal))
-
-
-@dataclass(frozen=True, eq=False)
-class RobotArm:
-    """Joint angles, and the measured distance of the end effector from `RANGE_FINDER`.
-
-    Attributes:
-        X: The 8 joint angles of each row, radians.
-        y: The measured distance, metres.
-        clean: The distance without noise.
-        noise: The true noise of each row.
-    """
-
-    X: Float[np.ndarray, "N 8"]
-    y: Float[np.ndarray, " N"]
-    clean: Float[np.ndarray, " N"]
-    noise: EchoNoise
-
-    def log_density(self, y: Float[np.ndarray, "*G N"] | None = None) -> Float[np.ndarray, "*G N"]:
-        """Return the true log p(y | x) of each row, at the measured y unless another is given."""
-        return self.noise.log_density((self.y if y is None else y) - self.clean)
 
     def nll(self, rows: Rows = None) -> float:
         """Return the NLL of the true density on these rows (all by default), a lower bound for models.
 
         It is in the units of y; for targets divided by `scale` subtract log(scale).
         """
-        return _nll(self.log_density(), rows)
+        return -float(self.log_density()[slice(None) if rows is None else rows].mean())
 
 
 def robot_arm(num_rows: int = 10_000, seed: int = 0) -> RobotArm:
     """Simulate the data set. The first rows do not depend on `num_rows`."""
-    angles_rng, echo_rng, spread_rng = _generators(num_rows, seed, stream=0)
-    angles = _uniform(angles_rng, num_rows, JOINT_RANGE)
-    clean = np.linalg.norm(end_effector(angles) - RANGE_FINDER, axis=1)
-    noise = EchoNoise.at(angles)
-    error = noise.sample(echo_rng.random(num_rows), spread_rng.standard_normal(num_rows))
-    return RobotArm(angles, clean + error, clean, noise)
+    return RobotArm(num_rows, seed)
 
 
 def end_effector(angles: Float[np.ndarray, "N 8"]) -> Float[np.ndarray, "N 3"]:
     """Return the position of the end effector, in the frame of the base."""
-    return _joint_frames(angles)[0][:, -1]
+    return joint_frames(angles)[0][:, -1]
 
 
-def _joint_frames(
+def joint_frames(
     angles: Float[np.ndarray, "N 8"],
 ) -> tuple[Float[np.ndarray, "N 9 3"], Float[np.ndarray, "N 8 3"]]:
     """Return the origins of the 8 joints and of the end effector, and the axes the joints turn about."""
@@ -152,20 +119,19 @@ def _link(joint: int, angle: Float[np.ndarray, " N"]) -> tuple[Float[np.ndarray,
     return np.moveaxis(turn, -1, 0), np.stack([a * cos, a * sin, d * one], 1)
 
 
-def _generators(num_rows: int, seed: int, stream: int) -> list[np.random.Generator]:
+def generators(num_rows: int, seed: int, stream: int) -> list[np.random.Generator]:
     """Return three generators, one per kind of number, so that rows do not depend on `num_rows`."""
     if num_rows < 1:
         raise InputError(f"num_rows: expected at least 1, got {num_rows}; try 10_000")
     return [np.random.default_rng(derive_seed(seed, stream, part)) for part in range(3)]
 
 
-def _uniform(rng: np.random.Generator, num_rows: int, half_width: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N D"]:
+def draw_uniform(
+    rng: np.random.Generator, num_rows: int, half_width: Float[np.ndarray, " D"]
+) -> Float[np.ndarray, "N D"]:
+    """Return rows of independent numbers within ± `half_width`."""
     return rng.uniform(-half_width, half_width, (num_rows, len(half_width)))
 
 
 def _normal_log_density(error: Float[np.ndarray, "*G N"], std: Float[np.ndarray, " N"]) -> Float[np.ndarray, "*G N"]:
     return np.asarray(-0.5 * np.square(error / std) - np.log(std) - 0.5 * np.log(2 * np.pi))
-
-
-def _nll(log_density: Float[np.ndarray, " N"], rows: Rows) -> float:
-    return -float(log_density[slice(None) if rows is None else rows].mean())

@@ -67,6 +67,26 @@ def read(path: str | Path, error: StorageError) -> tuple[dict[str, "Tensor"], di
         return {name: file.get_tensor(name).clone() for name in file.keys()}, header  # noqa: SIM118 - no mapping
 
 
+def read_format(path: Path, form: str, version: int, error: StorageError) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
+    """Return the tensors and the header of a file whose header names this format and this version of it.
+
+    Raises:
+        error: The file does not exist, is of another format or version, or is damaged.
+    """
+    tensors, header = read(path, error)
+    found, number = header.get("format"), header.get("version")
+    what, renew = "model file", "fit the model again"
+    if error is CheckpointError:
+        what, renew = "checkpoint", "delete it to start afresh"
+    if found != form or type(number) is not int:
+        raise error(f"{path} is not a {what} of dspp: expected the format {form!r}, got {str(found)[:50]!r}")
+    if number != version:
+        which, remedy = ("a later", "upgrade dspp") if number > version else ("an earlier", renew)
+        raise error(f"{path} was written by {which} dspp (format {str(number)[:20]}, this reads {version}); {remedy}")
+    check_digest(path, tensors, header, error)
+    return tensors, {name: value for name, value in header.items() if name not in ("format", "version")}
+
+
 def read_header(path: str | Path, error: StorageError) -> dict[str, Any]:
     """Return the header of a file written by `write`, without reading its tensors or importing torch.
 

@@ -83,7 +83,7 @@ def test_the_clock_stands_still_while_validation_rows_are_scored(name, rows, mon
 
     how = {"clock": clock.look}
     if name == "ours":
-        monkeypatch.setattr("dspp.training.score.nll", slow)
+        monkeypatch.setattr("dspp.training.run.nll", slow)
     else:
         monkeypatch.setattr(race, "peer_nll", slow)
     timing = contestant(name, rows, 0.0, 60.0, **how)

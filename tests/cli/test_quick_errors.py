@@ -4,15 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
-from dspp.cli.fit_options import FitOptions
 from dspp.errors import InputError
+from dspp.gp.kernels import KERNELS
 from dspp.table.messages import closest
 
 RUN = """
@@ -140,15 +139,12 @@ def test_the_test_above_can_fail() -> None:
     assert json.loads(done.stdout)[0][2] is True
 
 
-def test_unknown_names_are_refused_alike_with_and_without_registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = FitOptions(Path("t.csv"), ["y"], Path("m.dspp"), kernel="rbg")
-    with pytest.raises(InputError) as with_registry:
-        options.check_names()
-    monkeypatch.delitem(sys.modules, "torch")
-    monkeypatch.setattr("dspp.cli.fit_options.extension_modules", tuple)
-    with pytest.raises(InputError) as without:
-        options.check_names()
-    assert str(with_registry.value) == str(without.value)
+def test_unknown_names_are_refused_alike_by_the_command_line_and_the_registry(
+    answers: dict[str, tuple[int, str, bool]],
+) -> None:
+    with pytest.raises(InputError) as by_registry:
+        KERNELS["rbg"]
+    assert answers[f"fit t.csv {FIT} --kernel rbg"][1] == f"dspp: --kernel: {by_registry.value}\n"
 
 
 def test_the_closest_name() -> None:

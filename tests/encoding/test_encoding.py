@@ -16,14 +16,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dspp.codec import pack, unpack
-from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS
+from dspp.encoding.columns import MAX_LEVELS, MAX_TEXT
 from dspp.encoding.encoder import MAX_COLUMNS, TableEncoder, reading_types
 from dspp.errors import InputError
 from dspp.table import arrays
-from dspp.table.arrays import MISSING
+from dspp.table.arrays import BLOCK, MISSING
 from dspp.table.files import open_table, write_table
 from dspp.table.frames import to_arrow
-from dspp.table.memory import BLOCK
 from dspp.table.messages import Place
 
 TWO_DAYS = [datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 2)]
@@ -585,7 +584,7 @@ def test_what_is_no_encoding_is_refused(values: Any) -> None:
 
 BAD: dict[str, list[Any]] = {
     "kind": ["Number", "", None, ["number"], {}],
-    "name": [1, None, "x" * (LONGEST_TEXT + 1), "\ud800", ["n"]],
+    "name": [1, None, "x" * (MAX_TEXT + 1), "\ud800", ["n"]],
     "fill": ["1", None, True, float("nan"), float("inf"), 10**400, [1]],
     "missing": [0, 1, None, "true"],
     "other": [0, None],
@@ -685,9 +684,9 @@ def test_types_for_reading_are_known_before_there_is_an_encoder() -> None:
 
 
 def test_a_column_of_very_long_text_is_left_out_with_a_reason() -> None:
-    encoder = fit(c=["a" * (LONGEST_TEXT + 1), "b"] * 3, x=[1, 2, 3, 4, 5, 6])
+    encoder = fit(c=["a" * (MAX_TEXT + 1), "b"] * 3, x=[1, 2, 3, 4, 5, 6])
     assert encoder.column_names == ("x",)
     assert [str(note) for note in encoder.notes] == [
         "column 'c' is left out: it is text of more than 10,000 characters"
     ]
-    assert fit(c=["a" * LONGEST_TEXT, "b"] * 3).column_names == ("c",)
+    assert fit(c=["a" * MAX_TEXT, "b"] * 3).column_names == ("c",)

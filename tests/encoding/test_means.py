@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from dspp import storage
 from dspp.codec import pack, unpack
 from dspp.config import TrainConfig
 from dspp.encoding import means as limits
-from dspp.encoding.columns import LONGEST_TEXT, MAX_LEVELS
+from dspp.encoding.columns import MAX_LEVELS, MAX_TEXT
 from dspp.encoding.encoder import TableEncoder
-from dspp.encoding.means import PRIOR_ROWS, CrossFittedMeans, MeanCategory, levels_with_means, smoothed_means
+from dspp.encoding.means import PRIOR_ROWS, MeanCategory, cross_fit_means, levels_with_means, smoothed_means
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.fitting import train
@@ -51,15 +52,15 @@ def levels_of(num_rows: int = 300) -> tuple[pa.Table, np.ndarray]:
     return pa.Table.from_pandas(X), ((y - y.mean()) / y.std())[:, None]
 
 
-def means_of(num_rows: int = 120, y: np.ndarray | None = None, fold: np.ndarray | None = None) -> CrossFittedMeans:
+def means_of(num_rows: int = 120, y: np.ndarray | None = None, fold: np.ndarray | None = None) -> partial[Any]:
     """Two categories and two outputs, some of them not observed."""
     rng = np.random.default_rng(1)
     codes = rng.integers(-1, 5, num_rows), rng.integers(0, 9, num_rows)
     fold = np.arange(num_rows) % 5 if fold is None else fold
     scale = Standardizer(np.full(4, 0.1), np.full(4, 2.0))
-    return CrossFittedMeans(
-        np.array([2, 3, 5, 6]), codes, targets(num_rows) if y is None else y, assign_inner(fold, 0), scale
-    )
+    y = targets(num_rows) if y is None else y
+    inner, features = assign_inner(fold, 0), [2, 3, 5, 6]
+    return partial(cross_fit_means, codes=codes, y=y, inner=inner, features=features, scale=scale.transform)
 
 
 def targets(num_rows: int) -> np.ndarray:
@@ -124,8 +125,8 @@ def test_the_encoding_is_stored_exactly() -> None:
         {"means": 0.0},
         {"levels": []},
         {"levels": ["a"] * 60},
-        {"levels": [f"{i}" for i in range(limits.MOST_MEANS + 1)], "means": [0.0] * (limits.MOST_MEANS + 1)},
-        {"levels": ["x" * (LONGEST_TEXT + 1), *SHOPS[1:]]},
+        {"levels": [f"{i}" for i in range(limits.MAX_MEANS + 1)], "means": [0.0] * (limits.MAX_MEANS + 1)},
+        {"levels": ["x" * (MAX_TEXT + 1), *SHOPS[1:]]},
         {"missing": 1},
         {"other": True},
     ],
@@ -141,13 +142,13 @@ def test_damaged_means_are_refused(change: dict[str, Any]) -> None:
 
 def test_a_file_can_hold_all_levels_that_are_kept() -> None:
     many = [f"{i}" for i in range(10_000)]
-    assert levels_with_means(many, 1, 1) == many[: limits.MOST_MEANS]
-    assert len(levels_with_means(many, 100, 1)) == limits.MOST_NUMBERS // 200
+    assert levels_with_means(many, 1, 1) == many[: limits.MAX_MEANS]
+    assert len(levels_with_means(many, 100, 1)) == limits.MAX_NUMBERS // 200
     assert len(levels_with_means(many, 10_000, 99)) == 1
     kept = levels_with_means(["ü" * 1_000 + level for level in many], 2, 1)
-    assert len(json.dumps(kept)) < 1.1 * limits.MOST_BYTES / 2
+    assert len(json.dumps(kept)) < 1.1 * limits.MAX_BYTES / 2
     assert len(kept) > 50
-    assert levels_with_means([*many[:30], "x" * (LONGEST_TEXT + 1), "y"], 1, 1) == [*many[:30], "y"]
+    assert levels_with_means([*many[:30], "x" * (MAX_TEXT + 1), "y"], 1, 1) == [*many[:30], "y"]
 
 
 @pytest.mark.parametrize(("columns", "outputs", "text"), [(1, 1, ""), (20, 1, "ü" * 500), (20, 8, "x")])
@@ -165,18 +166,18 @@ def test_a_model_file_can_hold_the_largest_encodings(columns: int, outputs: int,
 # ---------------------------------------------------------------- cross-fitting
 
 
-def slow_means(means: CrossFittedMeans, left_out: np.ndarray) -> np.ndarray:
+def slow_means(left_out: np.ndarray, codes: Any, y: np.ndarray, inner: np.ndarray) -> np.ndarray:
     """Row by row: the rows of the same level that are neither left out nor in the row's own inner fold."""
     rows = []
     for i in range(len(left_out)):
         row = []
-        for codes in means.codes:
-            for t in range(means.y.shape[1]):
+        for code in codes:
+            for t in range(y.shape[1]):
                 total, count = 0.0, 0
                 for r in range(len(left_out)):
-                    hidden = left_out[r] or (not left_out[i] and means.inner[r] == means.inner[i])
-                    if not hidden and codes[r] == codes[i] >= 0 and not np.isnan(means.y[r, t]):
-                        total, count = total + means.y[r, t], count + 1
+                    hidden = left_out[r] or (not left_out[i] and inner[r] == inner[i])
+                    if not hidden and code[r] == code[i] >= 0 and not np.isnan(y[r, t]):
+                        total, count = total + y[r, t], count + 1
                 row.append((total / (count + PRIOR_ROWS) - 0.1) / 2.0)
         rows.append(row)
     return np.array(rows)
@@ -194,12 +195,13 @@ FOLDS = {
 def test_cross_fitted_means_agree_with_the_slow_way(name: str) -> None:
     fold = np.maximum(FOLDS[name], -1)
     means = means_of(fold=fold)
+    X, given = RNG.normal(size=(120, 8)), {name: means.keywords[name] for name in ("codes", "y", "inner")}
     for k in range(-2, fold.max() + 1):  # -2: nothing is left out
-        np.testing.assert_allclose(means.without(fold == k), slow_means(means, fold == k), rtol=1e-12, atol=1e-15)
-    X = RNG.normal(size=(120, 8))
-    inserted = means.insert(X, fold == 0)
-    np.testing.assert_array_equal(inserted[:, [2, 3, 5, 6]], means.without(fold == 0))
-    np.testing.assert_array_equal(inserted[:, [0, 1, 4, 7]], X[:, [0, 1, 4, 7]])
+        inserted, levels = means(X, fold == k)
+        np.testing.assert_allclose(inserted[:, [2, 3, 5, 6]], slow_means(fold == k, **given), rtol=1e-12, atol=1e-15)
+        np.testing.assert_array_equal(inserted[:, [0, 1, 4, 7]], X[:, [0, 1, 4, 7]])
+        rows, code = np.flatnonzero(fold == k), given["codes"][1]  # which has no unknown levels
+        np.testing.assert_array_equal(inserted[rows, 5:7], (levels[1][code[rows]] - 0.1) / 2.0)
 
 
 @pytest.mark.parametrize("name", FOLDS)
@@ -211,13 +213,13 @@ def test_means_and_trees_that_read_them_never_saw_the_target_of_their_row(name: 
     def columns(y: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         means = means_of(y=y, fold=fold)
         trees = cross_fit(
-            means.insert(X, np.zeros(120, bool)),
+            means(X, np.zeros(120, bool))[0],
             y[:, 0],
             fold,
             max_rounds=5,
-            X_without=lambda out: means.insert(X, out),
+            X_without=lambda out: means(X, out)[0],
         )
-        return [means.without(fold == k) for k in range(fold.max() + 1)], trees.columns
+        return [means(X, fold == k)[0] for k in range(fold.max() + 1)], trees.columns
 
     before = columns(y)
     for i in (0, 50):
@@ -290,9 +292,10 @@ def test_members_read_means_without_the_rows_they_hold_out(given: bool) -> None:
     made = prepare(attach_targets(to_table(X), y), Settings(members=5), validation=validation)
     assert (made.means is None) == given
     if made.means is not None:
-        np.testing.assert_array_equal(made.means.inner, made.split.fold)
+        assert isinstance(made.means, partial)
+        np.testing.assert_array_equal(made.means.keywords["inner"], made.split.fold)
         assert isinstance(made.train, Rows)
-        again = made.means.insert(made.train.x.numpy(), np.zeros(200, bool))
+        again, _ = made.means(made.train.x.numpy(), np.zeros(200, bool))
         np.testing.assert_array_equal(again, made.train.x.numpy())
 
 

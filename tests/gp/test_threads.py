@@ -158,7 +158,7 @@ torch.set_num_threads(2)
 X = np.random.default_rng(0).normal(size=(1000, 2))
 settings = dict(inducing=6, width=2, sites=3, epochs=2, likelihood="gaussian", jobs=1, progress=False)
 models = [DSPPRegressor(members=members, **settings).fit(X[:64], X[:64, 0]) for members in (1, 4)]
-assert [model.fitted_.trees is not None for model in models] == [False, True]
+assert [bool(model.fitted_.trees) for model in models] == [False, True]
 
 def predict():
     return [part for model in models for part in (model.predict(X), *model.predict_interval(X))]

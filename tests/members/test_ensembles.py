@@ -54,6 +54,7 @@ def test_no_member_depends_on_the_targets_that_it_held_out(looked_at: tuple[DSPP
     for first, second in zip(trained, trained_again, strict=True):
         same = bits(first.held_out) == bits(second.held_out)
         assert same == (first.fold == 0), first.number
+    (trees,), (trees_again,) = trees, trees_again
     assert trees.for_member(0).tobytes() == trees_again.for_member(0).tobytes()
     assert trees.for_member(1).tobytes() != trees_again.for_member(1).tobytes()
 
@@ -77,9 +78,9 @@ def test_the_prediction_is_the_formula(model: DSPPRegressor) -> None:
     """p(y) = (1 − g) Σ_k w_k p_k(y) + g p_guard(y), with the variances of p_k multiplied by the spread."""
     fitted = replace(model.fitted_, spread=1.7, judged=None)
     assert fitted.guard is not None
-    assert fitted.trees is not None
+    assert len(fitted.trees) == 1
     scale, rows = fitted.outcome.scale, fitted.scale_X.transform(X)
-    z, column = ((Y - scale.mean) / scale.scale)[None], fitted.trees.predict(rows)
+    z, column = ((Y - scale.mean) / scale.scale)[None], fitted.predict_trees(rows)
     density = np.zeros(N)
     for member, weight in zip(fitted.members, fitted.weights, strict=True):
         read = np.column_stack([rows, column]) if member.kind == "trees" else rows
@@ -151,9 +152,9 @@ def test_validation_rows_that_are_given_are_judged_and_not_learned_from(members:
     assert fitted.metrics == pytest.approx(model.evaluate(X_VAL, Y_VAL), rel=1e-9)
     other = DSPPRegressor(members=members, **TINY).fit(X, Y, X_VAL, Y_VAL[::-1])
     assert weights_of(other) == weights_of(model)
-    if fitted.trees is not None and other.fitted_.trees is not None:
+    if fitted.trees and other.fitted_.trees:
         rows = fitted.scale_X.transform(X_VAL)
-        np.testing.assert_array_equal(fitted.trees.predict(rows), other.fitted_.trees.predict(rows))
+        np.testing.assert_array_equal(fitted.predict_trees(rows), other.fitted_.predict_trees(rows))
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "student-t", "log-normal"])

@@ -26,7 +26,7 @@ class SmallGp(Gp):
         return True
 
     @classmethod
-    def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
+    def spec_from(cls, spec: Spec, num_folds: int, num_columns: int = 1) -> Spec:
         return Spec("svgp", super().spec_from(spec, num_folds).model.change(inducing=5), spec.objective)
 
 

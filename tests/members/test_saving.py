@@ -49,10 +49,9 @@ def test_predictions_are_the_same_bits_after_loading(model: DSPPRegressor, saved
     assert after.guard.weight == before.guard.weight
     for name in ("log_weights", "mean", "var"):
         assert torch.equal(getattr(after.guard, name), getattr(before.guard, name))
-    assert after.trees is not None
-    assert before.trees is not None
-    for name, value in pack(before.trees)[0].items():
-        assert torch.equal(pack(after.trees)[0][name], value)
+    assert len(after.trees) == len(before.trees) == 1
+    for name, value in pack(before.trees[0])[0].items():
+        assert torch.equal(pack(after.trees[0])[0][name], value)
     assert loaded.get_params()["members"] == "auto"
     modelfile.save(after, tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == saved
@@ -62,7 +61,7 @@ def test_corrections_change_predictions(model: DSPPRegressor) -> None:
     """So that the bits above say something about each of them."""
     fitted = model.fitted_
     assert fitted.guard is not None
-    trees = replace(fitted.trees, base=fitted.trees.base + 1.0) if fitted.trees is not None else None
+    trees = tuple(replace(one, base=one.base + 1.0) for one in fitted.trees)
     heavier = replace(fitted.guard, weight=2 * fitted.guard.weight)
     for changed in (replace(fitted, spread=1.0), replace(fitted, guard=heavier), replace(fitted, trees=trees)):
         assert bits(changed.distribution(X)) != bits(fitted.distribution(X))
@@ -77,7 +76,10 @@ HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {
         f"guard {value!r}": lambda h, value=value: h.update(guard=value)
         for value in (0, 1, 0.0, 1.0, 0.9, -0.1, 1.1, math.nan, math.inf, 10**400, "0.01", True, {})
     },
-    **{f"trees {value!r}": lambda h, value=value: h.update(trees=value) for value in (None, 1, "yes", {}, False)},
+    **{
+        f"trees {value!r}": lambda h, value=value: h.update(trees=value)
+        for value in (None, 1, "yes", {}, False, [], [{}], [None])
+    },
     **{
         f"kind {value!r}": lambda h, value=value: h["members"][0].update(kind=value)
         for value in ("", "tree", None, 3, ["plain"], "trees")
@@ -120,14 +122,14 @@ TENSORS: dict[str, dict[str, torch.Tensor | None]] = {
     "guard of two outputs": {"guard.mean": torch.zeros(4, 2, dtype=F64), "guard.var": torch.ones(4, 2, dtype=F64)},
     "weights of the guard that sum to two": {"guard.log_weights": torch.full((4,), math.log(0.5), dtype=F64)},
     "an unknown tensor of the guard": {"guard.more": torch.zeros(1, dtype=F64)},
-    "an unknown tensor of the trees": {"trees.more": torch.zeros(1, dtype=F64)},
-    "columns of trees as floats": {"trees.feature": torch.zeros(3, 31, dtype=F64)},
-    "masks of trees as int64": {"trees.left_leaves": MASKS},
-    "thresholds of one tree": {"trees.threshold": torch.zeros(1, 31, dtype=F64)},
-    "values of a scalar": {"trees.value": torch.tensor(1.0, dtype=F64)},
-    "base of a vector": {"trees.base": torch.zeros(2, dtype=F64)},
-    "base NaN": {"trees.base": torch.tensor(math.nan, dtype=F64)},
-    "base far from all targets": {"trees.base": torch.tensor(1e20, dtype=F64)},
+    "an unknown tensor of the trees": {"trees.0.more": torch.zeros(1, dtype=F64)},
+    "columns of trees as floats": {"trees.0.feature": torch.zeros(3, 31, dtype=F64)},
+    "masks of trees as int64": {"trees.0.left_leaves": MASKS},
+    "thresholds of one tree": {"trees.0.threshold": torch.zeros(1, 31, dtype=F64)},
+    "values of a scalar": {"trees.0.value": torch.tensor(1.0, dtype=F64)},
+    "base of a vector": {"trees.0.base": torch.zeros(2, dtype=F64)},
+    "base NaN": {"trees.0.base": torch.tensor(math.nan, dtype=F64)},
+    "base far from all targets": {"trees.0.base": torch.tensor(1e20, dtype=F64)},
 }
 
 
@@ -176,7 +178,7 @@ def test_the_header_and_the_tensors_agree(prefix: str, saved: bytes, tmp_path: P
     names = tensors_of(saved, prefix)
     assert len(names) >= 3
     cases = [with_tensors(saved, dict.fromkeys(names)), *(with_tensors(saved, {name: None}) for name in names)]
-    without: dict[str, Any] = {"guard.": {"guard": None}, "trees.": {"trees": False}}[prefix]
+    without: dict[str, Any] = {"guard.": {"guard": None}, "trees.": {"trees": []}}[prefix]
 
     def plain(header: dict[str, Any]) -> None:
         header.update(without)
@@ -214,6 +216,6 @@ def test_objects_check_themselves_too(model: DSPPRegressor) -> None:
         with pytest.raises(InputError, match="spread"):
             replace(fitted, spread=spread)
     with pytest.raises(InputError, match="trees"):
-        replace(fitted, trees=None)
+        replace(fitted, trees=())
     with pytest.raises(InputError, match="guard"):
         Guard(0.1, fitted.guard.log_weights, fitted.guard.mean[:1], fitted.guard.var)

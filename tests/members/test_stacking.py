@@ -142,8 +142,8 @@ def test_widening_keeps_the_floor_and_what_was_below_it() -> None:
     noise = torch.tensor([1e-5, 1e-4, 4e-4], dtype=F64)
     mixture = NormalMixture(torch.zeros(1, dtype=F64), torch.zeros(1, 3, dtype=F64), torch.ones(1, 3, dtype=F64), noise)
     narrow, wide = mixture.widen(0.5, 1e-4), mixture.widen(2.0, 1e-4)
-    torch.testing.assert_close(narrow.noise_var, torch.tensor([1e-5, 1e-4, 2e-4], dtype=F64))
-    torch.testing.assert_close(wide.noise_var, 2.0 * noise)
+    torch.testing.assert_close(narrow.noise_var, torch.tensor([[1e-5, 1e-4, 2e-4]], dtype=F64))
+    torch.testing.assert_close(wide.noise_var, 2.0 * noise[None])
     assert (narrow.latent_var == 0.5).all()
 
 

@@ -185,7 +185,7 @@ def test_the_default_ensemble_mixes_it(ensemble: tuple[str, dspp.DSPPRegressor],
 
 def test_trees_are_read_where_the_outcome_says_so(ensemble: tuple[str, dspp.DSPPRegressor]) -> None:
     name, model = ensemble
-    assert (model.fitted_.trees is not None) <= (name == "interval")
+    assert bool(model.fitted_.trees) <= (name == "interval")
 
 
 @pytest.mark.parametrize("name", ["labels", "interval"])

@@ -592,15 +592,15 @@ def test_marginal_picks_its_output() -> None:
     middle = mixture.marginal(1)
     assert torch.equal(middle.component_mean, mixture.component_mean[..., 1])
     assert torch.equal(middle.latent_var, mixture.latent_cov[..., 1, 1])
-    assert torch.equal(middle.noise_var, mixture.noise_var[1])
+    assert torch.equal(middle.noise_var, mixture.noise_var[..., 1])
 
 
 def test_noise_shapes_of_one_output() -> None:
     scalar = normal_mixture(N=5)
     y = targets(scalar)
-    assert scalar.with_noise(torch.tensor([0.1], dtype=F64)).noise_var.shape == ()
+    assert scalar.with_noise(torch.tensor([0.1], dtype=F64)).noise_var.shape == (1, 1)
     by_row = scalar.with_noise(torch.full((5,), 0.1, dtype=F64))
-    assert by_row.noise_var.shape == (5,)
+    assert by_row.noise_var.shape == (1, 5)
     torch.testing.assert_close(by_row.log_prob(y), scalar.log_prob(y))
 
 
@@ -608,8 +608,9 @@ def test_noise_shapes_of_one_output() -> None:
 
 ONE, MANY = normal_mixture(S=2, N=3), multivariate_mixture(S=2, N=3, T=2)
 MANY_OF_3 = replace(multivariate_mixture(S=2, N=3, T=3), log_weights=MANY.log_weights)
-W, M, V, R = vars(ONE).values()
+W, M, V, _ = vars(ONE).values()
 WT, MT, CT, RT = vars(MANY).values()
+R = torch.tensor(0.1, dtype=F64)
 
 BAD_CALLS = {
     "no components": (lambda: NormalMixture(W[:0], M[:0], V[:0], R), r"S >= 1, got \(0,\), \(0, 3\)"),
@@ -626,7 +627,7 @@ BAD_CALLS = {
     "noise of another N": (lambda: NormalMixture(W, M, V, torch.ones(2)), r"expected.* \(2,\)$"),
     "covariance without T": (
         lambda: MultivariateNormalMixture(WT, MT, CT[..., 0], RT),
-        r"\(S\), \(S, N, T\), \(S, N, T, T\), and \(T\) or .* \(2, 3, 2\), \(2, 3, 2\), \(2,\)$",
+        r"\(S\), \(S, N, T\), \(S, N, T, T\), and \(T\) or .* \(2, 3, 2\), \(2, 3, 2\), \(1, 1, 2\)$",
     ),
     "mean without T": (lambda: MultivariateNormalMixture(WT, M, V, R), r"expected .* \(S\), \(S, N, T\)"),
     "scalar noise for T": (lambda: MANY.with_noise(R), r"expected.* \(\)$"),

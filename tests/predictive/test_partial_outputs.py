@@ -275,7 +275,7 @@ def test_select_is_the_joint_distribution_of_some_outputs() -> None:
     part = mixture.select([2, 0])
     assert torch.equal(part.mean, mixture.mean[:, [2, 0]])
     assert torch.equal(part.cov, mixture.cov[:, [2, 0]][:, :, [2, 0]])
-    assert torch.equal(part.noise_var, mixture.noise_var[:, [2, 0]])
+    assert torch.equal(part.noise_var, mixture.noise_var[..., [2, 0]])
     missing = y.clone()
     missing[:, 1] = NAN
     assert_close(part.log_prob(y[:, [2, 0]]), mixture.log_prob(missing), 1e-12)

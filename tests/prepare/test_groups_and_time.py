@@ -1,6 +1,7 @@
 """Promise 31: a group stays together and time goes forward, in every split, fold and calibration part."""
 
 import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ from dspp.members import trees as grown
 from dspp.members.plan import make_plan
 from dspp.prepare import Prepared, prepare, split_rows
 from dspp.settings import Settings
-from dspp.table.memory import attach_targets, to_table
-from dspp.table.roles import attach_roles, split_roles
+from dspp.table.memory import attach_roles, attach_targets, label_rows, to_table
 from dspp.trees import crossfit
 
 N = 120
@@ -277,8 +277,8 @@ def test_means_of_categories_and_the_choice_of_likelihood_keep_groups_together(
     many = prepare(table, Settings(**TINY))
     assert len(folds) == 2
     assert len(set(zip(GROUPS.tolist(), folds[0].tolist(), strict=True))) == len(set(GROUPS))
-    assert many.means is not None
-    assert many.means.inner.tolist() == many.split.fold.tolist()
+    assert isinstance(many.means, partial)
+    assert many.means.keywords["inner"].tolist() == many.split.fold.tolist()
     seen: list[np.ndarray] = []
     cross_fit_means = TableEncoder.cross_fit_means
 
@@ -445,8 +445,8 @@ def test_the_command_line_says_what_is_wrong(table: Path, words: list[str], prob
 
 
 def test_columns_of_a_table_become_roles() -> None:
-    frame = to_table(pd.DataFrame({"a": X[:, 0], "who": GROUPS, "w": Y - Y.min()}))
-    found = split_roles(frame, weight="w", group="who")
+    frame = to_table(pd.DataFrame({"a": X[:, 0], "who": GROUPS, "w": Y - Y.min(), "y": Y}))
+    found = label_rows(frame, ["y"], weight="w", group="who")
     assert found.names == ("a",)
     assert found.groups is not None
     assert found.weights is not None

@@ -12,7 +12,7 @@ from dspp.codec import pack, unpack
 from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table.files import from_dataset, open_table, open_tables, write_table
-from dspp.table.memory import attach_targets, check_no_inf, split_targets, to_table
+from dspp.table.memory import attach_targets, label_rows, to_table
 from dspp.table.table import FileTable, Table
 
 ROWS = pa.table({"a": np.arange(10.0), "b": [f"b{k}" for k in range(10)], "y": [*map(float, range(9)), None]})
@@ -56,16 +56,16 @@ def test_rows_that_were_picked_keep_their_names_in_errors(tmp_path: Path) -> Non
     some = whole.take(np.array([3, 2])).take(np.array([1]))
     assert labels(some) == ["2"]
     with pytest.raises(InputError, match=r"t\.csv: column 'a', row 2 \(line 5\): expected a finite number, got -inf"):
-        check_no_inf(some)
+        some.check_no_inf()
 
 
 def test_targets_among_the_columns() -> None:
-    table = split_targets(to_table(ROWS), ["y"], drop=["b"])
+    table = label_rows(to_table(ROWS), ["y"], drop=["b"])
     assert (table.names, table.target_names, len(table)) == (("a",), ("y",), 9)
     assert table.targets.shape == (9, 1)
     assert [str(note) for note in table.notes] == ["1 row without a target left out"]
     with pytest.raises(InputError, match="column 'b': expected numbers to predict, got text such as 'b0'"):
-        split_targets(to_table(ROWS), ["b"])
+        label_rows(to_table(ROWS), ["b"])
 
 
 def test_targets_apart_from_the_rows_have_an_axis() -> None:

@@ -14,7 +14,7 @@ import dspp
 from dspp import TrainConfig, preset
 from dspp.errors import TrainingInterrupted
 from dspp.objectives import OBJECTIVES
-from dspp.training import Budget, Checkpoint, Rows, run, score
+from dspp.training import Budget, Checkpoint, Rows, run
 
 GENERATOR = np.random.default_rng(3)
 X, X_VAL = GENERATOR.normal(size=(200, 2)), GENERATOR.normal(size=(40, 2))
@@ -45,8 +45,8 @@ def fit(spec, X, y, *, weights=None, X_val=None, y_val=None, weights_val=None, *
 
 CONSTANTS = {
     "lap_steps": (run, "LAP_STEPS"),  # after so many steps there is a state to return to
-    "trial_rows": (score, "MAX_TRIAL_ROWS"),
-    "score": (score, "nll"),
+    "trial_rows": (run, "MAX_TRIAL_ROWS"),
+    "score": (run, "nll"),
 }
 
 

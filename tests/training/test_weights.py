@@ -32,11 +32,11 @@ from dspp.outcomes import Real
 from dspp.predictive import MultivariateNormalMixture, NormalMixture, Predictive
 from dspp.prepare import prepare
 from dspp.settings import Settings
-from dspp.table.memory import attach_targets, to_table
+from dspp.table.checks import check_weights
+from dspp.table.memory import attach_roles, attach_targets, to_table
 from dspp.table.messages import Place
-from dspp.table.roles import attach_roles, check_weights
 from dspp.training.rows import Rows, training_rows
-from dspp.training.score import nll
+from dspp.training.run import nll
 
 N, TOLERANCE = 40, 1e-10
 RANDOM = np.random.default_rng(30)

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from dspp.cli import demo, evaluate, fit, fit_options, info, predict
-from dspp.cli.group import Command, Commands
-from dspp.cli.options import flag, make_command, option
+from dspp.cli import demo, evaluate, fit, info, predict
+from dspp.cli.group import IMPORT, Command, Commands
+from dspp.cli.options import flag
 from dspp.cli.session import import_modules
 
 EXAMPLES = """Try it:
@@ -48,10 +48,10 @@ def store_shared_options(
     debug: Annotated[bool, flag("--debug", "Show the traceback of an error.")] = False,
     modules: Annotated[
         list[str] | None,
-        option("Import a module that registers your own parts; repeatable.", "MODULE", None, "--import"),
+        typer.Option(IMPORT, help="Import a module that registers your own parts; repeatable.", metavar="MODULE"),
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", metavar="", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Store options shared by all commands."""
@@ -60,27 +60,12 @@ def store_shared_options(
     import_modules(modules or ())
 
 
-app.command(
-    "fit",
-    cls=Command,
-    help="Train a model on a table.\n\nThe table may contain text, dates and missing values. Some rows are held out to "
-    "score the model and to correct it. After Ctrl-C, --resume continues.",
-    epilog=fit_options.EXAMPLES,
-)(make_command(fit_options.FitOptions, fit.run))
-app.command("predict", cls=Command, help="Predict the distribution of each row of a table.", epilog=predict.EXAMPLES)(
-    make_command(predict.PredictOptions, predict.run)
-)
-app.command(
-    "evaluate",
-    cls=Command,
-    help="Score a model on new rows, and check whether its intervals can be trusted.",
-    epilog=evaluate.EXAMPLES,
-)(make_command(evaluate.EvaluateOptions, evaluate.run))
-app.command("info", cls=Command, epilog=info.EXAMPLES)(info.info)
-app.command(
-    "tune",
-    cls=Command,
-    help="Search for good settings and save the best model; the same as `fit --tune`.",
-    epilog=fit_options.TUNE_EXAMPLES,
-)(make_command(fit_options.FitOptions, fit.run, tune=True))
-app.command("demo", cls=Command)(demo.demo)
+for name, command, examples in (
+    ("fit", fit.Fit, fit.EXAMPLES),
+    ("predict", predict.Predict, predict.EXAMPLES),
+    ("evaluate", evaluate.Evaluate, evaluate.EXAMPLES),
+    ("info", info.Info, info.EXAMPLES),
+    ("tune", fit.Tune, fit.TUNE_EXAMPLES),
+    ("demo", demo.Demo, None),
+):
+    app.command(name, cls=Command, epilog=examples)(command)

@@ -1,14 +1,12 @@
 """`dspp demo`: the full workflow on simulated data whose true density is known."""
 
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from dspp.cli import show
-from dspp.cli.options import at_least, flag, option
+from dspp.cli.options import flag, option, whole
 from dspp.cli.session import Session, Stopped
 from dspp.errors import InputError
 from dspp.extras import how_to_install, is_installed
@@ -23,39 +21,50 @@ ROWS = 20_000  # 17,000 for training, 3,000 for testing
 SETTINGS = "--members 2 --width 10 --inducing 96 --beta 1.0 --learning-rate 0.06 --epochs 54"
 
 
-def demo(
-    ctx: typer.Context,
-    folder: Annotated[Path, option("Output folder; created if it does not exist.", "FOLDER")] = Path("dspp-demo"),
-    epochs: Annotated[str | None, option("Passes over the rows; fewer are faster.", "N")] = None,
-    overwrite: Annotated[bool, flag("--overwrite", "Replace files in a non-empty folder.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Demo:
     """Run the full workflow on simulated data: train, predict, evaluate, report; about a minute."""
-    if epochs is not None:
-        at_least(1)(epochs, "--epochs")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
-        raise InputError(f"{folder}: expected an empty folder; choose another --folder, or pass --overwrite")
-    from dspp.simulation import robot_arm
 
-    session: Session = ctx.obj
-    arm = robot_arm(ROWS, seed=0)
-    train, test = _write(arm, folder)
-    session.say(
-        "The data: a simulated robot arm with 8 joints, and the distance of its hand as measured by a range finder,",
-        "which sometimes hears a late echo. As the data are simulated, the best possible score is known.",
-        f"Wrote {len(train):,} rows to {folder / 'train.csv'} and {len(test):,} to {folder / 'test.csv'}.",
-    )
-    report = is_installed("report")
-    if not report:
-        (folder / "report.html").unlink(missing_ok=True)  # of an earlier demo
-    for command in _commands(folder, epochs, report):
-        session.say(f"\n$ {shlex.join(['dspp', *command])}")
-        _run(ctx, session, command)
-    session.say(*_compare_with_truth(arm, train, test, folder))
-    session.say(
-        f"Open {folder / 'report.html'} in a browser."
-        if report
-        else f"note: no report was written, as matplotlib or jinja2 is not installed; {how_to_install('report')}"
-    )
+    folder: Annotated[Path, option("Output folder; created if it does not exist.", "FOLDER")] = Path("dspp-demo")
+    epochs: Annotated[int | None, option("Passes over the rows; fewer are faster.", "N", parser=whole(1))] = None
+    overwrite: Annotated[bool, flag("--overwrite", "Replace files in a non-empty folder.")] = False
+
+    def run(self, session: Session) -> None:
+        """Simulate, run the commands, and compare the model with the truth."""
+        folder = self.folder
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not self.overwrite:
+            raise InputError(f"{folder}: expected an empty folder; choose another --folder, or pass --overwrite")
+        from dspp.simulation import robot_arm
+
+        arm = robot_arm(ROWS, seed=0)
+        train, test = _write(arm, folder)
+        session.say(
+            "The data: a simulated robot arm with 8 joints, and the distance of its hand as measured by a range "
+            "finder,\nwhich sometimes hears a late echo. As the data are simulated, the best possible score is known.",
+            f"Wrote {len(train):,} rows to {folder / 'train.csv'} and {len(test):,} to {folder / 'test.csv'}.",
+        )
+        report = is_installed("report")
+        if not report:
+            (folder / "report.html").unlink(missing_ok=True)  # of an earlier demo
+        for command in self._commands(report):
+            session.say(f"\n$ {shlex.join(['dspp', *command])}")
+            _run(session, command)
+        session.say(*_compare_with_truth(arm, train, test, folder))
+        session.say(
+            f"Open {folder / 'report.html'} in a browser."
+            if report
+            else f"note: no report was written, as matplotlib or jinja2 is not installed; {how_to_install('report')}"
+        )
+
+    def _commands(self, report: bool) -> list[list[str]]:
+        names = ("train.csv", "test.csv", "model.dspp", "predictions.csv", "report.html")
+        train, test, model, predictions, page = (str(self.folder / name) for name in names)
+        settings = SETTINGS.split() if self.epochs is None else [*SETTINGS.split()[:-1], str(self.epochs)]
+        return [
+            ["fit", train, "--target", "distance", "--out", model, *settings, "--overwrite"],
+            ["predict", model, test, "--out", predictions, "--quantiles", "0.05,0.5,0.95", "--overwrite"],
+            ["evaluate", model, test, *(["--report", page, "--overwrite"] if report else [])],
+        ]
 
 
 def _write(arm: "RobotArm", folder: Path) -> tuple["np.ndarray", "np.ndarray"]:
@@ -79,22 +88,10 @@ def _write(arm: "RobotArm", folder: Path) -> tuple["np.ndarray", "np.ndarray"]:
     return train, test
 
 
-def _commands(folder: Path, epochs: str | None, report: bool) -> list[list[str]]:
-    train, test, model, predictions, page = (
-        str(folder / name) for name in ("train.csv", "test.csv", "model.dspp", "predictions.csv", "report.html")
-    )
-    settings = SETTINGS.split() if epochs is None else [*SETTINGS.split()[:-1], epochs]
-    return [
-        ["fit", train, "--target", "distance", "--out", model, *settings, "--overwrite"],
-        ["predict", model, test, "--out", predictions, "--quantiles", "0.05,0.5,0.95", "--overwrite"],
-        ["evaluate", model, test, *(["--report", page, "--overwrite"] if report else [])],
-    ]
-
-
-def _run(ctx: typer.Context, session: Session, command: list[str]) -> None:
+def _run(session: Session, command: list[str]) -> None:
     """Run a command in this process."""
     typed = replace(session, program="dspp", argv=tuple(command))
-    code = ctx.find_root().command.main(args=command, standalone_mode=False, obj=typed)
+    code = session.main(command, standalone_mode=False, obj=typed)
     if code:
         raise Stopped(code)
 
@@ -107,9 +104,9 @@ def _compare_with_truth(arm: "RobotArm", train: "np.ndarray", test: "np.ndarray"
     from dspp import modelfile
     from dspp.evaluate import evaluate
     from dspp.table.files import open_table
-    from dspp.table.memory import split_targets
+    from dspp.table.memory import label_rows
 
-    table = split_targets(open_table(folder / "test.csv").read(), ["distance"])
+    table = label_rows(open_table(folder / "test.csv").read(), ["distance"])
     nll = evaluate(modelfile.load(folder / "model.dspp"), table).scores["nll"]
     best = arm.nll(test)
     normal = -float(norm.logpdf(arm.y[test], arm.y[train].mean(), np.std(arm.y[train])).mean())

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from dspp.errors import DsppError, InputError, ModelFileError
 from dspp.table.messages import check_exists, closest, join_names
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dspp.table.csvfile import CsvFormat
     from dspp.table.table import FileTable
 
+Input = TypeVar("Input", Path, Path | None)
 STDIN = Path("-")
 CSV_ONLY = "--sep, --decimal and --encoding apply to CSV files; leave them out"
 _MAGIC = {b"PAR1": ".parquet", b"ARROW1": ".arrow", b"\x1f\x8b": ".csv.gz"}  # the first bytes of files that are not CSV
@@ -30,20 +31,18 @@ def source_name(path: Path) -> str:
 
 
 @contextmanager
-def stdin_as_file(*paths: Path | None) -> Iterator[list[Path | None]]:
-    """Yield the paths with `-` replaced by a temporary copy of standard input, which errors do not mention.
+def stdin_as_file(path: Input) -> Iterator[Input]:
+    """Yield a path or, for `-`, a temporary copy of standard input, which errors do not mention.
 
     Tables are read more than once: to learn their columns, for their rows, and for the line of an error.
     """
-    if STDIN not in paths:
-        yield list(paths)
+    if path != STDIN:
+        yield path
         return
-    if paths.count(STDIN) > 1:
-        raise InputError("expected one table on standard input, got - twice; pass a file for one of them")
     with tempfile.TemporaryDirectory(prefix="dspp-") as folder:
         copy = _copy_stdin(Path(folder))
         try:
-            yield [copy if path == STDIN else path for path in paths]
+            yield copy
         except DsppError as problem:
             raise type(problem)(str(problem).replace(str(copy), source_name(STDIN))) from problem
 
@@ -81,7 +80,9 @@ def open_input(path: Path, written: "CsvFormat", may_be_empty: bool = False) -> 
 
 
 def check_inputs(*paths: Path | None) -> None:
-    """Raise `InputError` for the first path that does not exist; - is standard input."""
+    """Raise `InputError` for the first path that does not exist; - is standard input, and can be given once."""
+    if paths.count(STDIN) > 1:
+        raise InputError("expected one table on standard input, got - twice; pass a file for one of them")
     for path in paths:
         if path is not None and path != STDIN:
             check_exists(path)

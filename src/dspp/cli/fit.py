@@ -4,7 +4,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,8 @@ from dspp.cli.files import (
     stdin_as_file,
 )
 from dspp.cli.fit_options import FitOptions
-from dspp.cli.options import csv_format, duration
-from dspp.cli.session import Session, Stopped
+from dspp.cli.options import csv_format
+from dspp.cli.session import INTERRUPTED, Session, Stopped
 from dspp.engines import check_engine
 from dspp.errors import CheckpointError, TrainingInterrupted
 from dspp.extras import require
@@ -40,53 +40,91 @@ SAVING, REPORT = 0.5, 0.6  # shares of the work after training that are done bef
 
 Trained = tuple["Fitted", "Evaluation | None"]
 
+EXAMPLES = """Examples:
 
-def run(options: FitOptions, session: Session) -> None:
-    """Train, save and score a model.
+dspp fit train.csv --target price --out model.dspp
 
-    Whatever can be checked without torch, which takes seconds to import, is checked before.
+dspp fit train.parquet --target x --target y --out model.dspp --time-budget 5m --report report.html
+
+dspp fit folder_of_parquet_files --target price --out model.dspp --memory 4GB
+
+dspp fit train.csv --target price --drop id --model nn+dspp --features 100,20 --out model.dspp
+
+dspp fit train.csv --target price --out model.dspp --tune --time-budget 1h"""
+TUNE_EXAMPLES = """Examples:
+
+dspp tune train.csv --target price --out model.dspp --time-budget 10m
+
+dspp tune train.csv --target price --out model.dspp --trials 50 --study price.study
+
+dspp tune train.csv --target price --out model.dspp --jobs 8 --engine ray --address 10.0.0.1:6379
+
+Settings given as options are fixed, the rest is searched: with --width 5, only models of that width are tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(FitOptions):
+    """Train a model on a table.
+
+    The table may contain text, dates and missing values. Some rows are held out to score the model and to correct it.
+    After Ctrl-C, --resume continues.
     """
-    check_inputs(options.train, options.validation)
-    _check_outputs(options)
-    budget = duration(options.time_budget, "--time-budget")
-    options.check_search()
-    if options.tune:
-        require("tune", "a search for settings")
-    check_engine(options.engine, options.jobs, options.address)
-    if options.engine == "ray":
-        require("ray", "--engine ray")
-    options.check_names()
-    csv_format(options.sep, options.decimal, options.encoding)  # raises if they are not valid
-    checkpoint = None if options.tune else options.resume_file
-    settings = options.settings(time_budget=budget, checkpoint=checkpoint, progress=session.bars)
-    with stdin_as_file(options.train, options.validation) as (train, validation):
-        assert train is not None
-        opened = sources.open_sources(options, train, validation)
-        with session.working(f"reading {opened.name}"):
-            opened = opened.read(options, settings)
-        _fit(options, session, settings, opened)
+
+    def run(self, session: Session) -> None:
+        """Train, save and score a model.
+
+        Whatever can be checked without torch, which takes seconds to import, is checked before.
+        """
+        check_inputs(self.train, self.validation)
+        _check_outputs(self)
+        self.check_search()
+        if self.tune:
+            require("tune", "a search for settings")
+        check_engine(self.engine, self.jobs, self.address)
+        if self.engine == "ray":
+            require("ray", "--engine ray")
+        csv_format(self.sep, self.decimal, self.encoding)  # raises if they are not valid
+        settings = self.settings(checkpoint=None if self.tune else self.resume_file, progress=session.bars)
+        with stdin_as_file(self.train) as train, stdin_as_file(self.validation) as validation:
+            opened = sources.open_sources(self, train, validation)
+            with session.working(f"reading {opened.name}"):
+                opened = opened.read(self, settings)
+            _fit(self, session, settings, opened)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune(Fit):
+    """Search for good settings and save the best model; the same as `fit --tune`."""
+
+    tune: bool = field(default=True, init=False)  # not an option
 
 
 def _fit(options: FitOptions, session: Session, settings: "Settings", opened: sources.Sources) -> None:
+    from dspp import modelfile
+    from dspp.fitting import train
+
     with session.working(f"preparing {opened.name}"):
         prepared = sources.prepare_rows(options, settings, opened)
     source = f"held out of {opened.name}" if options.validation is None else source_name(options.validation)
     with ExitStack() as closing:
-        with _say_how_to_resume(options, session), _stop_on_signal() as stop:
+        with _stop_on_signal(options, session) as stop:
             session.say(*_describe_start(options, opened, prepared, settings))
             if options.overwrite and not options.resume and options.has_unfinished_run:
                 discard_run(options.resume_files.values())
                 session.say(f"note: discarded the unfinished run in {options.resume_file}")
             if options.tune:
-                fitted, evaluation = _search(options, session, prepared, settings, stop)
+                fitted, evaluation = _search(options, session, prepared, stop)
             bar = closing.enter_context(_open_bar(options, session))
             if not options.tune:
-                fitted, evaluation = _train(options, session, prepared, settings, stop, bar)
-        from dspp import modelfile
-
+                spent = time.monotonic() - session.begin + (REPORT_SECONDS if options.report else 0.0)
+                fitted, evaluation = train(
+                    prepared, settings, should_stop=stop, resume=options.resume, spent=spent, bar=bar
+                )
         bar.step(f"writing {options.out}", SAVING)
         modelfile.save(fitted, options.out)
-        _remove_resume_files(options)
+        if options.study is None:
+            with suppress(CheckpointError):  # another process has resumed the run and will remove them
+                discard_run(options.resume_files.values())
         if options.report is not None:
             bar.step(f"writing {options.report}", REPORT)
             _report(fitted, evaluation, prepared, source, options.report)
@@ -146,18 +184,25 @@ def _describe_model(prepared: "Prepared", settings: "Settings") -> str:
 
 
 @contextmanager
-def _stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Yield a callable that returns whether a signal has arrived; after one, exit with the state saved."""
+def _stop_on_signal(options: FitOptions, session: Session) -> Iterator[Callable[[], bool]]:
+    """Yield a callable that returns whether a signal has arrived; after one, exit and tell the user how to resume."""
     from dspp.training.signals import stop_on_signals
 
-    with stop_on_signals() as stop:
-        try:
-            yield stop
-        except TrainingInterrupted:
-            if stop.signal is None:
-                raise
-    if stop.signal is not None:
-        raise Stopped(128 + stop.signal)
+    try:
+        with stop_on_signals() as stop:
+            try:
+                yield stop
+            except TrainingInterrupted:
+                if stop.signal is None:
+                    raise
+        if stop.signal is not None:
+            raise Stopped(128 + stop.signal)
+    except (Stopped, KeyboardInterrupt) as stopped:
+        if not options.resume_file.exists():
+            raise
+        code = stopped.code if isinstance(stopped, Stopped) else INTERRUPTED
+        how = f"stopped; the state is in {options.resume_file}. To resume: {session.command('--resume')}"
+        raise Stopped(code, how) from None
 
 
 def _open_bar(options: FitOptions, session: Session) -> "ProgressBar":
@@ -170,36 +215,20 @@ def _open_bar(options: FitOptions, session: Session) -> "ProgressBar":
     return ProgressBar(1 if options.tune else None, session.bars, smoothing=SMOOTHING, later=later)
 
 
-def _train(
-    options: FitOptions,
-    session: Session,
-    prepared: "Prepared",
-    settings: "Settings",
-    stop: Callable[[], bool],
-    bar: "ProgressBar",
-) -> Trained:
-    """Train one model."""
-    from dspp.fitting import train
-
-    spent = time.monotonic() - session.begin + (REPORT_SECONDS if options.report else 0.0)
-    return train(prepared, settings, should_stop=stop, resume=options.resume, spent=spent, bar=bar)
-
-
-def _search(
-    options: FitOptions, session: Session, prepared: "Prepared", settings: "Settings", stop: Callable[[], bool]
-) -> Trained:
+def _search(options: FitOptions, session: Session, prepared: "Prepared", stop: Callable[[], bool]) -> Trained:
     """Train models with many settings and return the one with the best validation NLL."""
     from dspp.fitting import CHOSE_SETTINGS, evaluate_validation
-    from dspp.tuning.run import TRIALS
+    from dspp.tuning.result import TRIALS
     from dspp.tuning.search import search
     from dspp.tuning.space import Space
 
-    space = Space((options.preset,), None, options.params() | {"random_state": options.seed, "progress": session.bars})
+    params = options.params()
+    time_budget = params.pop("time_budget", None)
     result = search(
         prepared,
-        space,
+        Space((options.preset,), None, params | {"random_state": options.seed, "progress": session.bars}),
         trials=options.trials or TRIALS,
-        time_budget=settings.time_budget,
+        time_budget=time_budget,
         study=options.resume_file,
         should_stop=stop,
     )
@@ -213,26 +242,6 @@ def _format_params(params: dict[str, Any]) -> str:
     return ", ".join(
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in params.items()
     )
-
-
-@contextmanager
-def _say_how_to_resume(options: FitOptions, session: Session) -> Iterator[None]:
-    """Tell the user how to resume when the run is interrupted."""
-    try:
-        yield
-    except (Stopped, KeyboardInterrupt) as stopped:
-        if not options.resume_file.exists():
-            raise
-        code = stopped.code if isinstance(stopped, Stopped) else 130
-        how = f"stopped; the state is in {options.resume_file}. To resume: {session.command('--resume')}"
-        raise Stopped(code, how) from None
-
-
-def _remove_resume_files(options: FitOptions) -> None:
-    """Remove the files for resuming, unless the user asked for the journal with --study."""
-    if options.study is None:
-        with suppress(CheckpointError):  # another process has resumed the run and will remove them
-            discard_run(options.resume_files.values())
 
 
 # ---------------------------------------------------------------- results

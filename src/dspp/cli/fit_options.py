@@ -1,50 +1,46 @@
 """The options of `dspp fit` and `dspp tune`, and the settings they stand for."""
 
-import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from dspp.cli.names import read_registered_names
-from dspp.cli.options import DECIMAL, ENCODING, SEPARATOR, at_least, flag, fraction, option, sizes
+from dspp.cli.options import (
+    Decimal,
+    Encoding,
+    Separator,
+    duration,
+    flag,
+    member_count,
+    number,
+    option,
+    part,
+    share,
+    sizes,
+    whole,
+)
+from dspp.config import PAPER_SIZES
 from dspp.engines import ENGINES
 from dspp.errors import InputError
-from dspp.registry import Registry, extension_modules, unknown_part
-
-if TYPE_CHECKING:
-    from dspp.settings import Settings
+from dspp.settings import Parameters, Settings, descriptions
 
 DATA, MODEL, TRAINING, SEARCH, RESULT = "Data", "Model", "Training", "Search for settings", "Result"
-MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood", "outcome")
-MODELS, KERNELS, RULES, TOPOLOGIES, LIKELIHOODS, OUTCOMES, SCHEDULES = map(
-    read_registered_names, ("PRESETS", "KERNELS", "RULES", "TOPOLOGIES", "LIKELIHOODS", "OUTCOMES", "SCHEDULES")
-)
-
-EXAMPLES = """Examples:
-
-dspp fit train.csv --target price --out model.dspp
-
-dspp fit train.parquet --target x --target y --out model.dspp --time-budget 5m --report report.html
-
-dspp fit folder_of_parquet_files --target price --out model.dspp --memory 4GB
-
-dspp fit train.csv --target price --drop id --model nn+dspp --features 100,20 --out model.dspp
-
-dspp fit train.csv --target price --out model.dspp --tune --time-budget 1h"""
-TUNE_EXAMPLES = """Examples:
-
-dspp tune train.csv --target price --out model.dspp --time-budget 10m
-
-dspp tune train.csv --target price --out model.dspp --trials 50 --study price.study
-
-dspp tune train.csv --target price --out model.dspp --jobs 8 --engine ray --address 10.0.0.1:6379
-
-Settings given as options are fixed, the rest is searched: with --width 5, only models of that width are tried."""
 
 
-@dataclass(frozen=True)
+def setting(name: str, metavar: str, panel: str, parser: Callable[[str], Any] | None = None) -> Any:
+    """Return an option that is a parameter of estimators, as `Parameters` describes it."""
+    return option(descriptions().get(name, ""), metavar, panel, parser)
+
+
+def named(kind: str, *others: str) -> Any:
+    """Return an option that is a parameter of estimators: the name of a registered part."""
+    what, _, _ = descriptions().get(kind, kind).rstrip(".").partition(":")
+    return part(kind, what, MODEL, *others)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FitOptions:
     """The options of `dspp fit`. None means the default of the model."""
 
@@ -58,6 +54,9 @@ class FitOptions:
     ]
     target: Annotated[list[str], option("The column to predict; repeatable.", "COLUMN", DATA)]
     out: Annotated[Path, option("Output file of the model, such as model.dspp.", "FILE", RESULT)]
+    report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE", RESULT)] = None
+    overwrite: Annotated[bool, flag("--overwrite", "Replace existing files and an unfinished run.", RESULT)] = False
+
     drop: Annotated[list[str] | None, option("A column to leave out; repeatable.", "COLUMN", DATA)] = None
     weight: Annotated[
         str | None, option("A column that says how much each row counts; not an input.", "COLUMN", DATA)
@@ -73,94 +72,51 @@ class FitOptions:
         Path | None, option("Rows to hold out: they set the weights of members, or the best epoch.", "TABLE", DATA)
     ] = None
     validation_fraction: Annotated[
-        float, option("Fraction of rows that a single model holds out.", "SHARE", DATA), fraction
+        float, setting("validation_fraction", "SHARE", DATA, share("--validation-fraction", "0.1", zero=True))
     ] = 0.1
-    sep: Annotated[str | None, option(SEPARATOR, "CHAR", DATA)] = None
-    decimal: Annotated[str, option(DECIMAL, "CHAR", DATA)] = "."
-    encoding: Annotated[str, option(ENCODING, "NAME", DATA)] = "utf-8"
-    memory: Annotated[
-        str | None,
-        option("Limit for all processes, such as 4GB, beyond which a table is sampled.", "SIZE", DATA),
-    ] = None
+    memory: Annotated[str | None, setting("memory", "SIZE", DATA)] = None
+    sep: Separator = None
+    decimal: Decimal = "."
+    encoding: Encoding = "utf-8"
+
     model: Annotated[
-        str,
-        option(f"One of {', '.join(MODELS)}; nn+NAME adds a neural network in front.", "NAME", MODEL, choices=MODELS),
+        str, part("preset", "Model; nn+NAME puts a neural network in front of it", MODEL, prefix="nn+")
     ] = "dspp"
-    members: Annotated[str, option("Models to mix: auto, or a number; 1 is the paper's single model.", "N", MODEL)] = (
-        "auto"
-    )
-    layers: Annotated[int | None, option("GP layers, including the top one.", "N", MODEL), at_least(1)] = None
-    width: Annotated[
-        int | None, option("GPs per hidden layer: 5, or 20 for several targets.", "N", MODEL), at_least(1)
-    ] = None
-    inducing: Annotated[
-        int | None, option("Inducing points per GP; more are slower and finer.", "N", MODEL), at_least(1)
-    ] = None
-    kernel: Annotated[str | None, option(f"One of {', '.join(KERNELS)}.", "NAME", MODEL, choices=KERNELS)] = None
-    rule: Annotated[
-        str | None, option(f"Quadrature rule of hidden layers: {', '.join(RULES)}.", "NAME", MODEL, choices=RULES)
-    ] = None
-    sites: Annotated[
-        int | None, option("Sites of the rule, i.e. components of the mixture.", "N", MODEL), at_least(1)
-    ] = None
-    topology: Annotated[
-        str | None,
-        option(f"Inputs of later hidden layers: {', '.join(TOPOLOGIES)}.", "NAME", MODEL, choices=TOPOLOGIES),
-    ] = None
-    likelihood: Annotated[
-        str,
-        option(
-            f"Distribution of the noise: auto, {', '.join(LIKELIHOODS)}.", "NAME", MODEL, choices=("auto", *LIKELIHOODS)
-        ),
-    ] = "auto"
-    outcome: Annotated[
-        str,
-        option(f"What the target is: auto, {', '.join(OUTCOMES)}.", "NAME", MODEL, choices=("auto", *OUTCOMES)),
-    ] = "auto"
+    members: Annotated[Any, setting("members", "N", MODEL, member_count)] = "auto"
+    layers: Annotated[int | None, setting("layers", "N", MODEL, whole(1))] = None
+    width: Annotated[int | None, setting("width", "N", MODEL, whole(1))] = None
+    inducing: Annotated[int | None, setting("inducing", "N", MODEL, whole(1))] = None
+    kernel: Annotated[str | None, named("kernel")] = None
+    rule: Annotated[str | None, named("rule")] = None
+    sites: Annotated[int | None, setting("sites", "N", MODEL, whole(1))] = None
+    topology: Annotated[str | None, named("topology")] = None
+    likelihood: Annotated[str, named("likelihood", "auto")] = "auto"
+    outcome: Annotated[str, named("outcome", "auto")] = "auto"
     features: Annotated[
-        str | None, option("Layer sizes of a neural network in front, such as 100,50.", "SIZES", MODEL)
+        Any, option("Layer sizes of a neural network in front, such as 100,50.", "SIZES", MODEL, sizes)
     ] = None
-    beta: Annotated[float | None, option("Weight of the KL term; larger is smoother.", "NUMBER", MODEL)] = None
-    conformal: Annotated[
-        bool, flag("--conformal", "Recalibrate intervals on held-out rows, with a guarantee.", MODEL)
-    ] = False
-    epochs: Annotated[
-        int | None, option("Passes over the rows: 40, or more on small tables.", "N", TRAINING), at_least(1)
-    ] = None
-    batch_size: Annotated[int | None, option("Rows per step.", "N", TRAINING), at_least(1)] = None
-    learning_rate: Annotated[float | None, option("Initial learning rate of Adam.", "NUMBER", TRAINING)] = None
-    schedule: Annotated[
-        str | None,
-        option(f"Learning rate schedule: {', '.join(SCHEDULES)}.", "NAME", TRAINING, choices=SCHEDULES),
-    ] = None
-    restarts: Annotated[
-        int | None, option("Short runs from different starts; the best one continues.", "N", TRAINING), at_least(1)
-    ] = None
-    patience: Annotated[
-        int | None,
-        option("Of a single model: stop after N epochs without a better validation NLL.", "N", TRAINING),
-        at_least(1),
-    ] = None
+    beta: Annotated[float | None, setting("beta", "NUMBER", MODEL, number)] = None
+    conformal: Annotated[bool, flag("--conformal", descriptions().get("conformal", ""), MODEL)] = False
+
+    epochs: Annotated[int | None, setting("epochs", "N", TRAINING, whole(1))] = None
+    batch_size: Annotated[int | None, setting("batch_size", "N", TRAINING, whole(1))] = None
+    learning_rate: Annotated[float | None, setting("learning_rate", "NUMBER", TRAINING, number)] = None
+    schedule: Annotated[str | None, part("schedule", "Learning rate schedule", TRAINING)] = None
+    restarts: Annotated[int | None, setting("restarts", "N", TRAINING, whole(1))] = None
+    patience: Annotated[int | None, setting("patience", "N", TRAINING, whole(1))] = None
     time_budget: Annotated[
-        str | None, option("Time limit such as 90s, 5m or 2h; fewer epochs if needed.", "TIME", TRAINING)
+        float | None, option("Time limit such as 90s, 5m or 2h; fewer epochs if needed.", "TIME", TRAINING, duration)
     ] = None
-    seed: Annotated[int, option("The same seed gives the same model.", "N", TRAINING), at_least(0)] = 0
-    threads: Annotated[
-        int | None, option("Threads for training; all cores by default.", "N", TRAINING), at_least(1)
-    ] = None
-    device: Annotated[str, option("cpu or cuda.", "NAME", TRAINING)] = "cpu"
-    resume: Annotated[bool, flag("--resume", "Resume an interrupted run of this command.", TRAINING)] = False
-    tune: Annotated[bool, flag("--tune", "Search for the settings not given as options.", SEARCH)] = False
-    trials: Annotated[
-        int | None, option("Maximum number of settings to try; 30 by default.", "N", SEARCH), at_least(1)
-    ] = None
-    study: Annotated[
-        Path | None, option("Journal of the trials, from which the same command resumes.", "FILE", SEARCH)
-    ] = None
+    seed: Annotated[int, setting("random_state", "N", TRAINING, whole(0))] = 0
+    threads: Annotated[int | None, option("Threads for training; all cores by default.", "N", TRAINING, whole(1))] = (
+        None
+    )
+    device: Annotated[str, setting("device", "NAME", TRAINING)] = "cpu"
     jobs: Annotated[
         int | None,
-        option("Processes: for members one per core by default, for the trials of a search 1.", "N", TRAINING),
-        at_least(1),
+        option(
+            "Processes: for members one per core by default, for the trials of a search 1.", "N", TRAINING, whole(1)
+        ),
     ] = None
     engine: Annotated[
         str,
@@ -168,11 +124,16 @@ class FitOptions:
             "Where members and trials run: local, or ray (pip install 'dspp[ray]').", "NAME", TRAINING, choices=ENGINES
         ),
     ] = "local"
-    address: Annotated[str | None, option("Ray cluster, or auto; this machine by default.", "HOST:PORT", TRAINING)] = (
-        None
-    )
-    report: Annotated[Path | None, option("Write an HTML report, such as report.html.", "FILE", RESULT)] = None
-    overwrite: Annotated[bool, flag("--overwrite", "Replace existing files and an unfinished run.", RESULT)] = False
+    address: Annotated[str | None, setting("address", "HOST:PORT", TRAINING)] = None
+    resume: Annotated[bool, flag("--resume", "Resume an interrupted run of this command.", TRAINING)] = False
+
+    tune: Annotated[bool, flag("--tune", "Search for the settings not given as options.", SEARCH)] = False
+    trials: Annotated[
+        int | None, option("Maximum number of settings to try; 30 by default.", "N", SEARCH, whole(1))
+    ] = None
+    study: Annotated[
+        Path | None, option("Journal of the trials, from which the same command resumes.", "FILE", SEARCH)
+    ] = None
 
     @property
     def not_inputs(self) -> tuple[str, ...]:
@@ -211,59 +172,24 @@ class FitOptions:
         return self.model.removeprefix("nn+")
 
     def params(self) -> dict[str, Any]:
-        """Return the parameters that are given or have a default here."""
-        names = (*MODEL_SETTINGS, "epochs", "patience", "jobs", "engine", "address")
-        usual = ("batch_size", "learning_rate", "restarts", "validation_fraction", "conformal", "device", "memory")
-        given = {name: getattr(self, name) for name in (*names, *usual)}
-        further = {name: getattr(self, name) for name in ("threads", "schedule") if getattr(self, name) is not None}
-        given |= {"members": self._members(), "features": self._network(), "train_settings": further or None}
+        """Return the parameters of estimators that are given or have a default here."""
+        names = {field.name for field in fields(Parameters)} & {field.name for field in fields(FitOptions)}
+        given = {name: getattr(self, name) for name in names}
+        if self.features is None and self.model != self.preset:
+            given["features"] = PAPER_SIZES
+        further = {"threads": self.threads, "schedule": self.schedule}
+        given["train_settings"] = {name: value for name, value in further.items() if value is not None} or None
+        if self.tune:  # a search trains one member at a time
+            given["members"] = 1
         return {name: value for name, value in given.items() if value is not None}
 
-    def _members(self) -> int | str:
-        """Return the number of members; a search trains one at a time."""
-        if self.tune or self.members == "auto":
-            return 1 if self.tune else "auto"
-        if not self.members.isdecimal() or int(self.members) < 1:
-            raise InputError(f"--members: expected auto or a number >= 1, got {self.members!r}")
-        return int(self.members)
-
-    def _network(self) -> tuple[int, ...] | None:
-        network = sizes(self.features, "--features")
-        if network is None and self.model != self.preset:
-            from dspp.config import PAPER_SIZES
-
-            return PAPER_SIZES
-        return network
-
-    def check_names(self) -> None:
-        """Raise `UnknownPartError` for a name that is not registered.
-
-        Without parts of the user, the names in this package are all there are, and torch is not imported.
-        """
-        given = {
-            "preset": (MODELS, self.preset),
-            "kernel": (KERNELS, self.kernel),
-            "rule": (RULES, self.rule),
-            "topology": (TOPOLOGIES, self.topology),
-            "likelihood": (("auto", *LIKELIHOODS), self.likelihood),
-            "outcome": (("auto", *OUTCOMES), self.outcome),
-            "schedule": (SCHEDULES, self.schedule),
-        }
-        for kind, (known, name) in given.items():
-            if name is None or name in known:
-                continue
-            if "torch" not in sys.modules and not extension_modules():
-                raise unknown_part(kind, name, known)
-            _registries()[kind][name]
-
-    def settings(self, **run: Any) -> "Settings":
+    def settings(self, **run: Any) -> Settings:
         """Return the checked settings; `run` are settings of this run.
 
         Raises:
-            InputError: A number is out of range, or the preset is unknown.
+            InputError: A number is out of range.
         """
         from dspp.encoding.sampling import parse_size
-        from dspp.settings import Settings
 
         settings = Settings(preset=self.preset, **self.params(), random_state=self.seed, **run)
         settings.spec()
@@ -271,17 +197,3 @@ class FitOptions:
         settings.shares(1_000, self.validation is not None)
         parse_size(settings.memory, "--memory")
         return settings
-
-
-def _registries() -> dict[str, Registry[Any]]:
-    """Return the registries of the parts that options name, by kind."""
-    from dspp.gp.kernels import KERNELS
-    from dspp.likelihoods import LIKELIHOODS
-    from dspp.model import TOPOLOGIES
-    from dspp.outcomes import OUTCOMES
-    from dspp.presets import PRESETS
-    from dspp.quadrature import RULES
-    from dspp.training.schedules import SCHEDULES
-
-    registries = (PRESETS, KERNELS, RULES, TOPOLOGIES, LIKELIHOODS, OUTCOMES, SCHEDULES)
-    return {registry.kind: registry for registry in registries}

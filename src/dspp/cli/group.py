@@ -1,88 +1,76 @@
-"""Exit codes, and one-line error messages."""
+"""The commands as typer runs them: their help, exit codes and one-line error messages."""
 
 import contextlib
 import errno
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dspp.cli.session import Session, Stopped, print_error, printable
+from dspp.cli.session import INTERRUPTED, Session, Stopped, print_error, printable
 from dspp.errors import CheckpointError, DsppError, InputError, ModelFileError
 
 ANYWHERE = ("--debug", "--quiet")  # global options that may also follow the command, as may
 IMPORT = "--import"  # with its value
-BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
+BAD_INPUT, UNEXPECTED = 2, 1  # exit codes
 
 
-class PlainHelp:
-    """Help without typer's names of types, which mean nothing to users: <bool> after flags, <path> after arguments."""
-
-    params: list[Any]
+class _PlainHelp:
+    """Help without names of types, which mean nothing to users: <bool> after flags, <path> after arguments."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, of which help shows the names alone."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class this is mixed into
         for param in params:
-            if getattr(param, "is_flag", False):
-                param.metavar = param.metavar or ""
-            elif param.param_type_name == "argument":
-                param.display_type_rich = _no_type
+            if param.metavar is None or param.param_type_name == "argument":
+                param.display_type_rich = lambda ctx: None
         return params
 
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return --help, hidden among options in groups, where it would be a group of its own."""
-        option = super().get_help_option(ctx)  # type: ignore[misc]
-        if option is not None:
-            option.hidden = any(getattr(param, "rich_help_panel", None) for param in self.params)
-        return option
-
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line, without braces around required arguments."""
         pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
-        return [piece.strip("{}") for piece in pieces]
+        return [piece.strip("{}") for piece in pieces]  # as around required arguments
 
 
-def _no_type(ctx: Any) -> None:
-    return None
+class Command(_PlainHelp, TyperCommand):
+    """A command: typer makes a dataclass of its options, with a method `run(session)`."""
 
 
-class Command(PlainHelp, TyperCommand):
-    """A command of `dspp`."""
-
-
-class Commands(PlainHelp, TyperGroup):
+class Commands(_PlainHelp, TyperGroup):
     """The commands of `dspp`, which print a traceback only with --debug."""
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
+    def main(  # type: ignore[override]  # the others are passed on by name
+        self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any
     ) -> Any:
         """Run a command; in standalone mode, exit with its exit code."""
         given = [*(sys.argv[1:] if args is None else args)]
-        session = extra.pop("obj", None) or Session(_program(), tuple(given))
-
-        def run() -> Any:
-            words = _shared_first(given)
-            return super(Commands, self).main(
-                words or ["--help"], "dspp", complete_var, False, windows_expand_args, obj=session, **extra
-            )
-
-        return sys.exit(exit_code(run, session)) if standalone_mode else run()
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command, converting Ctrl-C for `exit_code`."""
+        session = extra.pop("obj", None) or Session(self.main, _program(), tuple(given))
+        how = extra | {"prog_name": "dspp", "standalone_mode": False, "obj": session}
+        words = _shared_first(given) or ["--help"]
+        if not standalone_mode:
+            return super().main(words, **how)
         try:
-            return super().invoke(ctx)
+            code = super().main(words, **how)
+            sys.stdout.flush()  # here, so that a closed pipe is caught
+        except BrokenPipeError:
+            code = _silence_stdout()
+        except Stopped as stopped:
+            print_error(stopped.what)
+            code = stopped.code
+        except Exception as problem:
+            if session.debug:
+                print(printable(traceback.format_exc()), end="", file=sys.stderr)
+            text, code = _explain(problem, session)
+            print_error(text)
+        sys.exit(code or 0)
+
+    def invoke(self, ctx: Any) -> None:
+        """Run a command, converting Ctrl-C for `main`."""
+        try:
+            super().invoke(ctx).run(ctx.obj)
         except KeyboardInterrupt:
             raise Stopped(INTERRUPTED) from None
 
@@ -100,28 +88,11 @@ def _shared_first(given: Sequence[str]) -> list[str]:
     return [*shared, *others]
 
 
-def exit_code(run: Callable[[], Any], session: Session) -> int:
-    """Run a function, print any error, and return the exit code."""
-    try:
-        code = run()
-        sys.stdout.flush()  # here, so that a closed pipe is caught
-        return code if isinstance(code, int) else 0
-    except BrokenPipeError:
-        return _silence_stdout()
-    except Stopped as stopped:
-        print_error(stopped.what)
-        return stopped.code
-    except Exception as problem:
-        if session.debug:
-            print(printable(traceback.format_exc()), end="", file=sys.stderr)
-        text, code = _explain(problem, session)
-        print_error(text)
-        return code
-
-
 def _explain(problem: Exception, session: Session) -> tuple[str, int]:
     """Return a one-line message and the exit code for an error."""
-    if hasattr(problem, "format_message"):  # a usage error of typer
+    if type(problem) is typer.BadParameter and problem.param is not None:  # of a parser
+        return f"{problem.param.opts[0]}: {problem.message}", BAD_INPUT
+    if hasattr(problem, "format_message"):  # another usage error of typer
         path = getattr(getattr(problem, "ctx", None), "command_path", "dspp")
         return f"{problem.format_message()} (see {path} --help)", BAD_INPUT
     if isinstance(problem, InputError | ModelFileError | CheckpointError):

@@ -1,14 +1,13 @@
 """`dspp info`: a description of a model file."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from dspp.cli import show
 from dspp.cli.files import check_model, file_size
-from dspp.cli.options import flag
+from dspp.cli.options import ModelFile, flag
 from dspp.cli.session import Session
 
 if TYPE_CHECKING:
@@ -22,21 +21,23 @@ dspp info model.dspp
 dspp info model.dspp --json"""
 
 
-def info(
-    ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The model file.", metavar="MODEL")],
-    as_json: Annotated[bool, flag("--json", "Print a single JSON object.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Info:
     """Describe a model: its targets and columns, its training, its settings and its scores."""
-    check_model(model)
-    from dspp import modelfile  # here and not before, as it imports torch, which takes seconds
 
-    fitted = modelfile.load(model)
-    session: Session = ctx.obj
-    if as_json:
-        print(json.dumps(facts(fitted, model), indent=2))
-    else:
-        session.say(*_describe(fitted, model))
+    model: ModelFile
+    as_json: Annotated[bool, flag("--json", "Print a single JSON object.")] = False
+
+    def run(self, session: Session) -> None:
+        """Print the description."""
+        check_model(self.model)
+        from dspp import modelfile  # here and not before, as it imports torch, which takes seconds
+
+        fitted = modelfile.load(self.model)
+        if self.as_json:
+            print(json.dumps(facts(fitted, self.model), indent=2))
+        else:
+            session.say(*_describe(fitted, self.model))
 
 
 def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:

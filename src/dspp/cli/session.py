@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from dspp.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+INTERRUPTED = 130  # the exit code after Ctrl-C
 # Control characters, which a terminal may obey, and those that reverse text or cannot be encoded.
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -32,8 +33,9 @@ class Stopped(BaseException):
 class Session:
     """One invocation of `dspp`. Results go to stdout; progress, warnings and errors to stderr."""
 
-    program: str = "dspp"
-    argv: tuple[str, ...] = ()  # the arguments
+    main: Callable[..., Any]  # runs a command
+    program: str
+    argv: tuple[str, ...]  # the arguments
     quiet: bool = False
     debug: bool = False
     begin: float = field(default_factory=time.monotonic)  # for time budgets

@@ -41,7 +41,7 @@ class Sources:
         """
         from dspp.encoding.sampling import parse_size, read_table
         from dspp.engines import cores
-        from dspp.table.roles import label_rows
+        from dspp.table.memory import label_rows
 
         trials = 0 if (options.jobs or 1) == 1 else options.jobs or cores()
         rows = read_table(
@@ -124,16 +124,15 @@ def _validation(options: FitOptions, sources: Sources) -> "Table | None":
     import pyarrow as pa
 
     from dspp.encoding.encoder import reading_types
-    from dspp.table.memory import split_targets
-    from dspp.table.roles import split_roles
+    from dspp.table.memory import label_rows
 
     if sources.validation is None:
         return None
     table, inputs = sources.table, _inputs(options, sources.table)
     rows = sources.validation.read(reading_types(pa.schema([table.schema.field(name) for name in inputs])))
     weight = [options.weight] if options.weight else []
-    rows = split_roles(rows.select([*inputs, *options.target, *weight]), weight=options.weight)
-    return split_targets(rows, options.target) if options.outcome == "auto" else rows
+    rows = rows.select([*inputs, *options.target, *weight])
+    return label_rows(rows, options.target, weight=options.weight) if options.outcome == "auto" else rows
 
 
 def _check_notes(rows: "Table", targets: list[str]) -> None:

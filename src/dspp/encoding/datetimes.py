@@ -5,22 +5,21 @@ once, and outside of their range the days stand still: what a trend would do the
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
-from dspp.encoding.columns import Column, Parsed, by_chunk, with_mark, write
+from dspp.encoding.columns import Column, Parsed
 from dspp.table import arrays
 from dspp.table.messages import Place
 
 DAY: Final = 86_400_000_000  # microseconds
-_ABSENT: Final = np.iinfo(np.int64).min  # in place of a missing date
 
 
-def _season(micros: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    date = micros.astype("datetime64[us]").astype("datetime64[D]")
+def _season(micros: Parsed) -> Float[np.ndarray, " n"]:
+    date = micros.astype(np.int64).astype("datetime64[us]").astype("datetime64[D]")
     return np.asarray((date - date.astype("datetime64[Y]")).astype(np.float64) / 365.25)
 
 
@@ -39,7 +38,6 @@ class Datetime(Column):
     """A column of dates or times: days since `origin`, and the cycles along which the training rows vary."""
 
     kind = "datetime"
-    missing: bool
     fill: float  # days, the median
     origin: int  # microseconds since 1970, UTC: the first training row
     cycles: tuple[str, ...]
@@ -47,8 +45,7 @@ class Datetime(Column):
     zoned: bool  # whether the training rows had a time zone
 
     @classmethod
-    def fit(cls, name: str, known: Int[np.ndarray, " n"], missing: bool, zoned: bool) -> "Datetime":
-        """Return the encoding of these dates, in microseconds since 1970, of which some may be missing."""
+    def _fit(cls, name: str, missing: bool, known: Parsed) -> Self:
         first, latest = int(known.min()), int(known.max())
         span = (float(latest) - float(first)) / DAY
         time_of_day = known % DAY
@@ -60,69 +57,61 @@ class Datetime(Column):
         is_clock = first >= 0 and latest < DAY  # times without a date are phases of their cycle
         covered = {cycle: span >= length or (cycle == "hour" and is_clock) for cycle, length in LENGTHS.items()}
         cycles = tuple(cycle for cycle, does in varies.items() if does and covered[cycle])
-        return cls(name, missing, float(np.median(_days(known, first))), first, cycles, latest, zoned)
+        return cls(name, missing, float(np.median((known - first) / DAY)), first, cycles, latest, zoned=False)
+
+    @classmethod
+    def of_moments(cls, name: str, parsed: Parsed, zoned: bool) -> Column:
+        """Return the encoding for these microseconds since 1970, NaN where missing, of times with or without a zone."""
+        column = cls.learn(name, parsed)
+        return replace(column, zoned=zoned) if isinstance(column, cls) else column
 
     def ending_with(self, parsed: Parsed) -> "Datetime":
         """Return the same column with the days ending at the last of these dates."""
-        known = parsed[~self.is_missing(parsed)]
+        known = parsed[~np.isnan(parsed)]
         return replace(self, latest=int(known.max())) if len(known) else self
 
     @property
-    def is_valid(self) -> bool:
-        """Whether the fields are possible."""
-        known = set(self.cycles) <= set(_CYCLES) and len(set(self.cycles)) == len(self.cycles)
-        moments = max(abs(self.origin), abs(self.latest)) < 2**63
-        return super().is_valid and moments and known
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The days, sine and cosine of each cycle, and the indicator of missing values."""
-        waves = [f"{self.name}: {cycle}, {wave}" for cycle in self.cycles for wave in ("sin", "cos")]
-        return (f"{self.name} (days)", *waves, *with_mark(self.name, self.missing)[1:])
-
-    @property
-    def how(self) -> str:
-        """A description of the encoding."""
+    def description(self) -> str:
+        """How the column is encoded."""
         cycles = f", and the cycles of {', '.join(self.cycles)}" if self.cycles else ""
-        filled = f"; {self.fill:.6g} days where missing, and a column that marks it" if self.missing else ""
-        return f"days since {format_moment(self.origin)} UTC up to {format_moment(self.latest)}{cycles}{filled}"
+        days = f"days since {format_moment(self.origin)} UTC up to {format_moment(self.latest)}"
+        return days + cycles + self._where_missing(f"{self.fill:.6g} days")
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Microseconds."""
+        """The Arrow type to read the column with."""
         return pa.timestamp("us", "UTC" if self.zoned else None)
 
-    def parse(self, values: pa.ChunkedArray, place: Place) -> Parsed:
-        """Return microseconds since 1970 in UTC, the smallest integer where missing."""
+    @property
+    def _is_valid(self) -> bool:
+        known = set(self.cycles) <= set(_CYCLES) and len(set(self.cycles)) == len(self.cycles)
+        return known and max(abs(self.origin), abs(self.latest)) < 2**62
 
-        def to_micros(array: pa.Array, place: Place) -> Int[np.ndarray, " n"]:
-            array = arrays.moments(array, place)
-            arrays.check_zone(array, self.zoned, place)
-            micros, absent = arrays.datetimes(array, place)
-            return np.where(absent, _ABSENT, micros)
+    @property
+    def _inputs(self) -> tuple[str, ...]:
+        waves = [f"{self.name}: {cycle}, {wave}" for cycle in self.cycles for wave in ("sin", "cos")]
+        return (f"{self.name} (days)", *waves)
 
-        return by_chunk(to_micros, values, place)
+    def _read(self, array: pa.Array, place: Place) -> Parsed:
+        array = arrays.moments(array, place)
+        arrays.check_zone(array, self.zoned, place)
+        return read_moments(array, place)
 
-    def is_missing(self, parsed: Parsed) -> Bool[np.ndarray, " n"]:
-        """Return which values are missing."""
-        return np.asarray(parsed == _ABSENT)
-
-    def encode(self, parsed: Parsed, out: Float[np.ndarray, "n F"], place: Place, impute: bool = False) -> None:
-        """Write the days, the cycles and the indicator."""
-        absent = self.is_missing(parsed)
+    def _write(self, parsed: Parsed, absent: Bool[np.ndarray, " n"], out: Float[np.ndarray, "n F"]) -> None:
         micros = np.where(absent, self.origin, parsed)
-        days = _days(micros.clip(self.origin, self.latest), self.origin)
-        write(np.where(absent, np.nan, days), self.fill, self.missing, out, place, impute)
+        out[:, 0] = np.where(absent, self.fill, (micros.clip(self.origin, self.latest) - self.origin) / DAY)
         for i, cycle in enumerate(self.cycles):
             angle = 2 * np.pi * _CYCLES[cycle](micros)
             out[:, 1 + 2 * i] = np.where(absent, 0.0, np.sin(angle))
             out[:, 2 + 2 * i] = np.where(absent, 0.0, np.cos(angle))
 
 
+def read_moments(array: pa.Array, place: Place) -> Parsed:
+    """Return microseconds since 1970 in UTC, NaN where missing."""
+    micros, absent = arrays.datetimes(array, place)
+    return np.where(absent, np.nan, micros)
+
+
 def format_moment(micros: int) -> str:
     """Return a moment, in microseconds since 1970, as text."""
     return str(np.datetime64(micros, "us").astype("datetime64[s]"))
-
-
-def _days(micros: Int[np.ndarray, " n"], origin: int) -> Float[np.ndarray, " n"]:
-    return np.asarray((micros.astype(np.float64) - origin) / DAY)

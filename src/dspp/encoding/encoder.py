@@ -15,6 +15,7 @@ plus a column "<name> is missing" if the training rows have missing values.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Final, Self
 
@@ -23,27 +24,26 @@ import pyarrow as pa
 from jaxtyping import Float, Int
 
 from dspp.encoding.columns import (
-    LONGEST_TEXT,
-    NEW,
+    MAX_TEXT,
     Boolean,
     Category,
     Column,
     Dropped,
+    Duration,
     Number,
     Parsed,
-    by_frequency,
+    by_chunk,
     is_short_text,
+    read_levels,
 )
 from dspp.encoding.datetimes import Datetime
-from dspp.encoding.durations import Duration
 from dspp.encoding.learning import Learned, learn_column
-from dspp.encoding.means import CrossFittedMeans, MeanCategory, levels_with_means, smoothed_means
+from dspp.encoding.means import MeanCategory, Without, as_codes, cross_fit_means, levels_with_means, smoothed_means
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.notes import Note
-from dspp.table.arrays import has_zone, kind_of
+from dspp.table.arrays import BLOCK, has_zone, kind_of, number_columns
 from dspp.table.checks import check_width
-from dspp.table.memory import BLOCK, number_columns
 from dspp.table.messages import Place, check_names, closest
 from dspp.table.table import Table
 
@@ -75,9 +75,7 @@ class TableEncoder:
             raise InputError(f"expected at most {MAX_COLUMNS:,} columns, got {len(names):,}; select some of them")
         if len(set(names)) < len(names) or not any(column.features for column in self.columns):
             raise InputError("expected unique column names, and a column that is not left out; the encoding is damaged")
-        if len(self.notes) > 2 * MAX_COLUMNS or not all(
-            is_short_text(str(note), 2 * LONGEST_TEXT) for note in self.notes
-        ):
+        if len(self.notes) > 2 * MAX_COLUMNS or not all(is_short_text(str(note), 2 * MAX_TEXT) for note in self.notes):
             raise InputError("expected notes to be short texts; the encoding is damaged")
 
     @classmethod
@@ -106,15 +104,14 @@ class TableEncoder:
             learn_column(table.column(field.name), place.of(field.name), field.type)
             for field in (table.schema if schema is None else schema)
         ]
-        columns = [one.column for one in learned]
         if y is not None:
-            columns = _add_means(learned, table, y, place)
-        made = [_make_note(one, column) for one, column in zip(learned, columns, strict=True)]
-        notes = tuple(note for note in made if note is not None)
+            learned = _with_means(learned, table, y, place)
+        columns = tuple(one.column for one in learned)
+        notes = tuple(note for one in learned if (note := _make_note(one)) is not None)
         if not any(column.features for column in columns):
             reasons = "; ".join(map(str, notes))
             raise InputError(f"{place.where}: expected at least one informative column, got none: {reasons:.1000}")
-        return cls(tuple(columns), notes)
+        return cls(columns, notes)
 
     def allow_missing_in(self, parsed: ParsedTable) -> Self:
         """Return an encoder that also accepts missing values in the columns in which these rows have some.
@@ -122,17 +119,17 @@ class TableEncoder:
         For rows held out of the same table: only which columns have missing values is learned from them.
         """
         gaps = self.columns_with_gaps(parsed)
-        return type(self)(tuple(c.allow_missing() if c.name in gaps else c for c in self.columns), self.notes)
+        columns = (replace(c, missing=True) if c.name in gaps else c for c in self.columns)
+        return replace(self, columns=tuple(columns))
 
     def columns_with_gaps(self, parsed: ParsedTable) -> set[str]:
         """Return the names of the columns in which these rows have missing values, but the training rows had none."""
-        complete = [column for column in self._used if not getattr(column, "missing", False)]
-        return {column.name for column in complete if column.is_missing(parsed[column.name]).any()}
+        return {column.name for column in self._used if not column.missing and np.isnan(parsed[column.name]).any()}
 
     def ending_with(self, parsed: ParsedTable) -> Self:
         """Return an encoder whose days end at the last of these rows, where those that are trained on end."""
-        columns = [c.ending_with(parsed[c.name]) if isinstance(c, Datetime) else c for c in self.columns]
-        return type(self)(tuple(columns), self.notes)
+        columns = (c.ending_with(parsed[c.name]) if isinstance(c, Datetime) else c for c in self.columns)
+        return replace(self, columns=tuple(columns))
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -150,26 +147,16 @@ class TableEncoder:
 
     def describe(self) -> list[dict[str, str]]:
         """Return name, kind and description of each input column."""
-        return [{"column": column.name, "kind": column.kind, "how": column.how} for column in self.columns]
+        return [{"column": column.name, "kind": column.kind, "how": column.description} for column in self.columns]
 
     def arrow_types(self) -> dict[str, pa.DataType]:
         """Return the Arrow types with which to read the needed columns from a text file."""
         return {column.name: column.arrow_type for column in self._used}
 
-    def cross_fit_means(
-        self, parsed: ParsedTable, y: Float[np.ndarray, "N T"], inner: Int[np.ndarray, " N"], scale: Standardizer
-    ) -> CrossFittedMeans | None:
-        """Return the means that these rows have while models are trained on them; None if no column has means.
-
-        Args:
-            parsed: The rows that this encoder has learned from.
-            y: Their standardised targets.
-            inner: The inner fold of each row.
-            scale: Of the encoded columns.
-        """
-        codes = [np.maximum(parsed[c.name], NEW) for c in self._used if isinstance(c, MeanCategory)]
-        features = self.mean_features
-        return CrossFittedMeans(np.array(features), tuple(codes), y, inner, scale.select(features)) if codes else None
+    @property
+    def mean_columns(self) -> tuple[MeanCategory, ...]:
+        """The columns of which the mean targets of levels are encoded."""
+        return tuple(column for column in self.columns if isinstance(column, MeanCategory))
 
     @property
     def mean_features(self) -> list[int]:
@@ -185,35 +172,38 @@ class TableEncoder:
     def with_means(self, means: Sequence[Float[np.ndarray, "L T"]]) -> Self:
         """Return the encoder with other means of the levels of its columns with means, such as those of some rows."""
         left = iter(means)
-        columns = [
+        columns = (
             replace(column, means=tuple(next(left).ravel().tolist())) if isinstance(column, MeanCategory) else column
             for column in self.columns
-        ]
-        return type(self)(tuple(columns), self.notes)
-
-    @property
-    def mean_columns(self) -> list[str]:
-        """The names of the columns of which the mean targets of levels are encoded."""
-        return [column.name for column in self._used if isinstance(column, MeanCategory)]
-
-    def insert_means(self, X: Float[np.ndarray, "N F"], parsed: ParsedTable) -> Float[np.ndarray, "N F"]:
-        """Return encoded rows with the columns of mean targets encoded by this encoder."""
-        X, done = X.copy(), 0
-        for column in self._used:
-            width = len(column.features)
-            if isinstance(column, MeanCategory):
-                column.encode(parsed[column.name], X[:, done : done + width], IN_X)
-            done += width
-        return X
+        )
+        return replace(self, columns=tuple(columns))
 
     def with_targets(self, parsed: ParsedTable, y: Float[np.ndarray, "N T"]) -> Self:
         """Return the encoder of the same rows with other standardised targets, whose means it holds."""
-        means = [
-            smoothed_means(np.maximum(parsed[column.name], NEW), y, len(column.levels))[:-1]
-            for column in self._used
-            if isinstance(column, MeanCategory)
-        ]
-        return self.with_means(means)
+        return self.with_means(
+            [smoothed_means(as_codes(parsed[c.name]), y, len(c.levels))[:-1] for c in self.mean_columns]
+        )
+
+    def insert_means(self, X: Float[np.ndarray, "N F"], parsed: ParsedTable) -> Float[np.ndarray, "N F"]:
+        """Return encoded rows with the columns of mean targets encoded by this encoder."""
+        X = X.copy()
+        X[:, self.mean_features] = np.hstack([column.look_up(parsed[column.name]) for column in self.mean_columns])
+        return X
+
+    def cross_fit_means(
+        self, parsed: ParsedTable, y: Float[np.ndarray, "N T"], inner: Int[np.ndarray, " N"], scale: Standardizer
+    ) -> Without | None:
+        """Return what makes the means that these rows have while models are trained on them; None if there are none.
+
+        Args:
+            parsed: The rows that this encoder has learned from.
+            y: Their standardised targets.
+            inner: The inner fold of each row.
+            scale: Of the encoded columns.
+        """
+        codes = [as_codes(parsed[column.name]) for column in self.mean_columns]
+        features, own = self.mean_features, scale.select(self.mean_features).transform
+        return partial(cross_fit_means, codes=codes, y=y, inner=inner, features=features, scale=own) if codes else None
 
     def parse(self, table: pa.Table | pa.RecordBatch, place: Place = IN_X) -> ParsedTable:
         """Return the values of each needed column as `encode` reads them: one number per row.
@@ -281,22 +271,26 @@ def reading_types(schema: pa.Schema) -> dict[str, pa.DataType]:
 # ---------------------------------------------------------------- learning
 
 
-def _add_means(learned: Sequence[Learned], table: pa.Table, y: Float[np.ndarray, "N T"], place: Place) -> list[Column]:
-    """Return the columns, with means of the target in place of lumped levels."""
-    count = sum(bool(one.column.lumping) for one in learned)
-    out = [one.column for one in learned]
-    for i, (one, column) in enumerate(zip(learned, out, strict=True)):
-        if isinstance(column, Category) and column.lumping:
-            levels = levels_with_means(by_frequency(one.counts), count, y.shape[1])
-            out[i] = MeanCategory.fit(column, levels, table.column(column.name), y, place.of(column.name))
+def _with_means(
+    learned: Sequence[Learned], table: pa.Table, y: Float[np.ndarray, "N T"], place: Place
+) -> list[Learned]:
+    """Return what was learned, with means of the target in place of lumped levels."""
+    out, lumped = list(learned), [i for i, one in enumerate(learned) if one.column.lumping]
+    for i in lumped:
+        name, missing = learned[i].column.name, learned[i].column.missing
+        levels = levels_with_means(learned[i].levels, len(lumped), y.shape[1])
+        parsed = by_chunk(partial(read_levels, levels=levels), table.column(name), place.of(name))
+        means = smoothed_means(as_codes(parsed), y, len(levels))[:-1]
+        column = MeanCategory(name, missing, tuple(levels), tuple(means.ravel().tolist()))
+        out[i] = learned[i]._replace(column=column)
     return out
 
 
-def _make_note(learned: Learned, column: Column) -> Note | None:
-    name = f"column {column.name!r}"
+def _make_note(learned: Learned) -> Note | None:
+    column, name = learned.column, f"column {learned.column.name!r}"
     if isinstance(column, Dropped):
-        return Note(f"{name} is left out", f"it {column.how}{learned.hint and f'; {learned.hint}'}")
-    lumping = f"it has {len(learned.counts):,} levels: {column.lumping}" if column.lumping else ""
+        return Note(f"{name} is left out", f"it {column.reason}{learned.hint and f'; {learned.hint}'}")
+    lumping = f"it has {len(learned.levels):,} levels: {column.lumping}" if column.lumping else ""
     text = "; ".join(filter(None, (lumping, learned.hint)))
     return Note(name, text) if text else None
 

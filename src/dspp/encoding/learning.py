@@ -2,18 +2,26 @@
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Shaped
 from pyarrow import types
 
-from dspp.encoding.columns import Boolean, Category, Column, Dropped, Number, by_chunk
-from dspp.encoding.datetimes import Datetime
-from dspp.encoding.durations import Duration
+from dspp.encoding.columns import (
+    Boolean,
+    Category,
+    Column,
+    Dropped,
+    Duration,
+    Number,
+    by_chunk,
+    read_numbers,
+    read_years,
+)
+from dspp.encoding.datetimes import Datetime, read_moments
 from dspp.table import arrays
 from dspp.table.messages import WITH_A_UNIT, Place, join_names
 
@@ -21,111 +29,70 @@ INDEX_NAME: Final = r"__index_level_\d+__|Unnamed: 0"  # how pandas names an ind
 LIKE_A_DATE: Final = r"^\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ ,T]+\d{1,2}:\d{2}.*)?$"  # 31.01.2024, 1/31/24 6:30 PM
 
 
-@dataclass(frozen=True)
-class Learned:
-    """What the values of a column say.
-
-    Attributes:
-        column: The encoding.
-        hint: Advice to the user about the values, or an empty string.
-        counts: The levels of a category with their numbers of rows.
-    """
+class Learned(NamedTuple):
+    """What the values of a column say."""
 
     column: Column
-    hint: str = ""
-    counts: Counter[str] = field(default_factory=Counter)
+    hint: str = ""  # advice to the user about the values
+    levels: Sequence[str] = ()  # of a category, the most frequent first
 
 
-def learn_column(values: pa.ChunkedArray, place: Place, kind: pa.DataType | None = None) -> Learned:
+def learn_column(values: pa.ChunkedArray, place: Place, given: pa.DataType | None = None) -> Learned:
     """Learn the encoding of a column.
 
     Args:
         values: The column.
         place: Its place, for errors.
-        kind: The type that the column was given in; None: that of the values.
+        given: The type that the column was given in; None: that of the values.
 
     Raises:
         InputError: A value is not valid; the error names it.
     """
-    name, kind = place.column, values.type if kind is None else kind
+    name, given = place.column, values.type if given is None else given
     if re.fullmatch(INDEX_NAME, name):
-        return Learned(Dropped(name, "is the index of a data frame"), "rename it if it should be an input")
-    match arrays.kind_of(kind):
+        return Learned(Dropped(name, reason="is the index of a data frame"), "rename it if it should be an input")
+    match arrays.kind_of(given):
         case "number":
-            numbers = by_chunk(arrays.numbers, values, place)
-            arrays.check_finite(numbers, place)
-            known = numbers[~np.isnan(numbers)]
-            if reason := _reason_to_drop(known, len(numbers)):
-                return Learned(Dropped(name, reason))
-            median = float(2 * np.median(known / 2))  # halved, as 1e308 + 1e308 is inf
-            return Learned(Number(name, len(known) < len(numbers), median))
+            return Learned(Number.learn(name, by_chunk(read_numbers, values, place)))
         case "boolean":
-            truths = by_chunk(arrays.numbers, values, place)
-            known = truths[~np.isnan(truths)]
-            reason = _reason_to_drop(known, len(truths))
-            return Learned(Dropped(name, reason) if reason else Boolean(name, len(known) < len(truths)))
+            return Learned(Boolean.learn(name, by_chunk(arrays.booleans, values, place)))
         case "datetime":
-            parts = [arrays.datetimes(chunk, place) for chunk in values.chunks]
-            known = np.concatenate([micros[~absent] for micros, absent in parts])
-            return Learned(_learn_dates(name, known, len(values), any(map(arrays.has_zone, [values.type]))))
+            moments = by_chunk(read_moments, values, place)
+            return Learned(Datetime.of_moments(name, moments, arrays.has_zone(values.type)))
         case "category":
-            return _learn_category(values, place, is_text=not types.is_dictionary(kind))
+            return _learn_category(values, place, is_text=not types.is_dictionary(given))
     if values.null_count < len(values):
-        raise place.error(f"expected numbers, text, dates or Booleans, got {kind}; convert or drop the column")
-    return Learned(Dropped(name, "has no values"))
+        raise place.error(f"expected numbers, text, dates or Booleans, got {given}; convert or drop the column")
+    return Learned(Dropped(name, reason="has no values"))
 
 
 def _learn_category(values: pa.ChunkedArray, place: Place, is_text: bool) -> Learned:
     """Learn from text, which may be durations or dates, or from levels."""
     name, counts = place.column, _count_levels(values, place)
     missing = counts.pop(None, 0)
-    if not is_text:
-        return Learned(Category.fit(name, counts, missing), counts=counts)
-    if (duration := Duration.fit(name, counts, missing)) is not None:
-        return Learned(duration, "its values are durations, read as a number of years", counts)
-    if (dates := _dates_as_text(name, counts, missing)) is not None:
-        return Learned(dates, "its values are dates as text, read as dates", counts)
-    return Learned(Category.fit(name, counts, missing), _text_hint(list(counts)), counts)
-
-
-def _dates_as_text(name: str, counts: Counter[str], missing: int) -> Column | None:
-    """Return the encoding of dates and times that are written as text, as in a CSV file; None for other text."""
-    levels = pa.array(counts, pa.string())
-    if not counts or not _are_dates(levels):
-        return None
-    moments = arrays.moments(levels, Place("", name))
-    micros, _ = arrays.datetimes(moments, Place("", name))
-    known = np.repeat(micros, np.fromiter(counts.values(), np.int64, len(micros)))
-    return _learn_dates(name, known, len(known) + missing, arrays.has_zone(moments.type))
-
-
-def _learn_dates(name: str, known: Shaped[np.ndarray, " n"], rows: int, zoned: bool) -> Column:
-    reason = _reason_to_drop(known, rows)
-    return Dropped(name, reason) if reason else Datetime.fit(name, known, len(known) < rows, zoned)
-
-
-def _reason_to_drop(known: Shaped[np.ndarray, " n"], rows: int) -> str:
-    """Return why a column is not informative, or an empty string; a single row is not enough to tell."""
-    if not len(known):
-        return "has no values"
-    same = 1 < len(known) == rows and known.min() == known.max()
-    return "has the same value in all rows" if same else ""
+    levels = sorted(counts, key=lambda level: (-counts[level], level))
+    text, rows = pa.array(levels, pa.string()), [*(counts[level] for level in levels), missing]
+    if is_text and len(levels) > 1 and not np.isnan(years := read_years(text)).any():
+        column = Duration.learn(name, np.repeat([*years, np.nan], rows))
+        return Learned(column, "its values are durations, read as a number of years")
+    if is_text and levels and _are_dates(text):
+        moments = arrays.moments(text, place)
+        parsed = np.repeat([*read_moments(moments, place), np.nan], rows)
+        column = Datetime.of_moments(name, parsed, arrays.has_zone(moments.type))
+        return Learned(column, "its values are dates as text, read as dates")
+    column = Category.of_levels(name, levels, counts.total(), missing > 0)
+    return Learned(column, _text_hint(levels) if is_text else "", levels)
 
 
 def _count_levels(values: pa.ChunkedArray, place: Place) -> Counter[Any]:
     """Return the number of rows of each level; None stands for missing values."""
     counts = Counter[Any]()
     for chunk in values.chunks:
-        if types.is_dictionary(chunk.type) and len(chunk.dictionary) <= len(chunk):  # each level is cleaned once
-            numbers = np.bincount(chunk.indices.drop_null().to_numpy(), minlength=len(chunk.dictionary))
-            pairs = zip(arrays.texts(chunk.dictionary, place).to_pylist(), numbers.tolist(), strict=True)
-            counts.update({None: chunk.indices.null_count})
-        else:
-            found = pc.value_counts(arrays.texts(chunk, place)).to_pylist()
-            pairs = ((pair["values"], pair["counts"]) for pair in found)  # type: ignore[assignment]
-        for level, number in pairs:
-            counts[level] += number
-    return +counts
+        found = pc.value_counts(chunk)  # so that each value is cleaned once
+        levels = arrays.texts(arrays.decode(found.field("values")), place).to_pylist()
+        for level, rows in zip(levels, found.field("counts").to_pylist(), strict=True):
+            counts[level] += rows
+    return counts
 
 
 def _are_dates(text: pa.Array) -> bool:

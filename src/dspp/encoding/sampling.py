@@ -26,7 +26,6 @@ from dspp.encoding.learning import learn_column
 from dspp.errors import InputError
 from dspp.notes import Note
 from dspp.table import arrays
-from dspp.table.memory import check_no_inf
 from dspp.table.messages import Place
 from dspp.table.table import FileTable, Table
 
@@ -99,7 +98,7 @@ def read_table(
                 f"{format_size(room.args[0])}; raise it, or drop columns"
             )
         rows = sample.first(rows, most)
-    check_no_inf(rows)
+    rows.check_no_inf()
     if len(rows) == total:
         return rows
     whole = "drawn at random" if group is None else f"all rows of groups (column {group!r}) drawn at random"

@@ -27,8 +27,7 @@ from dspp.presets import Spec
 from dspp.settings import Parameters, Settings
 from dspp.table.files import dataset_columns, from_dataset, is_dataset
 from dspp.table.frames import frame_like, is_frame
-from dspp.table.memory import attach_targets, to_table
-from dspp.table.roles import attach_roles, drop_weightless
+from dspp.table.memory import attach_roles, attach_targets, drop_weightless, to_table
 from dspp.table.table import FileTable, Table
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from dspp.derivatives import first_only
 from dspp.gp.algebra import UPPER, transposed_product
 from dspp.gp.compiled import Packed, compiled_conditional
 from dspp.gp.kernels import KernelKind, augment, available
-from dspp.gp.linalg import matrix_gradients
+from dspp.gp.linalg import matrix_gradients, transposed_root
 from dspp.gp.workspace import Lease
 
 TILE = 16  # in whole registers, sums and powers round alike wherever a number is
@@ -127,20 +127,28 @@ def _diagonalise(
 
     Training makes most of E negative. That part of Bᵀ (S − 1) B is −Tᵀ T, where T, from a QR decomposition of
     |E|^½ Uᵀ B, is lower triangular. T, a row per positive eigenvalue and one for the mean have about half as many
-    numbers as Uᵀ B, which is used if more than a third of E is positive.
+    numbers as Uᵀ B, which is used if more than a third of E is positive. If none is, as in a GP in closed form, a
+    Cholesky factorisation of 1 − S, from the last row to the first, gives T in a fraction of the time.
     """
-    E, U = torch.linalg.eigh(S1.to(torch.float64))  # ascending
-    B, m = U.mT @ B.to(torch.float64), (U.mT @ m.to(torch.float64).unsqueeze(-1)).squeeze(-1)
-    (W, M), least = m.shape, ROUNDING * torch.finfo(S1.dtype).eps
+    dtype, (W, M), least = S1.dtype, m.shape, ROUNDING * torch.finfo(S1.dtype).eps
+    B, m, S1 = B.to(torch.float64), m.to(torch.float64), S1.to(torch.float64)
+    root = transposed_root(-S1, torch.finfo(dtype).eps)
+    if root is not None:
+        B = torch.cat([root @ B, m.unsqueeze(-2) @ B], dim=-2)
+        E = torch.cat([m.new_full((W, M), -1.0), m.new_zeros(W, 1)], dim=-1)
+        m = torch.cat([m.new_zeros(W, M), m.new_ones(W, 1)], dim=-1)
+        return B.to(dtype), m.to(dtype), E.to(dtype), True
+    E, U = torch.linalg.eigh(S1)  # ascending
+    B, m = U.mT @ B, (U.mT @ m.unsqueeze(-1)).squeeze(-1)
     positive = int((least < E).sum(-1).max())
     triangular = positive <= M // 3
     if triangular:
-        root = E.clamp_max(0.0).neg().sqrt().unsqueeze(-1) * B
-        T = torch.linalg.qr(root.flip(-1), mode="r").R.flip(-1, -2)  # QR makes an upper triangle
+        scaled = E.clamp_max(0.0).neg().sqrt().unsqueeze(-1) * B
+        T = torch.linalg.qr(scaled.flip(-1), mode="r").R.flip(-1, -2)  # QR makes an upper triangle
         B = torch.cat([T, B[:, M - positive :], m.unsqueeze(-2) @ B], dim=-2)
         E = torch.cat([E.new_full((W, M), -1.0), E[:, M - positive :].clamp_min(0.0), E.new_zeros(W, 1)], dim=-1)
         m = torch.cat([m.new_zeros(W, M + positive), m.new_ones(W, 1)], dim=-1)
-    return B.to(S1.dtype), m.to(S1.dtype), E.to(S1.dtype), triangular
+    return B.to(dtype), m.to(dtype), E.to(dtype), triangular
 
 
 def _variance(update: Float[Tensor, "W R"], jitter: Float[Tensor, " W"]) -> Float[Tensor, "W R"]:

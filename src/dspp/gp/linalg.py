@@ -74,6 +74,12 @@ def negative_log_normal(K: Float[Tensor, "n n"], y: Float[Tensor, " n"]) -> tupl
     return value, 0.5 * (torch.cholesky_inverse(L) - alpha @ alpha.mT)
 
 
+def transposed_root(A: Float[Tensor, "W M M"], jitter: float) -> Float[Tensor, "W M M"] | None:
+    """Return the lower triangular R with Rᵀ R = A + jitter, or None if one of the matrices is not positive definite."""
+    factor, failed = torch.linalg.cholesky_ex(_with_diagonal(A.flip(-1, -2), A.new_full(A.shape[:1], jitter)))
+    return None if bool(failed.any()) else factor.flip(-1, -2).mT
+
+
 def lower_root(S: Float[Tensor, "M M"]) -> Float[Tensor, "M M"]:
     """Return the lower triangular root of a covariance, raised by 1e-12 against rounding."""
     root: Tensor = torch.linalg.cholesky(_with_diagonal(S[None], S.new_full((1,), 1e-12)))[0]

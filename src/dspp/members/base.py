@@ -135,8 +135,8 @@ class Member(ABC):
         return cls.kind in kinds
 
     @classmethod
-    def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
-        """Return the model and the objective of this kind, given those of a DSPP."""
+    def spec_from(cls, spec: Spec, num_folds: int, num_columns: int = 1) -> Spec:
+        """Return the model and the objective of this kind, given those of a DSPP and the number of trees' columns."""
         return spec
 
     @classmethod

@@ -41,21 +41,13 @@ PILOT_TOLERANCE = {True: 0.03, False: 0.01}  # nats per row by which longer trai
 
 @dataclass(frozen=True, eq=False)
 class HeldOutRows:
-    """Rows that some members held out, and what these members predict for them, in standardised units.
+    """Rows that some members held out, and what these members predict for them, in standardised units."""
 
-    Attributes:
-        rows: The row numbers.
-        y: The targets.
-        predictions: By label, the distributions of its members.
-        fold: The fold.
-        floor: A variance of the noise below which no spread may take it.
-    """
-
-    rows: np.ndarray
+    rows: np.ndarray  # the row numbers
     y: Float[np.ndarray, "n T"]
-    predictions: dict[str, list[Predictive]]
+    predictions: dict[str, list[Predictive]]  # by label
     fold: int = 0
-    floor: float = 0.0
+    floor: float = 0.0  # a variance of the noise below which no spread may take it
 
 
 @dataclass(frozen=True)
@@ -73,54 +65,46 @@ class Mixing:
 
 @dataclass(frozen=True, eq=False)
 class Blend:
-    """The members that have weight, how to mix them, and the rows from which that was learned.
+    """The members that have weight, their weights, and what `Fitted` has under the same names.
 
     Attributes:
-        kept: Their positions among the members.
-        weights: Their weights.
-        spread: The factor of the variances of a mixture of `judged` members; see `spread_of`.
-        judged: How many members predicted each of the rows it was learned from.
-        guard: The guard with its weight.
-        groups: The rows of each fold.
+        groups: The rows of each fold, from which that was learned.
     """
 
-    kept: tuple[int, ...]
+    kept: tuple[Trained, ...]
     weights: tuple[float, ...]
-    spread: float
-    judged: int
-    guard: Guard
-    groups: tuple[HeldOutRows, ...]
+    spread: float = 1.0
+    judged: int | None = None
+    guard: Guard | None = None
+    groups: tuple[HeldOutRows, ...] = ()
 
 
 def blend(trained: Sequence[Trained], rows: "Rows", split: Split, outcome: Outcome, floor: float) -> Blend:
-    """Learn how to mix members, and drop those without weight.
+    """Learn how to mix the members that were trained, and drop those without weight.
 
     Args:
-        trained: The members that were trained.
+        trained: The members.
         rows: All rows.
         split: Which of them members held out.
         outcome: What the target is.
         floor: A variance of the noise below which no spread may take it.
     """
-    own = rows[: split.num_train]
-    own_weights = None if own.weights is None else own.weights.double().numpy()
-    guard = outcome.fit_guard(own.y.double().numpy(), GUARD_WEIGHT, own_weights)
-    groups = hold_out(trained, rows, split, floor)
+    good = [one for one in trained if one.member is not None]
+    labels = [label_of(one, split) for one in good]
+    own, weights = rows[: split.num_train], None if rows.weights is None else rows.weights.double().numpy()
+    guard = outcome.fit_guard(own.y.double().numpy(), GUARD_WEIGHT, None if weights is None else weights[: len(own)])
+    groups = hold_out(good, rows, split, floor)
+    mixing = Mixing({label: 1.0 / len(set(labels)) for label in labels}, 1.0, GUARD_WEIGHT)
     if groups:
-        weights = None if rows.weights is None else rows.weights.double().numpy()
         mixing = stack(groups, guard, outcome, weights)
         if split.num_folds > 1 and not split.forward:
             mixing = replace(mixing, weights=discount(mixing.weights))
-    else:
-        names = list(dict.fromkeys(label_of(one, split) for one in trained))
-        mixing = Mixing({name: 1.0 / len(names) for name in names}, 1.0, GUARD_WEIGHT)
-    labels = [label_of(one, split) for one in trained]
-    kept = [k for k, label in enumerate(labels) if label in mixing.weights]
-    sizes = Counter(labels[k] for k in kept)
+    kept = [(one, label) for one, label in zip(good, labels, strict=True) if label in mixing.weights]
+    sizes = Counter(label for _, label in kept)
     judged = min((sum(len(g.predictions[label]) for label in mixing.weights) for g in groups), default=len(kept))
     return Blend(
-        kept=tuple(kept),
-        weights=tuple(mixing.weights[labels[k]] / sizes[labels[k]] for k in kept),
+        kept=tuple(one for one, _ in kept),
+        weights=tuple(mixing.weights[label] / sizes[label] for _, label in kept),
         spread=mixing.spread,
         judged=len(kept) if split.forward else judged,
         guard=replace(guard, weight=mixing.guard_weight),
@@ -180,25 +164,24 @@ def stack(
     outcome: Outcome,
     row_weights: Float[np.ndarray, " N"] | None = None,
 ) -> Mixing:
-    """Learn how to mix from rows that were held out: the spread with the largest posterior density, and its weights.
+    """Learn how to mix from the rows of each fold, with the same labels in all of them.
 
-    Args:
-        groups: The rows of each fold, with the same labels in all of them.
-        guard: The marginal distribution of the targets.
-        outcome: What the target is.
-        row_weights: One weight per row of the table; None: equal.
+    Of the spreads tried, the one with the largest posterior density is returned, with its weights.
     """
     importance = np.concatenate([np.ones(len(g.rows)) if row_weights is None else row_weights[g.rows] for g in groups])
     importance = importance * len(importance) / importance.sum()
     marginal = [_marginal(guard, outcome, group) for group in groups]
-    labels = list(groups[0].predictions)
     best: Mixing | None = None
     for spread in SPREADS.tolist():
         each = [_densities(group, guarded, spread) for group, guarded in zip(groups, marginal, strict=True)]
         weights, value = expectation_maximisation(np.concatenate(each, axis=1), importance)
         value -= SPREAD_PRIOR * math.log(spread) ** 2
         if best is None or value > best.evidence + 1e-9:
-            best = _to_mixing(labels, weights, spread, value)
+            shares = zip(groups[0].predictions, weights[:-1] / weights[:-1].sum(), strict=True)
+            kept = {label: float(share) for label, share in shares if share >= LIGHT}
+            total = sum(kept.values())
+            shared = {label: share / total for label, share in kept.items()}
+            best = Mixing(shared, spread, float(weights[-1]), value)
     assert best is not None
     return best
 
@@ -299,10 +282,3 @@ def expectation_maximisation(
             break
     value = float(importance @ (np.log(weights @ densities) + largest) + prior @ np.log(weights))
     return weights, value
-
-
-def _to_mixing(kinds: Sequence[str], weights: Float[np.ndarray, " C+1"], spread: float, evidence: float) -> Mixing:
-    shares = weights[:-1] / weights[:-1].sum()
-    kept = {kind: float(share) for kind, share in zip(kinds, shares, strict=True) if share >= LIGHT}
-    total = sum(kept.values())
-    return Mixing({kind: share / total for kind, share in kept.items()}, spread, float(weights[-1]), evidence)

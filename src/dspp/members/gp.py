@@ -58,7 +58,7 @@ class Gp(Member):
         return has_trees and cls.kind in kinds and not model.features and not model.mean_inducing
 
     @classmethod
-    def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
+    def spec_from(cls, spec: Spec, num_folds: int, num_columns: int = 1) -> Spec:
         """Return a model of one layer with a full q(u)."""
         points = POINTS if num_folds == 1 else POINTS // 2
         model = spec.model.change(layers=1, covariance="full", inducing=points, top_mean=ModelConfig.top_mean)

@@ -12,10 +12,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from dspp import storage
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.engines import WAIT, cores, is_stopped, num_workers, report, run_all, waited
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.folds import Split
@@ -29,7 +30,7 @@ from dspp.outcomes import Outcome
 from dspp.registry import extension_modules
 from dspp.settings import Settings
 from dspp.training.budget import Budget
-from dspp.training.checkpoint import Checkpoint, Identity, check_identity, identify, write_identity
+from dspp.training.checkpoint import Checkpoint, Identity, claim, identify
 from dspp.training.rows import Rows
 from dspp.trees import CrossFitted
 
@@ -42,13 +43,13 @@ WORTH_PROCESSES = 10.0  # seconds of training below which other processes are no
 def fit_members(
     rows: Rows,
     split: Split,
-    means: CrossFittedMeans | None,
+    means: Without | None,
     outcome: Outcome,
     plan: Plan,
     settings: Settings,
     run: Run,
-) -> tuple[list[Trained], CrossFitted | None]:
-    """Train all members on standardised rows; also return the boosted trees that some of them read.
+) -> tuple[list[Trained], Sequence[CrossFitted]]:
+    """Train all members on standardised rows; also return the boosted trees that some of them read, for each column.
 
     Raises:
         TrainingDiverged: No member could be trained.
@@ -58,7 +59,7 @@ def fit_members(
     if plan.is_single:
         checkpoint = None if settings.checkpoint is None else Checkpoint(settings.checkpoint, run.resume)
         task = Task(0, *plan.slots[0], plan.spec, plan.config, is_single=True, features=settings.module)
-        return [train_member(replace(task, checkpoint=checkpoint), rows, split, means, run)], None
+        return [train_member(replace(task, checkpoint=checkpoint), rows, split, means, run)], ()
     read_trees = any(MEMBERS[kind].reads_trees for kind, _ in plan.slots)
     growing: Any = nullcontext()
     if read_trees or plan.too_short:
@@ -70,12 +71,11 @@ def fit_members(
         assert run.bar is not None
         run.bar.step("learning how to mix the members")
         cut_short = any(one.result is not None and one.result.time_note for one in trained)
-        trees = find_trees() if find_trees and (read_trees or cut_short) else None
-        if trees is not None and cut_short and BoostedTrees.kind in outcome.member_kinds:
+        trees = find_trees() if find_trees and (read_trees or cut_short) else ()
+        if trees and cut_short and BoostedTrees.kind in outcome.member_kinds:
             first = len(trained)
             for fold in range(split.num_folds):
-                columns = trees.for_member(fold)[:, None]
-                task = ensemble.make_task(first + fold, BoostedTrees.kind, fold, columns=columns)
+                task = ensemble.make_task(first + fold, BoostedTrees.kind, fold, trees=trees)
                 with one_thread():
                     trained.append(train_member(task, rows, split, means, Run(Budget())))
     return trained, trees
@@ -96,21 +96,32 @@ class Ensemble:
         self._tried: list[Trained] = []  # pilots
         self._stopped = ""  # why training was interrupted; members that are being trained then end with a checkpoint
 
-    def make_task(self, number: int, kind: str, fold: int, epochs: int | None = None, **more: Any) -> Task:
+    def make_task(
+        self,
+        number: int,
+        kind: str,
+        fold: int,
+        epochs: int | None = None,
+        trees: Sequence[CrossFitted] = (),
+        **more: Any,
+    ) -> Task:
         """Return the task of a member, which is seeded by its number."""
-        plan = self._plan
+        plan, columns = self._plan, None
+        if trees and MEMBERS[kind].reads_trees:
+            columns = np.column_stack([one.for_member(fold) for one in trees])
         config = plan.config.change(seed=member_seed(plan.config.seed, number), epochs=epochs or plan.config.epochs)
         path = None if self._folder is None else self._folder / f"member-{number + 1:02d}.checkpoint"
+        spec = MEMBERS[kind].spec_from(plan.spec, plan.folds, len(trees))
         given = {"checkpoint": path, "features": self._settings.module} | more
-        return Task(number, kind, fold, MEMBERS[kind].spec_from(plan.spec, plan.folds), config, **given)
+        return Task(number, kind, fold, spec, config, columns, **given)
 
     def train(
         self,
         rows: Rows,
         split: Split,
-        means: CrossFittedMeans | None,
+        means: Without | None,
         outcome: Outcome,
-        find_trees: Callable[[], CrossFitted] | None,
+        find_trees: Callable[[], Sequence[CrossFitted]] | None,
     ) -> list[Trained]:
         """Train all members and return them by number."""
         bar, count, trained = self._run.bar, len(self._plan.slots), dict[int, Trained]()
@@ -164,7 +175,7 @@ class Ensemble:
     def _draw_tasks(
         self,
         find_epochs: Callable[[], int | None],
-        find_trees: Callable[[], CrossFitted] | None,
+        find_trees: Callable[[], Sequence[CrossFitted]] | None,
         where: dict[str, Any],
     ) -> Iterator[Task | Any]:
         """Yield the tasks in the order in which they can begin: those without steps need no pilots, trees take time."""
@@ -176,19 +187,20 @@ class Ensemble:
         while len(self._tried) < len(plan.pilots):
             yield WAIT
         epochs = find_epochs() if plan.pilots else None
+        trees: Sequence[CrossFitted] = ()
         for number, kind, fold in slots[: plan.in_steps]:
-            columns = seconds = None
+            seconds = None
             if MEMBERS[kind].reads_trees:
                 assert find_trees is not None
                 try:
-                    columns = find_trees().for_member(fold)[:, None]
+                    trees = find_trees()
                 except TrainingInterrupted as problem:  # while this process waited for them
                     self._stopped = self._stopped or str(problem)
                     return
             if budget.left is not None and whole is not None:
                 workers = num_workers(where["engine"], where["jobs"])
                 seconds = share_of_time(budget.left, whole, plan.in_steps - number, plan.in_steps, workers)
-            yield self.make_task(number, kind, fold, epochs, columns=columns, seconds=seconds)
+            yield self.make_task(number, kind, fold, epochs, trees, seconds=seconds)
 
 
 def share_of_time(left: float, whole: float, members_left: int, members: int, workers: int) -> float:
@@ -201,9 +213,7 @@ def share_of_time(left: float, whole: float, members_left: int, members: int, wo
     return max(left / math.ceil(members_left / workers), least, 1e-3)
 
 
-def _train_task(
-    task: Task, modules: Sequence[str], rows: Rows, split: Split, means: CrossFittedMeans | None
-) -> Trained | str:
+def _train_task(task: Task, modules: Sequence[str], rows: Rows, split: Split, means: Without | None) -> Trained | str:
     """Return the trained member of an ensemble, or why it was interrupted."""
 
     def on_epoch(epoch: Epoch) -> None:
@@ -226,7 +236,7 @@ def time_left(task: Task) -> float | None:
     return None if task.seconds is None else max(task.seconds - waited(), MIN_SHARE * task.seconds)
 
 
-def train_member(task: Task, rows: Rows, split: Split, means: CrossFittedMeans | None, run: Run) -> Trained:
+def train_member(task: Task, rows: Rows, split: Split, means: Without | None, run: Run) -> Trained:
     """Train one member; one of several that diverges is returned without a model."""
     kind = MEMBERS[task.kind]
     training, held_out = part_rows(task, rows, split, means)
@@ -237,7 +247,7 @@ def train_member(task: Task, rows: Rows, split: Split, means: CrossFittedMeans |
         result = kind.fit(task, training, held_out if task.is_single and len(held_out) else None, run)
         fold, found = None if task.is_single else task.fold, (result.history, result.best_epoch, result.seconds)
         member = kind(task.spec, task.config, result.model, *found, fold)
-        predicted = member.predictor(held_out.x) if len(held_out) else None
+        predicted = member.predictor(held_out.x) if len(held_out) and not task.is_single else None
     except (NumericalError, TrainingDiverged) as problem:
         if task.is_single:
             raise
@@ -245,10 +255,10 @@ def train_member(task: Task, rows: Rows, split: Split, means: CrossFittedMeans |
     return replace(trained, member=member, result=result, held_out=predicted)
 
 
-def part_rows(task: Task, rows: Rows, split: Split, means: CrossFittedMeans | None) -> tuple[Rows, Rows]:
+def part_rows(task: Task, rows: Rows, split: Split, means: Without | None) -> tuple[Rows, Rows]:
     """Return the training rows of a member and the rows it holds out, as it reads them."""
     mine = split.held_out(task.fold)
-    X = rows.x if means is None else means.insert(rows.x.numpy(), mine)
+    X = rows.x if means is None else means(rows.x.numpy(), mine)[0]
     held_out = torch.from_numpy(mine)
     rows = replace(rows, x=torch.as_tensor(MEMBERS[task.kind].inputs(X, task.columns)))
     return rows[~held_out], rows[held_out]
@@ -285,10 +295,7 @@ def open_folder(checkpoint: str | Path | None, resume: bool, identity: Identity 
         if any(path.iterdir()) and not resume:
             raise CheckpointError(f"{path} already exists; resume from it, or delete it to start afresh")
         check_folder(path)
-        if (path / IDENTITY).exists():
-            check_identity(path / IDENTITY, identity)
-        else:
-            write_identity(path / IDENTITY, identity)
+        claim(path / IDENTITY, identity)
         yield path
 
 

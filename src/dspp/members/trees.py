@@ -1,4 +1,4 @@
-"""Members that read a prediction of boosted trees, and the trees, which grow in a thread while others are trained."""
+"""Members that read predictions of boosted trees, and the trees, which grow in a thread while others are trained."""
 
 import threading
 import time
@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
 from dspp.config import ModelConfig, ObjectiveConfig
-from dspp.encoding.means import CrossFittedMeans
+from dspp.encoding.means import Without
 from dspp.engines import BEAT
 from dspp.errors import TrainingInterrupted
 from dspp.folds import Split
@@ -37,7 +36,10 @@ NO_VARIANCE = 1e-8  # of a GP that is not in use
 
 @MEMBERS.register("trees")
 class DsppWithTrees(Dspp):
-    """A model that describes what boosted trees get wrong: their prediction is its last input and its mean."""
+    """A model that describes what boosted trees get wrong: their one prediction is its last input and its mean.
+
+    An outcome may give several columns for trees to predict; all predictions are then inputs.
+    """
 
     kind: ClassVar[str] = "trees"
     title: ClassVar[str] = "columns and boosted trees"
@@ -49,10 +51,10 @@ class DsppWithTrees(Dspp):
         return has_trees and cls.kind in kinds
 
     @classmethod
-    def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
-        """Return the model with the trees' prediction as its mean, unless the user chose a mean."""
+    def spec_from(cls, spec: Spec, num_folds: int, num_columns: int = 1) -> Spec:
+        """Return the model with the trees' one prediction as its mean, unless the user chose a mean."""
         chosen = spec.model.top_mean != ModelConfig.top_mean
-        return spec if chosen else replace(spec, model=spec.model.change(top_mean="last-input"))
+        return spec if chosen or num_columns > 1 else replace(spec, model=spec.model.change(top_mean="last-input"))
 
 
 @MEMBERS.register("boosted")
@@ -70,7 +72,7 @@ class BoostedTrees(Member):
         return False
 
     @classmethod
-    def spec_from(cls, spec: Spec, num_folds: int) -> Spec:
+    def spec_from(cls, spec: Spec, num_folds: int, num_columns: int = 1) -> Spec:
         """Return a model of one layer that has next to no variance."""
         model = spec.model.change(layers=1, inducing=1, mean_inducing=0, features=(), top_mean="last-input")
         return Spec("svgp", model, ObjectiveConfig("elbo"))
@@ -83,8 +85,8 @@ class BoostedTrees(Member):
 
 @contextmanager
 def growing_trees(
-    rows: "Rows", split: Split, means: CrossFittedMeans | None, outcome: Outcome, seed: int, run: Run
-) -> Iterator[Callable[[], CrossFitted]]:
+    rows: "Rows", split: Split, means: Without | None, outcome: Outcome, seed: int, run: Run
+) -> Iterator[Callable[[], Sequence[CrossFitted]]]:
     """Grow trees in a thread while a block runs; whatever ends it also ends the fits, before their next tree.
 
     Args:
@@ -96,31 +98,42 @@ def growing_trees(
         run: Time for training, and whether to stop.
 
     Yields:
-        A function that returns the trees once they are fitted, or raises `TrainingInterrupted` if it is told to stop.
+        A function that returns the trees of each column of `Outcome.tree_target` once they are fitted, or raises
+        `TrainingInterrupted` if it is told to stop.
     """
-    X, y = rows.x.numpy(), outcome.tree_target(rows.y.numpy())[:, 0]
+    X, targets = rows.x.numpy(), outcome.tree_target(rows.y.numpy())
     weights = np.ones(len(X)) if rows.weights is None else rows.weights.double().numpy().copy()
     weights[split.num_train :] = 0.0
-    left, ended = run.budget.left, threading.Event()
+    left, ended, count = run.budget.left, threading.Event(), len(targets.T)
     end = time.perf_counter() + TREES_SHARE * (left or 0.0)
-    grow = partial(
-        cross_fit,
-        X,
-        y,
-        split.fold,
-        weights=weights,
-        seed=seed,
-        inner=split.inner,
-        X_without=None if means is None else partial(means.insert, X),
-        stop_early=split.inner is None,
-        seconds_left=None if left is None else lambda: end - time.perf_counter(),
-        should_stop=ended.is_set,
-    )
+
+    def grow() -> list[CrossFitted]:
+        return [grow_column(c) for c in range(count)]
+
+    def grow_column(c: int) -> CrossFitted:
+        """Fit the trees of one column in its share of the time that is left for all."""
+
+        def seconds_left() -> float:
+            return (end - time.perf_counter()) / (count - c)
+
+        return cross_fit(
+            X,
+            targets[:, c],
+            split.fold,
+            weights=weights,
+            seed=seed,
+            inner=split.inner,
+            X_without=None if means is None else lambda left_out: means(X, left_out)[0],
+            stop_early=split.inner is None,
+            seconds_left=None if left is None else seconds_left,
+            should_stop=ended.is_set,
+        )
+
     helper = ThreadPoolExecutor(1)
     trees = helper.submit(grow)
     helper.shutdown(wait=False)
 
-    def result() -> CrossFitted:
+    def result() -> list[CrossFitted]:
         while not wait([trees], timeout=BEAT).done:
             if run.should_stop is not None and run.should_stop():
                 how = "repeat the same call to resume"

@@ -63,9 +63,7 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
     """
     path = Path(path)
     try:
-        tensors, header = storage.read(path, ModelFileError)
-        _check_format(path, header)
-        storage.check_digest(path, tensors, header, ModelFileError)
+        tensors, header = storage.read_format(path, FORMAT, VERSION, ModelFileError)
         _check_features(path, header.get("members"), features)
         return replace(_restore(tensors, header, features), source=str(path))
     except UnknownPartError as problem:
@@ -78,21 +76,6 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
         raise ModelFileError(
             f"{path} is not a model that this version of dspp can read, or it is damaged: {reason}"
         ) from None
-
-
-def _check_format(path: Path, header: Mapping[str, Any]) -> None:
-    found, version = header.get("format"), header.get("version")
-    if found != FORMAT:
-        raise ModelFileError(
-            f"{path} is not a model file of dspp: expected the format {FORMAT!r}, got {str(found)[:50]!r}"
-        )
-    if type(version) is not int:
-        raise InputError(f"expected format version {VERSION}, got {str(version)[:20]!r}")
-    if version != VERSION:
-        which, remedy = ("a later", "upgrade dspp") if version > VERSION else ("an earlier", "fit the model again")
-        raise ModelFileError(
-            f"{path} was written by {which} dspp (format {str(version)[:20]}, this reads {VERSION}); {remedy}"
-        )
 
 
 def _check_features(path: Path, members: Any, features: nn.Module | None) -> None:
@@ -154,8 +137,9 @@ def _check_columns(fitted: Fitted) -> None:
         standardise(ends, fitted.scale_X, "float32", None, Place("input_range"))
     if hashes is not None and not (1 <= len(hashes) <= MOST_HASHES and bool((np.diff(hashes) > 0).all())):
         raise InputError(f"seen_rows: expected up to {MOST_HASHES} numbers in ascending order, got others")
-    if fitted.trees is not None and fitted.trees.num_features != D:
-        raise InputError(f"trees: expected {D} columns, got {fitted.trees.num_features}")
+    for trees in fitted.trees:
+        if trees.num_features != D:
+            raise InputError(f"trees: expected {D} columns, got {trees.num_features}")
 
 
 def _check_members(fitted: Fitted) -> None:
@@ -166,7 +150,7 @@ def _check_members(fitted: Fitted) -> None:
             raise InputError(f"best_epoch: expected one of {str(epochs)[:100]}, got {str(member.best_epoch)[:50]}")
         if member.fold is not None and not 0 <= member.fold < MAX_MEMBERS:
             raise InputError(f"fold: expected a number below {MAX_MEMBERS}, got {str(member.fold)[:50]}")
-        inputs = fitted.num_inputs + member.reads_trees
+        inputs = fitted.num_inputs + member.reads_trees * len(fitted.trees)
         if member.model.num_inputs != inputs:
             raise InputError(f"num_inputs: expected {inputs} for a member of this kind, got {member.model.num_inputs}")
         if member.spec.model.likelihood != fitted.outcome.likelihood:

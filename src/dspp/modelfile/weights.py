@@ -20,6 +20,8 @@ MAX_SIZE = 10_000_000
 # Σ W M² up to which kernel matrices are factorised as a test, and the number of weights, likewise.
 MAX_FACTORISED = 600_000
 MAX_COPIED = 2_000_000
+# Columns of predictions of boosted trees that a model may read beside its own.
+MAX_TREES_READ = 100
 SIZES = ("width", "inducing", "mean_inducing", "sites", "test_sites")
 # By the beginning of a name; other weights are finite. Training arrives nowhere near the ends.
 RANGES = {"layers.": FAR, "rule.": FAR, "likelihood.": Range(-1e10, 1e10)}
@@ -39,7 +41,7 @@ def model_converter(num_inputs: int, num_outputs: int, features: nn.Module | Non
     """Return how models are stored: their weights as tensors, and what else is not in their settings.
 
     Args:
-        num_inputs: D, the number of encoded columns; some models read one more.
+        num_inputs: D, the number of encoded columns; some models also read predictions of trees.
         num_outputs: T.
         features: the custom features module, if the models have one.
     """
@@ -47,8 +49,8 @@ def model_converter(num_inputs: int, num_outputs: int, features: nn.Module | Non
     def restore(plain: Any, weights: Tensors, member: Mapping[str, Any]) -> Model:
         described, config = unpack(Described, {}, plain), member["spec"].model
         inputs = described.num_inputs
-        if inputs not in (num_inputs, num_inputs + 1):
-            raise InputError(f"Described.num_inputs: expected {num_inputs}, or one more, got {str(inputs)[:30]}")
+        if not num_inputs <= inputs <= num_inputs + MAX_TREES_READ:
+            raise InputError(f"Described.num_inputs: expected {num_inputs}, or a few more, got {str(inputs)[:30]}")
         _check_sizes(config, len(weights))
         widths = layer_widths(config, num_outputs)
         inducing = _num_points(weights, "inducing_points", widths, config.inducing)

@@ -20,8 +20,8 @@ from dspp.metrics import Comparison, Levels
 from dspp.notes import Note
 from dspp.predictive import Predictive
 from dspp.registry import Registry
+from dspp.table.memory import to_columns
 from dspp.table.messages import Place
-from dspp.table.roles import to_columns
 from dspp.table.table import Table
 
 if TYPE_CHECKING:  # imported by whoever asks for tags

@@ -6,13 +6,11 @@ T outputs; `*T` is empty for one output. With T outputs, NaN in y means "not obs
 row count.
 """
 
-from dspp.predictive.base import Mixture
+from dspp.predictive.base import LatentMixture, Mixture, Predictive, RealPredictive
 from dspp.predictive.border import Distribution, unwrap
-from dspp.predictive.latent import LatentMixture
 from dspp.predictive.lognormal import LogNormalMixture
 from dspp.predictive.multivariate import MultivariateNormalMixture
 from dspp.predictive.normal import NormalMixture
-from dspp.predictive.protocol import Predictive, RealPredictive
 from dspp.predictive.student import StudentTMixture
 
 __all__ = [

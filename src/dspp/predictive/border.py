@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from dspp.predictive.base import Predictive
 from dspp.predictive.normal import NormalMixture
-from dspp.predictive.protocol import Predictive
 
 
 class Distribution:

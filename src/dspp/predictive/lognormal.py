@@ -11,15 +11,56 @@ from torch import Generator, Tensor
 
 from dspp.errors import InputError
 from dspp.predictive import maths
-from dspp.predictive.base import WeightedComponents
-from dspp.predictive.normal import NormalMixture
-from dspp.predictive.one_output import OneOutput
+from dspp.predictive.base import RealPredictive
+from dspp.predictive.maths import Components, Rows, Values, Weights
+from dspp.predictive.normal import NormalMixture, mixture_cdf, mixture_quantile
 from dspp.table.checks import Array
+
+
+def _log(y: Tensor) -> Tensor:
+    """Return log y, −inf if y is not positive."""
+    return torch.where(y > 0.0, y, 0.0).log()
+
+
+def _mixture_cdf(weights: Weights, y: Values, log_mean: Components, log_var: Components) -> Values:
+    return mixture_cdf(weights, _log(y), log_mean, log_var)
+
+
+def _mixture_quantile(weights: Weights, log_mean: Components, log_var: Components, p: Float[Tensor, "K 1"]) -> Values:
+    return mixture_quantile(weights, log_mean, log_var, p).exp()
+
+
+def _mixture_distance(weights: Weights, y: Rows, log_mean: Components, log_var: Components) -> Rows:
+    """Return E|Y − y| = Σ_s ω_s (m_s erf((σ_s − z_s)/√2) + y erf(z_s/√2)); z = (log y − μ)/σ, m = exp(μ + ½σ²)."""
+    root, std = math.sqrt(0.5), log_var.sqrt()
+    z = (_log(y) - log_mean) / std
+    m = (log_mean + 0.5 * log_var).exp()
+    return maths.weighted_sum(weights, m * torch.erf((std - z) * root) + y * torch.erf(z * root))
+
+
+def _mixture_crps(weights: Weights, y: Rows, log_mean: Components, log_var: Components) -> Rows:
+    """Return CRPS(F, y) = E|Y − y| − ½ E|Y − Y'| with Y, Y' independent draws from F, all in closed form.
+
+    For two components E|Y₁ − Y₂| = m₁ erf(d₁/√2) − m₂ erf((d₁ − s)/√2), where m = exp(μ + ½σ²), s² = σ₁² + σ₂²,
+    d₁ = log(m₁/m₂)/s + ½s (Margrabe 1978).
+    """
+    root, std = math.sqrt(0.5), log_var.sqrt()
+    log_m = log_mean + 0.5 * log_var
+    m = log_m.exp()
+    score = _mixture_distance(weights, y, log_mean, log_var)
+    # within one component d₁ = σ/√2
+    half_spread = maths.weighted_sum(weights.square(), m * torch.erf(0.5 * std))
+    for i in range(1, len(weights)):  # each against those before it: S N numbers at a time instead of S² N
+        s = (log_var[:i] + log_var[i]).sqrt()
+        d = (log_m[:i] - log_m[i]) / s + 0.5 * s
+        between = m[:i] * torch.erf(d * root) - m[i] * torch.erf((d - s) * root)
+        half_spread = half_spread + weights[i] * maths.weighted_sum(weights[:i], between)
+    return score - half_spread
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class LogNormalMixture(OneOutput, WeightedComponents):
+class LogNormalMixture(RealPredictive):
     """The distribution of y = exp(x) for a mixture of Normals x: positive targets.
 
     Attributes:
@@ -35,6 +76,10 @@ class LogNormalMixture(OneOutput, WeightedComponents):
     """
 
     support: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    _cdf = staticmethod(_mixture_cdf)
+    _quantile = staticmethod(_mixture_quantile)
+    _distance = staticmethod(_mixture_distance)
+    _crps = staticmethod(_mixture_crps)
 
     log: NormalMixture
 
@@ -64,57 +109,32 @@ class LogNormalMixture(OneOutput, WeightedComponents):
         return torch.expm1(self.log.component_var) * self.component_mean.square()
 
     def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
-        """Return log p_s(y_n), without the weights; −inf if y is not positive."""
-        log_y, jacobian = self._log(y)
-        return self.log.component_log_prob(log_y) - jacobian
+        """Return log p_s(y_n) = log p_xs(log y_n) − log y_n, without the weights; −inf if y is not positive."""
+        y = self._check(y)
+        log_y = torch.where(y > 0.0, y, 1.0).log()
+        return self.log.component_log_prob(log_y) - torch.where(y > 0.0, log_y, math.inf)
 
-    def log_prob(self, y: Array) -> Float[Tensor, " N"]:
-        """Return log p(y_n) = log p_x(log y_n) − log y_n; −inf if y is not positive."""
-        log_y, jacobian = self._log(y)
-        return self.log.log_prob(log_y) - jacobian
+    def _check(self, y: Array, many: bool = False) -> Tensor:
+        return self.log._check(y, many)
 
-    def cdf(self, y: Array) -> Float[Tensor, " *K N"]:
-        """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
-        y = maths.check_targets(y, self.log.component_mean, many=True)
-        return self.log.cdf(torch.where(y > 0.0, y, 0.0).log())
-
-    def quantile(self, p: float | Float[Tensor, " *K"]) -> Float[Tensor, " *K N"]:
-        """Return the exponential of the quantiles of log y, for one or K probabilities."""
-        return self.log.quantile(p).exp()
-
-    def crps(self, y: Array) -> Float[Tensor, " N"]:
-        """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y."""
-        y = maths.check_targets(y, self.log.component_mean)
-        exact = self.log.to(torch.float64)
-        components = (exact.weights, y.double(), exact.component_mean, exact.component_var)
-        return maths.over_row_chunks(_mixture_crps, 1, *components)
-
-    def mean_distance(self, y: Array) -> Float[Tensor, " N"]:
-        """Return E|Y_n − y_n|, the first term of the CRPS, in the units of y."""
-        y = maths.check_targets(y, self.log.component_mean)
-        exact = self.log.to(torch.float64)
-        components = (exact.weights, y.double(), exact.component_mean, exact.component_var)
-        return maths.over_row_chunks(_mixture_distance, 1, *components)
+    def _in_float64(self) -> tuple[Tensor, ...]:
+        return self.log._in_float64()
 
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N"]:
         """Draw `num` independent values per row, reproducibly from `generator`; not differentiable."""
         return self.log.sample(num, generator).exp()
 
-    def rows(self, index: slice | Sequence[int] | Tensor) -> "LogNormalMixture":
+    def rows(self, index: slice | Sequence[int] | Tensor) -> Self:
         """Return the mixture of some rows: a slice, a list or tensor of row numbers, or a mask."""
-        return LogNormalMixture(self.log.rows(index))
+        return type(self)(self.log.rows(index))
 
-    def widen(self, factor: float, floor: float = 0.0) -> "LogNormalMixture":
+    def widen(self, factor: float, floor: float = 0.0) -> Self:
         """Return the mixture with the variance of every component of log y multiplied by `factor`."""
-        return LogNormalMixture(self.log.widen(factor, floor))
+        return type(self)(self.log.widen(factor, floor))
 
-    def approach_standard(self, share: Float[Tensor, " N"]) -> "LogNormalMixture":
+    def approach_standard(self, share: Float[Tensor, " N"]) -> Self:
         """Return the mixture whose components of log y have gone a share of the way to N(0, 1)."""
-        return LogNormalMixture(self.log.approach_standard(share))
-
-    def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> "LogNormalMixture":
-        """Return the same mixture in another dtype or on another device."""
-        return LogNormalMixture(self.log.to(dtype, device))
+        return type(self)(self.log.approach_standard(share))
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
@@ -127,47 +147,3 @@ class LogNormalMixture(OneOutput, WeightedComponents):
         if not all(isinstance(part, LogNormalMixture) for part in parts):
             raise InputError("expected distributions of one type, got several; mix predictions for the same rows")
         return cls(NormalMixture.mix([part.log for part in parts], weights))
-
-    def _log(self, y: Array) -> tuple[Tensor, Tensor]:
-        """Return log y and the log Jacobian to subtract from a log density; (0, inf) if y is not positive."""
-        y = maths.check_targets(y, self.log.component_mean)
-        log_y = torch.where(y > 0.0, y, 1.0).log()
-        return log_y, torch.where(y > 0.0, log_y, math.inf)
-
-
-def _mixture_distance(
-    weights: Float[Tensor, " S *N"],
-    y: Float[Tensor, " N"],
-    log_mean: Float[Tensor, "S N"],
-    log_var: Float[Tensor, "S N"],
-) -> Float[Tensor, " N"]:
-    """Return E|Y − y| = Σ_s ω_s (m_s erf((σ_s − z_s)/√2) + y erf(z_s/√2)); z = (log y − μ)/σ, m = exp(μ + ½σ²)."""
-    root, std = math.sqrt(0.5), log_var.sqrt()
-    z = (torch.where(y > 0.0, y, 0.0).log() - log_mean) / std
-    m = (log_mean + 0.5 * log_var).exp()
-    return maths.weighted_sum(weights, m * torch.erf((std - z) * root) + y * torch.erf(z * root))
-
-
-def _mixture_crps(
-    weights: Float[Tensor, " S *N"],
-    y: Float[Tensor, " N"],
-    log_mean: Float[Tensor, "S N"],
-    log_var: Float[Tensor, "S N"],
-) -> Float[Tensor, " N"]:
-    """Return CRPS(F, y) = E|Y − y| − ½ E|Y − Y'| with Y, Y' independent draws from F, all in closed form.
-
-    For two components E|Y₁ − Y₂| = m₁ erf(d₁/√2) − m₂ erf((d₁ − s)/√2), where m = exp(μ + ½σ²), s² = σ₁² + σ₂²,
-    d₁ = log(m₁/m₂)/s + ½s (Margrabe 1978).
-    """
-    root, std = math.sqrt(0.5), log_var.sqrt()
-    log_m = log_mean + 0.5 * log_var
-    m = log_m.exp()
-    score = _mixture_distance(weights, y, log_mean, log_var)
-    # within one component d₁ = σ/√2
-    half_spread = maths.weighted_sum(weights.square(), m * torch.erf(0.5 * std))
-    for i in range(1, len(weights)):  # each against those before it: S N numbers at a time instead of S² N
-        s = (log_var[:i] + log_var[i]).sqrt()
-        d = (log_m[:i] - log_m[i]) / s + 0.5 * s
-        between = m[:i] * torch.erf(d * root) - m[i] * torch.erf((d - s) * root)
-        half_spread = half_spread + weights[i] * maths.weighted_sum(weights[:i], between)
-    return score - half_spread

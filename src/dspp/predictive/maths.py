@@ -10,13 +10,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.special import ndtri
 
 from dspp.derivatives import first_only
 from dspp.errors import InputError, NumericalError
 from dspp.table.checks import Array
+
+Weights = Float[Tensor, " S *N"]
+Components = Float[Tensor, "S N"]
+Values = Float[Tensor, " *K N"]
+Rows = Float[Tensor, " N"]
 
 LOG_2PI = math.log(2.0 * math.pi)
 _CHUNK_ELEMENTS = 2**18  # numbers in the largest temporary: 2 MB of float64 stay in a core's cache
@@ -27,35 +32,31 @@ _SMALL_GAP, _SMALL_BEND = 1e-4, 1e-3  # on the scale of Φ⁻¹, from which one 
 _NEWTON_STEPS, _ALL_STEPS = 40, 160  # 120 bisections shrink any bracket to neighbouring floats
 
 
-def check_components(log_weights: Tensor, mean: Tensor, latent: Tensor, noise: Tensor, axes: str) -> None:
-    """Check that the shapes match a mean with these axes ("S, N" or "S, N, T"), and that Σ_s ω_s = 1."""
+def check_components(
+    log_weights: Tensor, mean: Tensor, latent: Tensor, parameter: Tensor, axes: str = "S, N"
+) -> Tensor:
+    """Check that the shapes match a mean with these axes, "S, N" or "S, N, T", and that Σ_s ω_s = 1, in every row.
+
+    Returns:
+        The parameter, such as the noise, with all axes: of length 1 where components or rows share it.
+    """
+    full = parameter.reshape((1,) * (mean.ndim - parameter.ndim) + parameter.shape)
     fits = log_weights.shape in (mean.shape[:1], mean.shape[:2]) and latent.shape == mean.shape + mean.shape[2:]
-    fits = fits and fits_components(noise, mean)
-    if not fits or mean.ndim != axes.count(",") + 1 or len(log_weights) == 0:
-        got = ", ".join(str(tuple(tensor.shape)) for tensor in (log_weights, mean, latent, noise))
+    fits = fits and full.ndim == mean.ndim == axes.count(",") + 1 and full.shape[2:] == mean.shape[2:]
+    fits = fits and all(size in (1, whole) for size, whole in zip(full.shape, mean.shape, strict=True))
+    if not fits or len(log_weights) == 0:
+        got = ", ".join(str(tuple(tensor.shape)) for tensor in (log_weights, mean, latent, parameter))
         raise InputError(
             f"expected log-weights, means, latent (co)variances and noise variances of shapes (S), ({axes}), "
             f"({axes}{axes[4:]}), and ({axes[6:]}) or ({axes[3:]}) or one that broadcasts to ({axes}); "
             f"log-weights may be (S, N) too, with S >= 1, got {got}"
         )
-    check_weights(log_weights)
-
-
-def check_weights(log_weights: Float[Tensor, " S *N"]) -> None:
-    """Check that Σ_s ω_s = 1, in every row if they differ."""
     total = log_weights.detach().exp().sum(0)
     wrong = (total - 1.0).abs() > _WEIGHT_TOLERANCE
     if bool(wrong.any()):
         got = f"{total[wrong][0]:.6g}"
         raise InputError(f"expected exp(log_weights) to sum to 1, got {got}; pass log_softmax of any logits")
-
-
-def fits_components(parameter: Tensor, mean: Float[Tensor, "S N *T"]) -> bool:
-    """Return whether a parameter has one value per output, per row or per component; see `Mixture`."""
-    if parameter.ndim > mean.ndim or parameter.shape[max(parameter.ndim - mean.ndim + 2, 0) :] != mean.shape[2:]:
-        return False
-    sizes = zip(reversed(parameter.shape), reversed(mean.shape), strict=False)
-    return all(size in (1, whole) for size, whole in sizes)
+    return full
 
 
 def check_variance(var: Float[Tensor, "S N"]) -> None:
@@ -104,41 +105,6 @@ def check_outputs(outputs: Sequence[int], num_outputs: int) -> None:
             raise InputError(f"expected an output from 0 to {num_outputs - 1}, got {t}")
     if len(outputs) == 0 or len(set(outputs)) < len(outputs):
         raise InputError(f"expected at least one output, each only once, got {list(outputs)}")
-
-
-def take_rows(parameter: Tensor, picked: Int[Tensor, " n"], num_axes: int) -> Tensor:
-    """Select rows of a parameter that broadcasts against `num_axes` axes (S, N, *T), if it has any."""
-    axis = parameter.ndim - num_axes + 1
-    return parameter.index_select(axis, picked) if axis >= 0 and parameter.shape[axis] != 1 else parameter
-
-
-def take_components(parameter: Tensor, picked: Int[Tensor, " n"], num_axes: int) -> Tensor:
-    """Select components of a parameter that broadcasts against `num_axes` axes (S, N, *T), if it has any."""
-    return parameter[picked] if parameter.ndim == num_axes and parameter.shape[0] != 1 else parameter
-
-
-def join_rows(parameters: Sequence[Tensor], means: Sequence[Float[Tensor, "S N *T"]]) -> Tensor:
-    """Return the parameter if all mixtures share it; otherwise concatenate its rows."""
-    shapes = [_all_axes(parameter, mean) for parameter, mean in zip(parameters, means, strict=True)]
-    first = parameters[0]
-    if all(shape[1] == 1 and p.equal(first) for p, shape in zip(parameters, shapes, strict=True)):
-        return first
-    S = max(shape[0] for shape in shapes)
-    joined = torch.cat([p.expand(S, *mean.shape[1:]) for p, mean in zip(parameters, means, strict=True)], dim=1)
-    return joined if S > 1 else joined[0]
-
-
-def join_components(parameters: Sequence[Tensor], means: Sequence[Float[Tensor, "S N *T"]]) -> Tensor:
-    """Concatenate the components of a parameter of mixtures of the same rows."""
-    pairs = list(zip(parameters, means, strict=True))
-    lengths = (_all_axes(parameter, mean)[1] for parameter, mean in pairs)
-    rows = next((length for length in lengths if length != 1), 1)  # N if any differs by row; N may be 0
-    return torch.cat([p.expand(mean.shape[0], rows, *mean.shape[2:]) for p, mean in pairs])
-
-
-def _all_axes(parameter: Tensor, mean: Float[Tensor, "S N *T"]) -> tuple[int, ...]:
-    """Return the shape of a parameter with all axes of the mean."""
-    return (1,) * (mean.ndim - parameter.ndim) + tuple(parameter.shape)
 
 
 def shift_and_scale(
@@ -211,18 +177,13 @@ def weighted_sum(weights: Float[Tensor, " S *N"], values: Float[Tensor, "*K S N"
     return total
 
 
-def mixture_cdf(
-    weights: Float[Tensor, " S *N"],
-    y: Float[Tensor, " *K N"],
-    mean: Float[Tensor, "S N"],
-    std: Float[Tensor, "S N"],
-) -> Float[Tensor, " *K N"]:
+def mixture_cdf(weights: Weights, y: Values, mean: Components, std: Components) -> Values:
     """Return F(y) = Σ_s ω_s Φ((y − μ_s) / σ_s), at most 1 although rounded weights may sum to more."""
     return weighted_sum(weights, normal_cdf((y.unsqueeze(-2) - mean) / std)).clamp(max=1.0)
 
 
 def mixture_quantile(
-    weights: Float[Tensor, " S *N"], mean: Float[Tensor, "S N"], std: Float[Tensor, "S N"], p: Float[Tensor, "K 1"]
+    weights: Weights, mean: Components, std: Components, p: Float[Tensor, "K 1"]
 ) -> Float[Tensor, "K N"]:
     """Solve F(x) = p for a mixture of Normals on the scale of Φ⁻¹, where one Normal is a straight line in x.
 
@@ -252,12 +213,7 @@ def mixture_quantile(
 
 
 def _halley_step(
-    weights: Float[Tensor, " S *N"],
-    mean: Float[Tensor, "S N"],
-    std: Float[Tensor, "S N"],
-    side: Float[Tensor, "K 1"],
-    z: Float[Tensor, "K 1"],
-    v: Float[Tensor, "K N"],
+    weights: Weights, mean: Components, std: Components, side: Tensor, z: Tensor, v: Float[Tensor, "K N"]
 ) -> tuple[Float[Tensor, "K N"], Float[Tensor, "K N"], Float[Tensor, "K N"]]:
     """Make a step of Halley's method for h(v) = Φ⁻¹(P(±X <= v)) − z; return the new v, h and h''/h'² at the old one.
 
@@ -275,7 +231,7 @@ def _halley_step(
 
 
 def _solve_normal_quantile(
-    weights: Float[Tensor, " S *N"], p: Float[Tensor, "K _"], mean: Float[Tensor, "S N"], std: Float[Tensor, "S N"]
+    weights: Weights, p: Float[Tensor, "K _"], mean: Components, std: Components
 ) -> Float[Tensor, "K N"]:
     """Solve F(x) = p inside a bracket; there may be another p for each row."""
 
@@ -283,11 +239,9 @@ def _solve_normal_quantile(
         return weighted_sum(weights, _phi((x.unsqueeze(-2) - mean) / std) / std)
 
     component_quantile = mean + std * ndtri(p).unsqueeze(-2)  # (K, S, N)
-
-    def cdf(x: Float[Tensor, "K N"]) -> Float[Tensor, "K N"]:
-        return mixture_cdf(weights, x, mean, std)
-
-    return solve_quantile(weights, p, component_quantile, cdf, density, ndtri, _phi)
+    return solve_quantile(
+        weights, p, component_quantile, lambda x: mixture_cdf(weights, x, mean, std), density, ndtri, _phi
+    )
 
 
 def solve_quantile(
@@ -342,30 +296,18 @@ def mean_abs(mean: Tensor, std: Tensor) -> Tensor:
     return mean * torch.erf(z * math.sqrt(0.5)) + 2.0 * std * _phi(z)
 
 
-def mixture_distance(
-    weights: Float[Tensor, " S *N"],
-    y: Float[Tensor, " N"],
-    mean: Float[Tensor, "S N"],
-    var: Float[Tensor, "S N"],
-) -> Float[Tensor, " N"]:
+def mixture_distance(weights: Weights, y: Rows, mean: Components, var: Components) -> Rows:
     """Return E|X − y| for a mixture of Normals X."""
     return weighted_sum(weights, mean_abs(y - mean, var.sqrt()))
 
 
-def mixture_crps(
-    weights: Float[Tensor, " S *N"],
-    y: Float[Tensor, " N"],
-    mean: Float[Tensor, "S N"],
-    var: Float[Tensor, "S N"],
-) -> Float[Tensor, " N"]:
+def mixture_crps(weights: Weights, y: Rows, mean: Components, var: Components) -> Rows:
     """Return CRPS(F, y) = E|X − y| − ½ E|X − X'| with X, X' independent draws from F."""
     # scoringrules agrees to 1e-14 but is 2 to 8 times slower (NumPy), holds S² N numbers and has no gradient.
     return mixture_distance(weights, y, mean, var) - half_spread(weights, mean, var)
 
 
-def half_spread(
-    weights: Float[Tensor, " S *N"], mean: Float[Tensor, "S N"], var: Float[Tensor, "S N"], count: int | None = None
-) -> Float[Tensor, " N"]:
+def half_spread(weights: Weights, mean: Components, var: Components, count: int | None = None) -> Rows:
     """Return Σ ω_r ω_s ½ E|X_r − X_s| over all pairs or, given a number, those with one of the first components."""
     first = slice(None, count)
     # X, X' from one component: E|X − X'| = 2σ/√π

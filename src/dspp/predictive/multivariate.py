@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import final
+from dataclasses import dataclass
+from typing import Self, final
 
 import torch
 from jaxtyping import Float
@@ -43,11 +43,14 @@ class MultivariateNormalMixture(Mixture):
         ['NormalMixture', 'NormalMixture']
     """
 
+    log_weights: Float[Tensor, " S *N"]
+    component_mean: Float[Tensor, "S N T"]
     latent_cov: Float[Tensor, "S N T T"]
-    noise_var: Float[Tensor, "*#S_N T"]
+    noise_var: Float[Tensor, "#S #N T"]
 
     def __post_init__(self) -> None:
-        maths.check_components(self.log_weights, self.component_mean, self.latent_cov, self.noise_var, "S, N, T")
+        parts = self.log_weights, self.component_mean, self.latent_cov, self.noise_var
+        object.__setattr__(self, "noise_var", maths.check_components(*parts, "S, N, T"))
 
     @property
     def latent_var(self) -> Float[Tensor, "S N T"]:
@@ -99,25 +102,25 @@ class MultivariateNormalMixture(Mixture):
         """Return the distribution of each output alone."""
         return [self.marginal(t) for t in range(self.num_outputs)]
 
-    def select(self, outputs: Sequence[int]) -> "MultivariateNormalMixture":
+    def select(self, outputs: Sequence[int]) -> Self:
         """Return the joint distribution of some of the outputs, in the given order."""
         maths.check_outputs(outputs, self.num_outputs)
         t = torch.tensor(list(outputs), device=self.component_mean.device)
         mean, cov = self.component_mean[..., t], self.latent_cov[..., t[:, None], t]
-        return MultivariateNormalMixture(self.log_weights, mean, cov, self.noise_var[..., t])
+        return self._replace(component_mean=mean, latent_cov=cov, noise_var=self.noise_var[..., t])
 
-    def widen(self, factor: float, floor: float = 0.0) -> "MultivariateNormalMixture":
+    def widen(self, factor: float, floor: float = 0.0) -> Self:
         """Return the mixture with the covariance of every component multiplied by `factor`, the noise >= `floor`."""
         noise_var = maths.scale_noise(self.noise_var, factor, floor)
-        return replace(self, latent_cov=factor * self.latent_cov, noise_var=noise_var)
+        return self._replace(latent_cov=factor * self.latent_cov, noise_var=noise_var)
 
-    def approach_standard(self, share: Float[Tensor, " N"]) -> "MultivariateNormalMixture":
+    def approach_standard(self, share: Float[Tensor, " N"]) -> Self:
         """Return the mixture whose components have gone a share of the way to N(0, I); see `NormalMixture`."""
         h, mean = share.unsqueeze(-1), self.component_mean  # (N, 1)
         between = (h * (1.0 - h)).unsqueeze(-1) * mean.unsqueeze(-1) * mean.unsqueeze(-2)
         own = torch.diag_embed((h * (1.0 - self.noise_var).clamp(min=0.0)).expand_as(mean))
         cov = (1.0 - h).unsqueeze(-1) * self.latent_cov + between + own
-        return replace(self, component_mean=(1.0 - h) * mean, latent_cov=cov)
+        return self._replace(component_mean=(1.0 - h) * mean, latent_cov=cov)
 
     def to_torch(self) -> MixtureSameFamily:
         """Return the same distribution for `torch.distributions`: batch (N,), event (T,), gradients included.
@@ -132,7 +135,7 @@ class MultivariateNormalMixture(Mixture):
             raise NumericalError(
                 f"a component covariance is not positive definite in {cov.dtype}; call .to(torch.float64) first"
             ) from None
-        return MixtureSameFamily(self._categorical(), components)
+        return self._to_torch(components)
 
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N T"]:
         """Draw `num` independent vectors per row, reproducibly from `generator`; not differentiable."""
@@ -149,10 +152,8 @@ class MultivariateNormalMixture(Mixture):
         score = torch.stack([one.crps(y[:, t]) for t, one in enumerate(self.outputs())], dim=-1)
         return score if missing is None else score.masked_fill(missing, math.nan)
 
-    def affine(
-        self, shift: float | Float[Tensor, " *T"], scale: float | Float[Tensor, " *T"]
-    ) -> "MultivariateNormalMixture":
+    def affine(self, shift: float | Float[Tensor, " *T"], scale: float | Float[Tensor, " *T"]) -> Self:
         """Return the distribution of shift + scale·y, output by output, as `NormalMixture.affine` does."""
         a, b = maths.shift_and_scale(shift, scale, self.component_mean)
         mean, latent_cov = a + b * self.component_mean, torch.outer(b, b) * self.latent_cov
-        return MultivariateNormalMixture(self.log_weights, mean, latent_cov, b.square() * self.noise_var)
+        return self._replace(component_mean=mean, latent_cov=latent_cov, noise_var=b.square() * self.noise_var)

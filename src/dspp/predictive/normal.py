@@ -1,8 +1,7 @@
 """The mixture of Normals for one output: density, cdf, quantiles, CRPS."""
 
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import final
+from dataclasses import dataclass
+from typing import Self, final
 
 import torch
 from jaxtyping import Float
@@ -10,17 +9,25 @@ from torch import Generator, Tensor
 from torch.distributions import MixtureSameFamily, Normal
 
 from dspp.predictive import maths, series
-from dspp.predictive.base import Mixture
-from dspp.predictive.one_output import OneOutput
+from dspp.predictive.base import RealPredictive
+from dspp.predictive.maths import Components, Values, Weights
 from dspp.table.checks import Array
+
+
+def mixture_cdf(weights: Weights, y: Values, mean: Components, var: Components) -> Values:
+    """Return F(y), as `maths.mixture_cdf` does, of variances."""
+    return maths.mixture_cdf(weights, y, mean, var.sqrt())
+
+
+def mixture_quantile(weights: Weights, mean: Components, var: Components, p: Float[Tensor, "K 1"]) -> Values:
+    """Solve F(x) = p, as `maths.mixture_quantile` does, of variances."""
+    return maths.mixture_quantile(weights, mean, var.sqrt(), p)
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class NormalMixture(OneOutput, Mixture):
+class NormalMixture(RealPredictive):
     """p(y_n) = Σ_s ω_s N(y_n | μ_sn, v_sn + σ²): one output.
-
-    The cdf, quantiles and CRPS are computed and returned in float64, which probabilities near 1 need.
 
     Attributes:
         log_weights: log ω, with Σ_s ω_s = 1: (S,), or (S, N) if they differ between rows.
@@ -44,13 +51,19 @@ class NormalMixture(OneOutput, Mixture):
         [0.5]
     """
 
+    _cdf = staticmethod(mixture_cdf)
+    _quantile = staticmethod(mixture_quantile)
+    _distance = staticmethod(maths.mixture_distance)
+    _crps = staticmethod(series.crps)
+
+    log_weights: Float[Tensor, " S *N"]
+    component_mean: Float[Tensor, "S N"]
     latent_var: Float[Tensor, "S N"]
-    noise_var: Float[Tensor, "*#S_N"]
+    noise_var: Float[Tensor, "#S #N"]
 
     def __post_init__(self) -> None:
-        if self.noise_var.shape == (1,):  # as a likelihood of one output stores it
-            object.__setattr__(self, "noise_var", self.noise_var.squeeze(0))
-        maths.check_components(self.log_weights, self.component_mean, self.latent_var, self.noise_var, "S, N")
+        noise_var = maths.check_components(self.log_weights, self.component_mean, self.latent_var, self.noise_var)
+        object.__setattr__(self, "noise_var", noise_var)
         maths.check_variance(self.component_var)
 
     @property
@@ -60,28 +73,15 @@ class NormalMixture(OneOutput, Mixture):
 
     def component_log_prob(self, y: Array) -> Float[Tensor, "S N"]:
         """Return log N(y_n | μ_sn, v_sn + σ²), without the weights."""
-        y = maths.check_targets(y, self.component_mean)
-        return maths.normal_log_prob(y, self.component_mean, self.component_var)
+        return maths.normal_log_prob(self._check(y), self.component_mean, self.component_var)
 
     def expected_log_lik(self, y: Array) -> Float[Tensor, "S N"]:
         """Return E[log N(y_n | f, σ²)] over f ~ N(μ_sn, v_sn), the data term of the ELBO."""
-        y = maths.check_targets(y, self.component_mean)
-        return maths.expected_normal_log_prob(y, self.component_mean, self.latent_var, self.noise_var)
+        return maths.expected_normal_log_prob(self._check(y), self.component_mean, self.latent_var, self.noise_var)
 
-    def cdf(self, y: Array) -> Float[Tensor, " *K N"]:
-        """Return P(Y_n <= y_n) for one value per row, (N,), or for K values per row, (K, N)."""
-        y = maths.check_targets(y, self.component_mean, many=True)
-        weights, mean, var = self._in_float64()
-        return maths.over_row_chunks(maths.mixture_cdf, y.shape[:-1].numel(), weights, y.double(), mean, var.sqrt())
-
-    @torch.no_grad()
-    def quantile(self, p: float | Float[Tensor, " *K"]) -> Float[Tensor, " *K N"]:
-        """Return x with |F(x) − p| <= 1e-8, or as near as float64 allows, for one or K probabilities."""
-        wanted = maths.check_probabilities(p, self.component_mean.device)
-        weights, mean, var = self._in_float64()
-        solve = partial(maths.mixture_quantile, p=wanted.reshape(-1, 1))
-        solution = maths.over_row_chunks(solve, wanted.numel(), weights, mean, var.sqrt())
-        return solution.reshape(*wanted.shape, self.num_rows)
+    def _in_float64(self) -> tuple[Tensor, ...]:
+        exact = self.to(torch.float64)
+        return exact.weights, exact.component_mean, exact.component_var
 
     def sample(self, num: int, generator: Generator | None = None) -> Float[Tensor, "num N"]:
         """Draw `num` independent values per row, reproducibly from `generator`; not differentiable."""
@@ -89,44 +89,26 @@ class NormalMixture(OneOutput, Mixture):
         mean, std = self.component_mean.detach(), self.component_var.detach().sqrt()
         return mean.gather(0, which) + std.gather(0, which) * normal
 
-    def crps(self, y: Array) -> Float[Tensor, " N"]:
-        """Return the continuous ranked probability score ∫ (F(x) − 1{y_n <= x})² dx, in the units of y."""
-        y = maths.check_targets(y, self.component_mean)
-        weights, mean, var = self._in_float64()
-        return maths.over_row_chunks(series.crps, 2, weights, y.double(), mean, var)
-
-    def mean_distance(self, y: Array) -> Float[Tensor, " N"]:
-        """Return E|Y_n − y_n|, the first term of the CRPS, in the units of y."""
-        y = maths.check_targets(y, self.component_mean)
-        weights, mean, var = self._in_float64()
-        return maths.over_row_chunks(maths.mixture_distance, 1, weights, y.double(), mean, var)
-
-    def widen(self, factor: float, floor: float = 0.0) -> "NormalMixture":
+    def widen(self, factor: float, floor: float = 0.0) -> Self:
         """Return the mixture with the variance of every component multiplied by `factor`, the noise >= `floor`."""
         noise_var = maths.scale_noise(self.noise_var, factor, floor)
-        return replace(self, latent_var=factor * self.latent_var, noise_var=noise_var)
+        return self._replace(latent_var=factor * self.latent_var, noise_var=noise_var)
 
-    def approach_standard(self, share: Float[Tensor, " N"]) -> "NormalMixture":
+    def approach_standard(self, share: Float[Tensor, " N"]) -> Self:
         """Return the mixture whose components have gone a share of the way to N(0, 1), which may differ by row.
 
         Each has the mean and variance of (1 − h) N(μ, v + σ²) + h N(0, 1), where h is the share; none is narrower.
         """
         kept = 1.0 - share
         between = share * kept * self.component_mean.square() + share * (1.0 - self.noise_var).clamp(min=0.0)
-        return replace(self, component_mean=kept * self.component_mean, latent_var=kept * self.latent_var + between)
+        return self._replace(component_mean=kept * self.component_mean, latent_var=kept * self.latent_var + between)
 
-    def to_torch(self) -> MixtureSameFamily:
-        """Return the same distribution for `torch.distributions`, of batch shape (N,), gradients included."""
-        components = Normal(self.component_mean.T, self.component_var.sqrt().T)  # (N, S)
-        return MixtureSameFamily(self._categorical(), components)
-
-    def affine(self, shift: float | Float[Tensor, ""], scale: float | Float[Tensor, ""]) -> "NormalMixture":
+    def affine(self, shift: float | Float[Tensor, ""], scale: float | Float[Tensor, ""]) -> Self:
         """Return the distribution of shift + scale·y, exactly; in float32 a large shift costs digits."""
         a, b = maths.shift_and_scale(shift, scale, self.component_mean)
         mean, b2 = a + b * self.component_mean, b.square()
-        return NormalMixture(self.log_weights, mean, b2 * self.latent_var, b2 * self.noise_var)
+        return self._replace(component_mean=mean, latent_var=b2 * self.latent_var, noise_var=b2 * self.noise_var)
 
-    def _in_float64(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the weights, means and variances of the components."""
-        exact = self.to(torch.float64)
-        return exact.weights, exact.component_mean, exact.component_var
+    def to_torch(self) -> MixtureSameFamily:
+        """Return the same distribution for `torch.distributions`, of batch shape (N,), gradients included."""
+        return self._to_torch(Normal(self.component_mean.T, self.component_var.sqrt().T))

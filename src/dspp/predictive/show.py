@@ -1,12 +1,12 @@
 """What a notebook shows of predictive distributions: the first rows, each with its moments, quantiles and density."""
 
 import math
+from typing import Any
 
 import torch
 
 from dspp.notebook import ACCENT, Html, element, page, table
 from dspp.numbers import number
-from dspp.predictive.protocol import Predictive, RealPredictive
 
 MAX_ROWS, MAX_OUTPUTS = 5, 3
 SHOWN = (0.05, 0.5, 0.95)  # quantiles
@@ -15,7 +15,7 @@ WIDTH, HEIGHT = 160, 22  # of a density, in pixels
 
 
 @torch.no_grad()
-def describe(distribution: Predictive) -> Html:
+def describe(distribution: Any) -> Html:
     """Return a table of the first rows of each output."""
     num = len(distribution)
     rest = f" The first {MAX_ROWS} rows are shown." if num > MAX_ROWS else ""
@@ -29,7 +29,7 @@ def describe(distribution: Predictive) -> Html:
     return page(type(distribution).__name__, text, *tables)
 
 
-def _rows(one: RealPredictive, title: str) -> Html:
+def _rows(one: Any, title: str) -> Html:
     quantiles = one.quantile(torch.tensor([*SHOWN, *ENDS], dtype=torch.float64)).cpu()
     low, high = float(quantiles[-2].min()), float(quantiles[-1].max())
     is_drawn = math.isfinite(high - low) and high > low
@@ -42,7 +42,7 @@ def _rows(one: RealPredictive, title: str) -> Html:
     return table(rows, [*header, f"density, {number(low)} to {number(high)}"] if is_drawn else header, title)
 
 
-def _density(one: RealPredictive, row: int, ends: tuple[float, float], shaded: tuple[float, float]) -> Html:
+def _density(one: Any, row: int, ends: tuple[float, float], shaded: tuple[float, float]) -> Html:
     """Return a small picture of a density; it is drawn at evenly spaced points, and more where the probability is."""
     levels = torch.linspace(0.002, 0.998, 40, dtype=torch.float64)
     places = [torch.linspace(*ends, 120, dtype=torch.float64), one.rows([row]).quantile(levels).flatten().cpu()]

@@ -30,16 +30,15 @@ def score_baselines(evaluation: Evaluation) -> dict[str, dict[str, float]]:
 def missing_baselines(evaluation: Evaluation) -> list[str]:
     """Return a note on boosted trees that cannot be compared."""
     fitted = evaluation.fitted
-    return [] if fitted.trees is None or not fitted.outcome.tree_note else [fitted.outcome.tree_note]
+    return [] if not fitted.trees or not fitted.outcome.tree_note else [fitted.outcome.tree_note]
 
 
 def _predict_trees(evaluation: Evaluation) -> Float[np.ndarray, " N"] | None:
     """Return the mean that the trees read by some members predict for each row; None if there is none."""
-    if evaluation.fitted.trees is None:
+    if not evaluation.fitted.trees:
         return None
     rows = np.arange(len(evaluation.table))
-    probe, predicted = Probe(evaluation, rows), np.empty((len(rows), 1))
+    probe, predicted = Probe(evaluation, rows), np.empty((len(rows), len(evaluation.fitted.trees)))
     for k, model in enumerate(probe.models):
-        assert model.trees is not None
-        predicted[probe.owner == k, 0] = model.trees.predict(probe.X[k][probe.owner == k])
+        predicted[probe.owner == k] = model.predict_trees(probe.X[k][probe.owner == k])
     return evaluation.fitted.outcome.tree_mean(predicted)

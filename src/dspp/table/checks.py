@@ -15,12 +15,14 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from dspp.errors import InputError
-from dspp.table.messages import LIKE_A_NUMBER, explain_classes
+from dspp.table.messages import LIKE_A_NUMBER, Place, explain_classes
 
 if TYPE_CHECKING:  # whoever passes a tensor has imported torch; checks of files and columns are fast without
     import torch
 
 Array = Union[ArrayLike, "torch.Tensor"]
+
+_ROUNDING = 1e-12  # of weights: those that are normalised stay as they are, to the bit
 
 
 def check_X(  # noqa: N802 - X is a matrix
@@ -88,6 +90,36 @@ def check_Xy(  # noqa: N802 - X is a matrix
     """Return inputs and targets as new float64 arrays; see `check_X` and `check_y`."""
     checked = check_X(X)
     return checked, check_y(y, len(checked), missing=missing)
+
+
+def check_weights(weights: Array, num_rows: int, name: str = "sample_weight") -> Float[np.ndarray, " N"]:
+    """Return one weight per row, with mean one over the positive ones.
+
+    Raises:
+        InputError: A weight is negative or not finite, all are zero, or their number is not that of the rows.
+    """
+    found = check_y(weights, num_rows, name)
+    if found[:1].size != 1:
+        raise InputError(f"{name}: expected shape ({num_rows},), got {found.shape}; pass one weight per row")
+    return normalise_weights(check_not_negative(found.reshape(-1), Place(name)), Place(name))
+
+
+def check_not_negative(weights: Float[np.ndarray, " N"], place: Place) -> Float[np.ndarray, " N"]:
+    """Return the weights, or raise `InputError` for the first one that is negative or NaN."""
+    bad = np.flatnonzero(~(weights >= 0))
+    if len(bad):
+        got = "no value" if np.isnan(weights[bad[0]]) else f"{weights[bad[0]]:g}"
+        raise place.error(f"expected a weight ≥ 0, got {got}; use 0 to leave a row out", int(bad[0]))
+    return weights
+
+
+def normalise_weights(weights: Float[np.ndarray, " N"], place: Place) -> Float[np.ndarray, " N"]:
+    """Return weights with mean one over the positive ones, or raise `InputError` if there are none."""
+    if not weights.any():
+        raise place.error("expected some positive weights, got only zeros; leave the weights out")
+    shares = weights / weights.max()  # the sum of large weights may overflow
+    found = np.asarray(shares / shares[shares > 0].mean())
+    return weights if np.allclose(found, weights, _ROUNDING, 0.0) else found
 
 
 def check_width(

@@ -37,10 +37,6 @@ class Place:
         """Return the place of a column, `after` rows further down."""
         return replace(self, column=column, first_row=self.first_row + after)
 
-    def at(self, where: str) -> "Place":
-        """Return the same place in another table."""
-        return replace(self, where=where)
-
     def error(self, problem: str, row: int | None = None) -> InputError:
         """Return (do not raise) an error that names the column and, if given, the row."""
         column = [f"column {self.column!r}"] if self.column else []

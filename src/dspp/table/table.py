@@ -11,10 +11,13 @@ from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from jaxtyping import Float, Int, Shaped
+from pyarrow import types
 
 from dspp.errors import InputError
 from dspp.notes import Note
+from dspp.table import arrays
 from dspp.table.messages import Place, first_line
 
 BATCH_ROWS: Final = 65_536
@@ -32,7 +35,7 @@ class Table:
         array: The numbers, if the columns have no names.
         y: The targets, NaN where missing.
         target_names: Their names.
-        weights: How much each row counts, if they differ; see `dspp.table.roles` for this and the next two.
+        weights: How much each row counts, if they differ; see `dspp.table.memory` for this and the next two.
         groups: The group of each row, which must stay together.
         times: Numbers in the order in which the rows occurred.
         numbers: The number of each row in the table that this is a part of; None: these are all rows.
@@ -124,6 +127,13 @@ class Table:
         arrow = None if self.arrow is None else self.arrow.take(pa.array(index))
         parsed = None if self.parsed is None else {name: part[index] for name, part in self.parsed.items()}
         return replace(self, arrow=arrow, numbers=self.row_numbers[index], parsed=parsed, **found)
+
+    def check_no_inf(self) -> None:
+        """Raise `InputError` for the first infinite number."""
+        assert self.arrow is not None
+        for label, column in zip(self.names, self.arrow.columns, strict=True):
+            if types.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py():
+                arrays.check_finite(np.asarray(column), self.place.of(label))
 
     def select(self, names: Iterable[str]) -> Self:
         """Return the columns `names`."""

@@ -4,94 +4,64 @@ The class of torch imports its compiler on first use, which takes one to three s
 about a millisecond per step on bookkeeping: a tenth of a step on a small table.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 
-Moments = dict[int, dict[str, Tensor]]  # "step", "exp_avg" and "exp_avg_sq" of each parameter, by number
-
 
 class Adam:
-    """Adam on groups of parameters.
+    """Adam for a model, with weight decay on its feature network only (appendix A.5).
 
-    Args:
-        groups: "params" and "weight_decay" of each group; parameters are numbered in this order.
-        rate: The learning rate.
+    Attributes:
+        moments: The number of steps and the moments of each parameter, by names such as `layers.0.q.mean.exp_avg`.
     """
 
-    def __init__(self, groups: Sequence[dict[str, Any]], rate: float) -> None:
-        self.param_groups = [{"weight_decay": 0.0, "lr": rate, **group} for group in groups]
-        self.moments: Moments = {}
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """All parameters, by number."""
-        return [parameter for group in self.param_groups for parameter in group["params"]]
-
-    def zero_grad(self) -> None:
-        """Clear the gradients."""
-        for parameter in self.parameters:
-            parameter.grad = None
+    def __init__(self, model: nn.Module, weight_decay: float) -> None:
+        self.parameters = list(model.parameters())
+        self.moments: dict[str, Tensor] = {}
+        self._groups: dict[float, dict[str, nn.Parameter]] = {}  # by weight decay, then by name
+        for name, parameter in model.named_parameters():
+            decay = weight_decay if name.startswith("features.") else 0.0
+            self._groups.setdefault(decay, {})[name] = parameter
+            self.moments[f"{name}.step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            self.moments[f"{name}.exp_avg"] = torch.zeros_like(parameter)
+            self.moments[f"{name}.exp_avg_sq"] = torch.zeros_like(parameter)
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, rate: float) -> None:
         """Update all parameters that have a gradient."""
-        number = 0
-        for group in self.param_groups:
-            alike: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, ...]]] = {}
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    kept = self.moments.setdefault(number, {}) or self._start(number, parameter)
-                    parts = (parameter, parameter.grad, kept["exp_avg"], kept["exp_avg_sq"], kept["step"])
-                    alike.setdefault((parameter.device, parameter.dtype), []).append(parts)
-                number += 1
-            for found in alike.values():
-                parameters, gradients, means, squares, steps = (list(parts) for parts in zip(*found, strict=True))
-                torch._foreach_add_(steps, 1)
-                torch._fused_adam_(
-                    parameters,
-                    gradients,
-                    means,
-                    squares,
-                    [],
-                    steps,
-                    lr=group["lr"],
-                    beta1=BETAS[0],
-                    beta2=BETAS[1],
-                    weight_decay=group["weight_decay"],
-                    eps=EPSILON,
-                    amsgrad=False,
-                    maximize=False,
-                )
+        for decay, group in self._groups.items():
+            gradients = {name: parameter.grad for name, parameter in group.items() if parameter.grad is not None}
+            if not gradients:
+                continue
+            steps = [self.moments[f"{name}.step"] for name in gradients]
+            torch._foreach_add_(steps, 1)
+            torch._fused_adam_(
+                [group[name] for name in gradients],
+                list(gradients.values()),
+                [self.moments[f"{name}.exp_avg"] for name in gradients],
+                [self.moments[f"{name}.exp_avg_sq"] for name in gradients],
+                [],
+                steps,
+                lr=rate,
+                beta1=BETAS[0],
+                beta2=BETAS[1],
+                weight_decay=decay,
+                eps=EPSILON,
+                amsgrad=False,
+                maximize=False,
+            )
 
-    def _start(self, number: int, parameter: Tensor) -> dict[str, Tensor]:
-        self.moments[number] = {
-            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-            "exp_avg": torch.zeros_like(parameter),
-            "exp_avg_sq": torch.zeros_like(parameter),
-        }
-        return self.moments[number]
-
-    def load(self, moments: Moments) -> None:
+    def load(self, moments: Mapping[str, Tensor]) -> None:
         """Continue from these moments, of which copies are kept.
 
         Raises:
             ValueError: They belong to other parameters.
         """
-        parameters = self.parameters
-        for number, kept in moments.items():
-            if not 0 <= number < len(parameters) or kept["exp_avg"].shape != parameters[number].shape:
-                raise ValueError(f"parameter {number}: the moments of the optimiser belong to another model")
-        self.moments = {
-            number: {
-                name: value.to(
-                    parameters[number].device, value.dtype if name == "step" else parameters[number].dtype, copy=True
-                )
-                for name, value in kept.items()
-            }
-            for number, kept in moments.items()
-        }
+        if {name: part.shape for name, part in moments.items()} != {n: part.shape for n, part in self.moments.items()}:
+            raise ValueError("the moments of the optimiser belong to another model")
+        for name, part in self.moments.items():
+            part.copy_(moments[name])

@@ -37,6 +37,7 @@ class Budget:
         if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
             raise InputError(f"time_budget: expected seconds > 0, or None for no limit, got {seconds!r}")
         self.seconds, self.clock = seconds, clock
+        self._limit = math.inf if seconds is None else seconds
         self._begin = self._step_begin = clock()
         self._steps = 0
         self._step_seconds = 0.0
@@ -60,7 +61,7 @@ class Budget:
     @property
     def is_over(self) -> bool:
         """Whether the budget is used up."""
-        return self.seconds is not None and self.spent >= self.seconds
+        return self.spent >= self._limit
 
     def begin_step(self) -> None:
         """Start timing a step; time before this call is not part of one."""
@@ -88,27 +89,21 @@ class Budget:
     @property
     def is_plan_due(self) -> bool:
         """Whether a plan can be made, and the last one is old."""
-        if not self.can_plan:
-            return False
-        assert self.seconds is not None
-        return self.spent - self._planned >= PLAN_SHARE * self.seconds
+        return self.can_plan and self.spent - self._planned >= PLAN_SHARE * self._limit
 
     def steps_left(self, steps_per_epoch: int, validation_batches: float) -> int:
         """Return the number of steps, at least 1, that fit into the time left, including the work after each epoch."""
-        assert self.seconds is not None
         self._planned = self.spent
         turn = self._turn_seconds
         if turn is None:
             turn = VALIDATION_SHARE * validation_batches * self._step_seconds
-        left = (1 - RESERVE) * self.seconds - self.spent - turn
+        left = (1 - RESERVE) * self._limit - self.spent - turn
         return max(1, int(left / (self._step_seconds + turn / steps_per_epoch)))
 
     def has_room_for_starts(self, steps: int) -> bool:
-        """Return whether trying all starts, for so many steps, is expected to leave enough of the budget."""
-        if self.seconds is None or not self.can_plan:
-            return True
-        return steps * self._step_seconds <= RESTART_SHARE * self.seconds
+        """Return whether trying all starts, for so many steps at the measured pace, leaves enough of the budget."""
+        return steps * self._step_seconds <= RESTART_SHARE * self._limit
 
     def has_room_for_another_start(self, tried: int) -> bool:
         """Return whether one more start, as long as the others on average, leaves enough of the budget."""
-        return self.seconds is None or self.spent * (1 + 1 / tried) <= RESTART_SHARE * self.seconds
+        return self.spent * (1 + 1 / tried) <= RESTART_SHARE * self._limit

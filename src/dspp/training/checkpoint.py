@@ -5,7 +5,6 @@ It records its data and settings and refuses others. Only one process writes it 
 """
 
 import dataclasses
-import functools
 import math
 import time
 from collections.abc import Iterator
@@ -26,6 +25,8 @@ from dspp.training.rows import Rows
 from dspp.training.state import State
 
 FORMAT, VERSION = "dspp checkpoint", 1
+# The settings in an `Identity`, as errors name them.
+PARTS = {"spec": "the model settings", "config": "the training settings", "members": "the members"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,28 +76,51 @@ class Saved:
     identity: Identity
     state: State
 
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Notes on what may keep a run that resumes in this process from doing so bit for bit."""
+        return tuple(
+            f"started with {name} {before}, resumed with {name} {now}: the result may differ in the last digits"
+            for name, now in _versions().items()
+            if (before := getattr(self, name)) != now
+        )
+
+
+def _versions() -> dict[str, Any]:
+    return {
+        "dspp": metadata.version("dspp"),
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+    }
+
 
 class CheckpointFile:
-    """The checkpoint of one run, locked.
+    """The checkpoint of one run, locked by `open_checkpoint`."""
 
-    Args:
-        path: the file.
-        every: minimum number of seconds between two checkpoints.
-        identity: the data and settings of the run, from `identify`.
-        saved: the state an earlier process saved; None if there is none.
-        notes: remarks on the file, for the user.
-    """
-
-    def __init__(
-        self, path: Path, every: float, identity: Identity, saved: State | None, notes: tuple[str, ...] = ()
-    ) -> None:
-        self.path, self.saved, self.notes = path, saved, notes
-        self._every, self._identity = every, identity
+    def __init__(self, path: Path, seconds: float, identity: Identity) -> None:
+        self.path, self._seconds, self._identity = path, seconds, identity
         self._written = -math.inf  # so that the first state is written: a path that is not writable fails at once
 
+    def read(self) -> Saved | None:
+        """Return what an earlier process saved, if there is a file.
+
+        Raises:
+            CheckpointError: it is damaged, or belongs to another run.
+        """
+        if not self.path.exists():
+            return None
+        tensors, header = storage.read_format(self.path, FORMAT, VERSION, CheckpointError)
+        _refuse_another_run(self.path, header.get("identity"), self._identity)
+        try:
+            return unpack(Saved, tensors, header)
+        except (InputError, RecursionError) as problem:
+            raise CheckpointError(
+                f"{self.path} was not written by dspp ({problem!s:.200}); delete it to start afresh"
+            ) from None
+
     def offer(self, state: State) -> None:
-        """Write `state` if the last checkpoint is at least `every` seconds old."""
-        if time.monotonic() - self._written >= self._every:
+        """Write `state` if the last checkpoint is old enough."""
+        if time.monotonic() - self._written >= self._seconds:
             self.write(state)
 
     def write(self, state: State) -> None:
@@ -112,11 +136,11 @@ class CheckpointFile:
 
 @contextmanager
 def open_checkpoint(checkpoint: Checkpoint | str | Path, identity: Identity) -> Iterator[CheckpointFile]:
-    """Lock a checkpoint and, to resume, read it.
+    """Lock a checkpoint.
 
     Raises:
-        CheckpointError: another process holds the lock; the file exists and is not to be resumed; it is damaged or
-            belongs to another run; or its folder is not writable.
+        CheckpointError: another process holds the lock; the file exists and is not to be resumed; or its folder is not
+            writable.
     """
     options = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     path = Path(options.path)
@@ -130,8 +154,10 @@ def open_checkpoint(checkpoint: Checkpoint | str | Path, identity: Identity) -> 
             raise CheckpointError(
                 f"{path} already exists; pass resume=True to resume from it, or delete it to start afresh"
             )
-        saved = _load(path, identity) if path.exists() else (None, ())
-        yield CheckpointFile(path, options.seconds, identity, *saved)
+        yield CheckpointFile(path, options.seconds, identity)
+
+
+# ---------------------------------------------------------------- identity
 
 
 def identify(
@@ -144,61 +170,31 @@ def identify(
     return Identity(storage.digest(tensors, None), spec, module, config)
 
 
-# ---------------------------------------------------------------- reading
+def claim(path: Path, identity: Identity) -> None:
+    """Write what identifies the run of an ensemble into a file of its folder.
+
+    Raises:
+        CheckpointError: the file exists and is that of another run.
+    """
+    if path.exists():
+        _refuse_another_run(path.parent, storage.read(path, CheckpointError)[1], identity)
+    else:
+        storage.write(path, {}, pack(identity)[1], CheckpointError)
 
 
-def _load(path: Path, identity: Identity) -> tuple[State, tuple[str, ...]]:
-    """Return the state in the file, and notes on what may keep the run from resuming bit for bit."""
-    tensors, header = storage.read(path, CheckpointError)
-    form, version = header.get("format"), header.get("version")
-    if form != FORMAT:
-        raise CheckpointError(f"{path} is not a checkpoint; pass a file written by fit(checkpoint=...)")
-    if version != VERSION:
-        raise CheckpointError(
-            f"{path}: expected version {VERSION} of the format, got {version!s:.20}; resume with the dspp that wrote "
-            f"it ({header.get('dspp')!s:.20}), or delete it to start afresh"
-        )
-    storage.check_digest(path, tensors, header, CheckpointError)
-    del header["format"], header["version"]
-    refuse_another_run(path, header.get("identity"), identity)
-    try:
-        saved = unpack(Saved, tensors, header)
-    except (InputError, RecursionError) as problem:
-        raise CheckpointError(f"{path} was not written by dspp ({problem!s:.200}); delete it to start afresh") from None
-    return saved.state, _changes(saved)
-
-
-def write_identity(path: Path, identity: Identity) -> None:
-    """Write what identifies the run of an ensemble."""
-    storage.write(path, {}, pack(identity)[1], CheckpointError)
-
-
-def check_identity(path: Path, identity: Identity) -> None:
-    """Raise `CheckpointError` if `write_identity` wrote another one."""
-    refuse_another_run(path.parent, storage.read(path, CheckpointError)[1], identity)
-
-
-def refuse_another_run(path: Path, there: Any, identity: Identity) -> None:
+def _refuse_another_run(path: Path, there: Any, identity: Identity) -> None:
     """Raise `CheckpointError` if a checkpoint has another identity, and name what differs.
 
     Another seed holds out other rows, so the data are compared only if the seeds are equal.
     """
     here = pack(identity)[1]
     there = there if isinstance(there, dict) else {}
-    training = _differences(there.get("config"), here["config"])
-    differs = []
-    if there.get("data") != here["data"] and not any(text.startswith("seed: ") for text in training):
-        differs.append("the data")
-    settings = _differences(there.get("spec"), here["spec"])
+    settings = {name: _differences(there.get(name), here[name]) for name in PARTS}
     if there.get("features") != here["features"]:
-        settings.append("the starting weights of the features module, which should be seeded")
-    if settings:
-        differs.append(f"the model settings ({'; '.join(settings)})")
-    if training:
-        differs.append(f"the training settings ({'; '.join(training)})")
-    members = _differences(there.get("members"), here["members"])
-    if members:
-        differs.append(f"the members ({'; '.join(members)})")
+        settings["spec"].append("the starting weights of the features module, which should be seeded")
+    differs = [f"{PARTS[name]} ({'; '.join(texts)})" for name, texts in settings.items() if texts]
+    if there.get("data") != here["data"] and not any(text.startswith("seed: ") for text in settings["config"]):
+        differs.insert(0, "the data")
     if differs:
         raise CheckpointError(
             f"{path} belongs to another run: it differs in {' and '.join(differs)}; resume with the original data and "
@@ -212,25 +208,3 @@ def _differences(there: Any, here: Any, name: str = "") -> list[str]:
         names = {**there, **here}
         return [text for key in names for text in _differences(there.get(key), here.get(key), key)]
     return [] if there == here else [f"{name}: {there!r} in the checkpoint, {here!r} here"]
-
-
-def _changes(saved: Saved) -> tuple[str, ...]:
-    """Describe how versions and threads differ from those of the process that wrote the checkpoint."""
-    before = {name: getattr(saved, name) for name in _versions()}
-    return tuple(
-        f"started with {name} {before[name]}, resumed with {name} {now}: the result may differ in the last digits"
-        for name, now in _versions().items()
-        if before[name] != now
-    )
-
-
-@functools.cache
-def _version() -> str:
-    try:
-        return metadata.version("dspp")
-    except metadata.PackageNotFoundError:  # run from a source tree
-        return "unknown"
-
-
-def _versions() -> dict[str, Any]:
-    return {"dspp": _version(), "torch": str(torch.__version__), "threads": torch.get_num_threads()}

@@ -3,11 +3,19 @@
 import math
 from dataclasses import dataclass
 
+import torch
+
 from dspp.history import Epoch, Recovery
 from dspp.model import Model
-from dspp.training.precision import precision_note
 from dspp.training.rows import Rows
 from dspp.training.state import State
+
+# The check of float32: rows checked; the scaled squared distance below which a point matters (k > 0.03 for every
+# kernel); the rounding error of t² that is worth a warning (k is then off by up to 1e-3); the share of rows that warns.
+PRECISION_ROWS = 256
+NEAR = 25.0
+TOLERANCE = 2e-3
+SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ def make_result(model: Model, end: State, steps_per_epoch: int, rows: Rows) -> F
     if end.best_weights is not None:
         model.load_state_dict(end.best_weights)
     model.eval()
-    imprecise = precision_note(model, rows)
+    imprecise = _precision_note(model, rows)
     return FitResult(
         model=model,
         history=end.history,
@@ -68,4 +76,30 @@ def make_result(model: Model, end: State, steps_per_epoch: int, rows: Rows) -> F
         stopped=end.stopped,
         epochs_made=end.step / steps_per_epoch,
         time_note=end.notes[-1] if end.stopped == "time" else "",
+    )
+
+
+@torch.no_grad()
+def _precision_note(model: Model, rows: Rows) -> str | None:
+    """Return a warning if distances to the inducing points cancel in float32, or None.
+
+    The first layer computes t² = |x − z|² as |x|² + |z|² − 2 xᵀz about the centre of its points. Its rounding error,
+    ε (|x|² + |z|²), is large where inputs form tight clusters that lie far apart in units of the length scales.
+    """
+    if rows.x.dtype != torch.float32:
+        return None
+    layer, x = model.gp_layers[0], rows.x[:PRECISION_ROWS]
+    inputs = x if model.features is None else model.features(x)
+    x64, z64 = (
+        layer.kernel.scale(points).double() for points in (inputs, layer.inducing_points)
+    )  # (W, N, D), (W, M, D)
+    centre = z64.mean(-2, keepdim=True)
+    distance, nearest = torch.cdist(x64, z64).square().min(-1)  # (W, N)
+    norms = (x64 - centre).square().sum(-1) + (z64 - centre).square().sum(-1).gather(-1, nearest)
+    error = torch.where(distance < NEAR, 0.5 * torch.finfo(torch.float32).eps * norms, 0.0)
+    if float((error > TOLERANCE).double().mean()) <= SHARE:
+        return None
+    return (
+        f"distances between inputs lose digits in float32 (t² is off by up to {float(error.max()):.1g}), because they "
+        'form tight clusters far apart; use dtype="float64" (for an estimator, model_settings={"dtype": "float64"})'
     )

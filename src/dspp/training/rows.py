@@ -9,8 +9,7 @@ from torch import Tensor
 from dspp.config import TrainConfig
 from dspp.errors import InputError
 from dspp.presets import Spec
-from dspp.table.checks import Array, check_width, check_X, check_y
-from dspp.table.roles import check_weights
+from dspp.table.checks import Array, check_weights, check_width, check_X, check_y
 
 
 @dataclass(frozen=True)

@@ -5,36 +5,42 @@ the step before may have spoilt the model. If a number is not finite, training r
 learning rate; a checkpoint is the good state on disk.
 """
 
+import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from dspp.batches import batch_indices
+from dspp.batches import batch_indices, derive_seed
 from dspp.config import TrainConfig
-from dspp.errors import InputError, NumericalError, TrainingDiverged, TrainingInterrupted
+from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.gp.threads import num_threads
 from dspp.history import Epoch, Recovery
+from dspp.model import Model, build
 from dspp.numbers import count_epochs
-from dspp.objectives import OBJECTIVES
+from dspp.objectives import OBJECTIVES, average
 from dspp.presets import Spec
 from dspp.progress import ProgressBar, open_bar
+from dspp.training.adam import Adam
 from dspp.training.budget import Budget
 from dspp.training.checkpoint import Checkpoint, CheckpointFile, identify, open_checkpoint
-from dspp.training.learner import NLL_STEPS, Learner
 from dspp.training.result import FitResult, make_result
 from dspp.training.rows import Rows, training_rows, validation_rows
-from dspp.training.score import finite_nll, trial_rows
-from dspp.training.state import State
+from dspp.training.schedules import SCHEDULES
+from dspp.training.state import State, Tensors
 
 LAP_STEPS = 200  # at most, of a lap
+NLL_STEPS = 5  # the training NLL is computed every so many steps, from the first of an epoch
+MAX_TRIAL_ROWS = 5_000  # training rows on which starts are compared
+TRIAL_ROWS = 3  # derives the seed of these rows
 SMOOTHING = 0.9  # of the training NLL on the progress bar
 
 
@@ -112,26 +118,34 @@ class Run:
         on_epoch: Callable[[Epoch], None] | None,
         should_stop: Callable[[], bool] | None,
     ) -> None:
-        self._config, self._rows, self._validation, self._budget, self._file = config, rows, validation, budget, file
+        self._spec, self._config, self._rows, self._validation = spec, config, rows, validation
+        self._features, self._budget, self._file = features, budget, file
         self._on_epoch, self._should_stop = on_epoch, should_stop
-        self._make_learner = partial(Learner, spec, config, rows, features)
         self._steps_per_epoch = math.ceil(len(rows) / config.batch_size)
         self._full_steps = config.epochs * self._steps_per_epoch
         self._trial_steps = min(config.restart_epochs, config.epochs) * self._steps_per_epoch
-        self._state = State(self._full_steps, budget.seconds, trying=config.restarts > 1)
+        self._trial: int | None = None  # the start that the model is of
         self._good: State | None = None  # to return to, and to resume from
-        self._kept: State | None = None  # good once a step from it succeeds
         self._epoch_begin = budget.clock()
-        self._batches: tuple[tuple[int, int], list[Tensor]] = (-1, -1), []  # of a start and an epoch
-        if file is None or file.saved is None:
-            self._learner = self._make_learner(0)
+        self._state = State(self._full_steps, budget.seconds, trying=config.restarts > 1)
+        saved = None if file is None else file.read()
+        if saved is None:
+            self._go_to(self._state)
         else:
-            self._resume(file.saved, file.notes)
+            self._resume(saved.state, saved.changes)
 
     def _resume(self, saved: State, notes: tuple[str, ...]) -> None:
-        """Continue from the state that an earlier process saved."""
-        self._learner = self._learner_of(saved)
-        self._set_state(saved)
+        """Continue from the state that an earlier process saved.
+
+        Raises:
+            CheckpointError: it is of another model.
+        """
+        try:
+            self._go_to(saved)
+        except (RuntimeError, ValueError, KeyError) as problem:
+            raise CheckpointError(
+                f"the checkpoint is of another model ({problem!s:.200}); delete it to start afresh"
+            ) from None
         self._budget.add_spent(saved.seconds)
         if saved.stopped is None:
             if saved.budget is None or saved.budget != self._budget.seconds:  # its plan does not apply
@@ -146,14 +160,17 @@ class Run:
             with open_bar(progress, steps, smoothing=SMOOTHING) as self._bar:
                 try:
                     self._choose_start()
-                    self._train()
-                    self._state.stopped = self._why_stopped()
+                    self._train_start()
+                    self._state.stopped = self._why_done()
+                    if self._state.stopped == "time":
+                        made = self._state.step / self._steps_per_epoch
+                        self._note(f"allowed {made:.3g} of {count_epochs(self._config.epochs)}")
                     self._good = self._state = self._capture()
                 except KeyboardInterrupt:
                     self._write()
                     raise
                 self._write()
-        return make_result(self._learner.model, self._state, self._steps_per_epoch, self._trial_rows)
+        return make_result(self._model, self._state, self._steps_per_epoch, self._trial_rows)
 
     # ------------------------------------------------------------ starts
 
@@ -166,170 +183,192 @@ class Run:
         if not self._state.trying:
             return
         count = self._config.restarts
-        best = None if self._state.best is None else self._learner_of(self._state.best)
         for trial in range(len(self._state.scores), count):
             if trial != self._state.trial:
-                self._begin_start(trial)
+                run = self._state
+                new = State(run.total_steps, run.budget, notes=run.notes, trying=True, scores=run.scores, trial=trial)
+                self._go_to(replace(new, best=run.best))
             score = math.nan  # of a start that diverges
             try:
-                if not self._train():
-                    self._note(f"is too short to try {count} starts; only the first was trained")
-                    self._state.trying = False
+                self._train_start()
+                if not self._state.trying:  # there was no time for others
                     return
-                score = finite_nll(self._learner.model, self._trial_rows)
+                score = _finite_nll(self._model, self._trial_rows)
             except (NumericalError, TrainingDiverged):
                 pass
             if score < min((s for s in self._state.scores if math.isfinite(s)), default=math.inf):
-                best, self._state.best = self._learner, replace(self._capture(), best=None)
+                self._state.best = replace(self._capture(), best=None)
             self._state.scores += (score,)
             if trial + 1 < count and not self._budget.has_room_for_another_start(trial + 1):
                 self._note(f"allowed {trial + 1} of {count} starts to be tried")
                 break
-        tried, found = self._state, self._state.best
-        if best is None or found is None:
+        tried, best = self._state, self._state.best
+        if best is None:
             raise TrainingDiverged(
                 f"all {len(tried.scores)} starts diverged; lower learning_rate (now {self._config.learning_rate}), "
                 "and check that the rows are standardised"
             )
-        self._learner = best
-        self._set_state(replace(found, trying=False, scores=tried.scores, notes=tried.notes))
+        self._go_to(replace(best, trying=False, scores=tried.scores, notes=tried.notes))
 
-    def _begin_start(self, trial: int) -> None:
-        """Begin another start."""
-        run = self._state
-        self._learner = self._make_learner(trial)
-        self._state = State(
-            run.total_steps, run.budget, notes=run.notes, trying=True, scores=run.scores, best=run.best, trial=trial
-        )
+    def _go_to(self, state: State) -> None:
+        """Continue from a state, which has no weights at the beginning of a start.
 
-    def _learner_of(self, state: State) -> Learner:
-        learner = self._make_learner(state.trial)
-        learner.resume(state)
-        return learner
+        Increases of the jitter stay counted if the start is the same.
+        """
+        if state.trial != self._trial:
+            self._trial, self._seed = state.trial, start_seed(self._config.seed, state.trial)
+            features = copy.deepcopy(self._features)
+            outputs = self._spec.outputs or self._rows.y.shape[1]
+            self._model = build(self._spec.model, self._rows.x, outputs, self._seed, features).train()
+            self._adam = Adam(self._model, self._config.weight_decay)
+        if state.weights:
+            self._model.load_state_dict(state.weights)
+            self._adam.load(state.moments)
+            for layer, climbs in zip(self._model.gp_layers, state.climbs, strict=True):
+                layer.climbs = max(layer.climbs, climbs)
+        self._state = replace(state)
 
     @cached_property
     def _trial_rows(self) -> Rows:
-        return trial_rows(self._rows, self._config.seed)
+        """The rows on which starts are compared, drawn at random because the table may be sorted."""
+        rows = self._rows
+        if len(rows) <= MAX_TRIAL_ROWS:
+            return rows
+        generator = torch.Generator().manual_seed(derive_seed(self._config.seed, TRIAL_ROWS))
+        return rows[torch.randperm(len(rows), generator=generator)[:MAX_TRIAL_ROWS].to(rows.x.device)]
 
-    # ------------------------------------------------------------ laps
+    # ------------------------------------------------------------ epochs and laps
 
-    def _train(self) -> bool:
-        """Train the current start to its last step, until it stalls, or until the time is over.
-
-        Returns:
-            False if the time budget turns out to be too short to try starts.
-        """
-        while not self._is_done:
-            state = self._state
-            trials = self._config.restarts * self._trial_steps
-            if state.trying and state.trial == 0 and not self._budget.has_room_for_starts(trials):
-                return False
+    def _train_start(self) -> None:
+        """Train the current start to its last step, until it stalls, or until the time is over."""
+        while self._why_done() is None:
             try:
-                self._make_lap(state)
+                self._train_epoch(len(self._state.history))
             except NumericalError as problem:
                 self._recover(str(problem))
-        return True
+
+    def _why_done(self) -> str | None:
+        """Return why the current start is not trained any further, or None; under a plan, it ends with the time."""
+        state, patience, epochs = self._state, self._config.patience, len(self._state.history)
+        if state.step >= self._full_steps:
+            return "finished"
+        if patience is not None and state.best_epoch is not None and epochs - state.best_epoch >= patience:
+            return "early"
+        is_over = self._budget.is_over and 0 < state.step <= epochs * self._steps_per_epoch
+        return "time" if is_over or state.step >= self._last_step else None
 
     @property
     def _last_step(self) -> int:
         """The step at which the current start ends; a plan may change it."""
         return self._trial_steps if self._state.trying else self._state.total_steps
 
-    @property
-    def _is_done(self) -> bool:
-        state = self._state
-        is_over = self._budget.is_over and state.epoch_steps == 0 and len(state.history) > 0
-        return is_over or state.step >= self._last_step or self._has_stalled
-
-    @property
-    def _has_stalled(self) -> bool:
-        """Whether the validation NLL has not improved for `config.patience` epochs."""
-        patience, best = self._config.patience, self._state.best_epoch
-        return patience is not None and best is not None and len(self._state.history) - best >= patience
-
-    def _make_lap(self, state: State) -> None:
-        """Train for a part of an epoch, and end the epoch if it was the last part.
-
-        Raises:
-            NumericalError: a number is not finite.
-        """
-        budget, epoch = self._budget, state.step // self._steps_per_epoch
-        if state.epoch_steps == 0:
-            self._epoch_begin = budget.clock()
-        budget.begin_step()
-        self._plan()
-        self._keep()
-        end = min((epoch + 1) * self._steps_per_epoch, self._last_step)
-        lap_end, batches = min(state.step + LAP_STEPS, end), self._batches_of(epoch)
-        for step in range(state.step, lap_end):
-            self._make_step(state, batches[step % self._steps_per_epoch])
-            if self._must_end_epoch or budget.is_plan_due:
+    def _train_epoch(self, epoch: int) -> None:
+        """Train by laps to the end of an epoch, or until the time is over; at least one step is made."""
+        state, budget, first = self._state, self._budget, epoch * self._steps_per_epoch
+        batches = batch_indices(len(self._rows), self._config.batch_size, self._seed, epoch)
+        self._epoch_begin = budget.clock() - (state.epoch_seconds if state.step > first else 0.0)
+        while True:
+            budget.begin_step()
+            self._plan()
+            kept, end = self._capture(), min(first + self._steps_per_epoch, self._last_step)
+            if self._good is None or self._good.trial != kept.trial:  # the first of a start is taken as good
+                self._accept(kept)
+            for step in range(state.step, min(state.step + LAP_STEPS, end)):
+                batch = self._rows[batches[step - first].to(self._rows.x.device)]
+                nll = self._make_step(batch, with_nll=(step - first) % NLL_STEPS == 0)
+                if kept is not self._good:
+                    self._accept(kept)
+                budget.end_step()
+                label = f"start {state.trial + 1} of {self._config.restarts}" if state.trying else "training"
+                done = self._steps_before + state.step
+                self._bar.update(done, f"{label}, epoch {epoch + 1}", rows=len(batch), score=nll)
+                if self._should_stop is not None and self._should_stop():
+                    self._stop(f"training was stopped at step {state.step}")
+                if budget.is_over or budget.is_plan_due:
+                    break
+            if state.step >= end or budget.is_over:
                 break
-        if state.step == end or self._must_end_epoch:
-            self._end_epoch(state, epoch + 1)
-
-    @property
-    def _must_end_epoch(self) -> bool:
-        """Whether the time is over; at least one step is made, however small the budget."""
-        return self._state.epoch_steps > 0 and self._budget.is_over
+        self._end_epoch(epoch + 1, state.step - first)
 
     def _plan(self) -> None:
-        """Let the schedule end when time runs out, as estimated now; trials are too short for this."""
-        if self._budget.can_plan:
-            batches = 0 if self._validation is None else len(self._validation) / self._config.batch_size
-            left = self._budget.steps_left(self._steps_per_epoch, batches)
-            if not self._state.trying:
-                self._state.total_steps = min(self._full_steps, self._state.step + left)
-        if not self._state.trying:
-            self._bar.expect(self._steps_before + self._state.total_steps)
+        """Let the schedule end when time runs out, as estimated now; without time to try all starts, train the first.
 
-    def _batches_of(self, epoch: int) -> list[Tensor]:
-        """Return the row numbers of the batches of an epoch."""
-        number = self._state.trial, epoch
-        if self._batches[0] != number:
-            batches = batch_indices(len(self._rows), self._config.batch_size, self._learner.seed, epoch)
-            self._batches = number, [batch.to(self._rows.x.device) for batch in batches]
-        return self._batches[1]
+        Trials are too short for a plan.
+        """
+        if not self._budget.can_plan:
+            return
+        state, count = self._state, self._config.restarts
+        if state.trying and state.trial == 0 and not self._budget.has_room_for_starts(count * self._trial_steps):
+            self._note(f"is too short to try {count} starts; only the first was trained")
+            state.trying = False
+        batches = 0 if self._validation is None else len(self._validation) / self._config.batch_size
+        left = self._budget.steps_left(self._steps_per_epoch, batches)
+        if not state.trying:
+            state.total_steps = min(self._full_steps, state.step + left)
+            self._bar.expect(self._steps_before + state.total_steps)
 
-    def _make_step(self, state: State, numbers: Tensor) -> None:
-        """Make a step on the rows of these numbers, after which the state kept is good."""
-        with_nll = state.step % self._steps_per_epoch % NLL_STEPS == 0
-        objective, nll = self._learner.step(self._rows[numbers], state, with_nll)
+    def _make_step(self, batch: Rows, with_nll: bool) -> float | None:
+        """Make a step on a batch, and return the NLL of the batch before it, if asked for.
+
+        Samples, dropout and batches are a pure function of (seed, step), so training can continue from any step.
+
+        Raises:
+            NumericalError: a number is not finite; the parameters are unchanged.
+        """
+        state, config, network = self._state, self._config, self._model.features
+        done = state.step / state.total_steps
+        self._rate = config.learning_rate * SCHEDULES[config.schedule](done, config) * state.rate_factor
+        if network is not None:
+            _freeze_statistics(network, done >= config.freeze_statistics)
+        value, nll = self._score(batch, with_nll)
+        for parameter in self._adam.parameters:
+            parameter.grad = None
+        (-value).backward()
+        gradients = [parameter.grad for parameter in self._adam.parameters if parameter.grad is not None]
+        objective, norm = value.item(), nn.utils.get_total_norm(gradients).item()
+        if not math.isfinite(objective) or not math.isfinite(norm):
+            raise NumericalError(f"objective {objective}, gradient norm {norm}")
+        self._adam.step(self._rate)
         state.step += 1
-        state.epoch_steps += 1
         state.objective_sum += objective
-        if nll is not None:
-            state.nll_steps += 1
-            state.nll_sum += nll
-        self._confirm()
-        self._budget.end_step()
-        label = f"start {state.trial + 1} of {self._config.restarts}" if state.trying else "training"
-        epoch = (state.step - 1) // self._steps_per_epoch + 1
-        self._bar.update(self._steps_before + state.step, f"{label}, epoch {epoch}", rows=len(numbers), score=nll)
-        if self._should_stop is not None and self._should_stop():
-            self._stop(f"training was stopped at step {state.step}")
+        state.nll_sum += nll or 0.0
+        return nll
 
-    @property
-    def _steps_before(self) -> int:
-        """Steps of earlier starts, for the progress bar."""
-        earlier = self._state.trial if self._state.trying else max(len(self._state.scores) - 1, 0)
-        return earlier * self._trial_steps
+    def _score(self, batch: Rows, with_nll: bool) -> tuple[Tensor, float | None]:
+        """Return the objective of the batch, to differentiate, and its NLL."""
+        model, objective, step = self._model, self._spec.objective, self._state.step
+        if len(batch) == 1 and any(isinstance(module, _BatchNorm) for module in model.modules()):
+            raise InputError(
+                "a network with batch normalisation expected at least 2 rows, got 1 of a batch of 1; pass more rows, "
+                "or another batch_size"
+            )
+        own = self._features is not None  # whose dropout needs torch's global generator
+        with _randomness(derive_seed(self._seed, step, 2), batch.x.device) if own else nullcontext():
+            latent = model(batch.x, noise_seed=derive_seed(self._seed, step, 1))
+        options: dict[str, Any] = {"beta": objective.beta, "gamma": objective.gamma}
+        if batch.weights is not None:
+            options["weights"] = batch.weights
+        value = OBJECTIVES[objective.name](model.likelihood, latent, batch.y, model.kl(), len(self._rows), **options)
+        if not with_nll:
+            return value, None
+        with torch.no_grad():
+            return value, -average(model.likelihood.log_prob(latent, batch.y), batch.weights).item()
 
-    def _end_epoch(self, state: State, number: int) -> None:
-        """Record a finished epoch, and keep the weights if they are the best so far."""
-        val_nll = self._validate()
+    def _end_epoch(self, number: int, steps: int) -> None:
+        """Record an epoch of so many steps, and keep the weights if they are the best so far."""
+        state = self._state
         epoch = Epoch(
             number,
-            objective=state.objective_sum / state.epoch_steps,
-            train_nll=state.nll_sum / state.nll_steps,
-            val_nll=val_nll,
-            learning_rate=self._learner.rate,
+            objective=state.objective_sum / steps,
+            train_nll=state.nll_sum / math.ceil(steps / NLL_STEPS),
+            val_nll=self._validate(),
+            learning_rate=self._rate,
             seconds=self._budget.clock() - self._epoch_begin,
         )
         state.history += (epoch,)
-        state.epoch_steps, state.objective_sum, state.nll_steps, state.nll_sum = 0, 0.0, 0, 0.0
-        if val_nll is not None and val_nll < state.best_nll:
-            state.best_nll, state.best_epoch, state.best_weights = val_nll, number, self._learner.copy_weights()
+        state.epoch_seconds = state.objective_sum = state.nll_sum = 0.0
+        if state.best_epoch == number:
+            state.best_weights = _copies(self._model.state_dict())
         if self._on_epoch is not None and not state.trying:
             self._on_epoch(epoch)
         self._budget.end_epoch()
@@ -337,47 +376,37 @@ class Run:
     def _validate(self) -> float | None:
         """Return the validation NLL; without validation rows, the NLL of training rows must be finite at the end."""
         if self._validation is not None:
-            return finite_nll(self._learner.model, self._validation)
+            return _finite_nll(self._model, self._validation)
         if not self._state.trying and (self._state.step >= self._last_step or self._budget.is_over):
-            finite_nll(self._learner.model, self._trial_rows)
+            _finite_nll(self._model, self._trial_rows)
         return None
-
-    def _why_stopped(self) -> str:
-        if self._state.step >= self._full_steps:
-            return "finished"
-        if self._has_stalled:
-            return "early"
-        made = self._state.step / self._steps_per_epoch
-        self._note(f"allowed {made:.3g} of {count_epochs(self._config.epochs)}")
-        return "time"
 
     def _note(self, what: str) -> None:
         self._state.notes += (f"the time budget of {self._budget.seconds:g} s {what}",)
+
+    @property
+    def _steps_before(self) -> int:
+        """Steps of earlier starts, for the progress bar."""
+        return self._trial_steps * max(len(self._state.scores) - (not self._state.trying), 0)
 
     # ------------------------------------------------------------ good states
 
     def _capture(self) -> State:
         """Return a copy of the state, with tensors."""
-        seconds, epoch_seconds = self._budget.spent, self._budget.clock() - self._epoch_begin
-        return replace(self._state, seconds=seconds, epoch_seconds=epoch_seconds, **self._learner.capture())
+        return replace(
+            self._state,
+            seconds=self._budget.spent,
+            epoch_seconds=self._budget.clock() - self._epoch_begin,
+            weights=_copies(self._model.state_dict()),
+            moments=_copies(self._adam.moments),
+            climbs=tuple(layer.climbs for layer in self._model.gp_layers),
+        )
 
-    def _set_state(self, state: State) -> None:
-        """Count on from a captured state."""
-        self._state = replace(state, weights={}, moments={})
-        self._epoch_begin = self._budget.clock() - state.epoch_seconds
-
-    def _keep(self) -> None:
-        """Keep the current state, which is good once a step from it succeeds; the first of a start is taken as good."""
-        self._kept = self._capture()
-        if self._good is None or self._good.trial != self._kept.trial:
-            self._confirm()
-
-    def _confirm(self) -> None:
-        """Take the state kept last as good."""
-        if self._kept is not None:
-            self._good, self._kept = self._kept, None
-            if self._file is not None:
-                self._file.offer(self._good)
+    def _accept(self, state: State) -> None:
+        """Take a state as good."""
+        self._good = state
+        if self._file is not None:
+            self._file.offer(state)
 
     def _recover(self, reason: str) -> None:
         """Return to the good state and halve the learning rate.
@@ -387,11 +416,12 @@ class Run:
         """
         failed, good, limit = self._state, self._good, self._config.max_recoveries
         assert good is not None
-        self._kept, factor = None, 0.5 * failed.rate_factor
-        self._learner.load(good)
-        self._set_state(good)
-        self._state.rate_factor = factor
-        self._state.recoveries = (*failed.recoveries, Recovery(failed.step, good.step, reason, factor))
+        self._go_to(good)
+        self._state.rate_factor = 0.5 * failed.rate_factor
+        self._state.recoveries = (
+            *failed.recoveries,
+            Recovery(failed.step, good.step, reason, self._state.rate_factor),
+        )
         if len(self._state.recoveries) > limit:
             raise TrainingDiverged(
                 f"step {failed.step}: {reason}; {limit} returns to a good state did not help. Lower learning_rate (now "
@@ -410,6 +440,55 @@ class Run:
         if self._file is None:
             raise TrainingInterrupted(f"{what}; there is no checkpoint, so progress is lost: pass checkpoint=<path>")
         raise TrainingInterrupted(f"{what}; resume from {self._file.path} with the same call")
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def start_seed(seed: int, trial: int) -> int:
+    """Return the seed of start number `trial`."""
+    return derive_seed(seed, trial if trial < TRIAL_ROWS else trial + 1)
+
+
+def nll(model: Model, rows: Rows) -> float:
+    """Return the NLL per row of the predictive distribution, by which training compares models."""
+    log_density = model.predictor()(rows.x).log_prob(rows.y).double()
+    return -float(average(log_density, None if rows.weights is None else rows.weights.double()))
+
+
+def _finite_nll(model: Model, rows: Rows) -> float:
+    """Return the NLL per row.
+
+    Raises:
+        NumericalError: it is not finite.
+    """
+    value = nll(model, rows)
+    if not math.isfinite(value):
+        raise NumericalError(f"the NLL of {len(rows)} rows is {value}")
+    return value
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> Tensors:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _freeze_statistics(network: nn.Module, frozen: bool) -> None:
+    """Let batch normalisation use its running statistics, as predictions do, or else those of the batch.
+
+    The statistics of a batch vary from step to step. A density that is trained with them to the end is as wide as this
+    noise, which predictions do not have: their intervals are too wide. (docs/decisions.md)
+    """
+    for module in network.modules():
+        if isinstance(module, _BatchNorm):
+            module.train(not frozen)
+
+
+@contextmanager
+def _randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generator, and restore it afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def _check_objective(name: str, rows: Rows) -> None:

@@ -7,14 +7,13 @@ from torch import Tensor
 
 from dspp.codec import AnyFloat
 from dspp.history import Epoch, Recovery
-from dspp.training.adam import Moments
 
-Weights = dict[str, Tensor]
+Tensors = dict[str, Tensor]
 
 
 @dataclass
 class State:
-    """Plain data, stored in checkpoints; a run counts in one whose tensors are empty, and keeps copies with tensors."""
+    """Plain data, stored in checkpoints; a run counts in one, and keeps copies with tensors."""
 
     # the run
     total_steps: int  # length of the schedule
@@ -29,18 +28,21 @@ class State:
     trial: int = 0  # number of the current start
     # the current start
     step: int = 0
-    weights: Weights = field(default_factory=dict)
-    moments: Moments = field(default_factory=dict)
+    weights: Tensors = field(default_factory=dict)  # empty at the beginning of a start
+    moments: Tensors = field(default_factory=dict)
     climbs: tuple[int, ...] = ()  # increases of the jitter, per layer
     rate_factor: float = 1.0
     history: tuple[Epoch, ...] = ()
     recoveries: tuple[Recovery, ...] = ()
-    best_nll: AnyFloat = math.inf  # on validation rows
-    best_epoch: int | None = None
-    best_weights: Weights | None = None  # replaced by better ones, never modified in place
+    best_weights: Tensors | None = None  # at the end of `best_epoch`
     # its current epoch
-    epoch_steps: int = 0
     epoch_seconds: float = 0.0
     objective_sum: float = 0.0
-    nll_steps: int = 0  # at which the NLL was computed
-    nll_sum: float = 0.0
+    nll_sum: float = 0.0  # over the steps at which the NLL was computed
+
+    @property
+    def best_epoch(self) -> int | None:
+        """The epoch with the lowest validation NLL; None without validation rows, or before the first epoch."""
+        scores = [math.inf if epoch.val_nll is None else epoch.val_nll for epoch in self.history]
+        best = min(scores, default=math.inf)
+        return None if best == math.inf else 1 + scores.index(best)

@@ -3,6 +3,7 @@
 `space.py` defines the search space, `study.py` stores a search so that it can be resumed, `search.py` runs the trials.
 """
 
-from dspp.tuning.run import TrialRecord, TuneResult, tune
+from dspp.tuning.result import TrialRecord, TuneResult
+from dspp.tuning.run import tune
 
 __all__ = ["TrialRecord", "TuneResult", "tune"]

@@ -24,7 +24,7 @@ from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
 from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
 from dspp.training.budget import Budget
-from dspp.tuning.run import TRIALS, TrialRecord, TuneResult
+from dspp.tuning.result import TRIALS, TrialRecord, TuneResult
 from dspp.tuning.space import Space
 from dspp.tuning.study import best_file, digest, open_study, record_done, report_step
 from dspp.tuning.trial import MIN_SECONDS, Order, Outcome, run_trial
