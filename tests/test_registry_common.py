@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dspp.config import ModelConfig
 from dspp.errors import InputError
-from dspp.features import feature_network
+from dspp.features import FeatureNetwork
 from dspp.gp.inducing import kmeans_points
 from dspp.gp.kernels import KERNELS
 from dspp.gp.means import MEANS
@@ -291,7 +291,7 @@ def test_inducing_points_start_at_the_centres_of_clusters() -> None:
 
 def test_the_feature_network_is_the_papers() -> None:
     """Linear, batch normalisation, ReLU; at the end features that come out z-scored, by no learned scale and shift."""
-    network = feature_network(D, (8, 6, 4)).double()
+    network = FeatureNetwork(D, (8, 6, 4)).double()
     kinds = [type(layer).__name__ for layer in network]
     assert kinds == ["Linear", "BatchNorm1d", "ReLU"] * 2 + ["Linear", "BatchNorm1d"]
     assert [p.shape[0] for p in network.parameters()] == [8] * 4 + [6] * 4 + [4] * 2

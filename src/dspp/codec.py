@@ -4,8 +4,8 @@ A type becomes storable by being a dataclass whose fields have hints of these ki
 
 - `int`, `float`, `bool`, `str`; `dict[str, X]` and `Any` of plain JSON values; `tuple[X, ...]` of anything storable;
   other storable dataclasses; and any of these `| None`: in the JSON header, under the names of the fields;
-- `Float[np.ndarray, "N D"]`, `Int[Tensor, " N"]` and the like, and dicts of tensors (`dict[str, Tensor]`, nested): as
-  tensors under dotted names, such as `members.0.model.layers.0.q.mean`.
+- `Float[np.ndarray, "N D"]`, `Int[Tensor, " N"]` and the like, and `dict[str, Tensor]`: as tensors under dotted names,
+  such as `members.0.model.layers.0.q.mean`.
 
 Loading trusts nothing. A number must be of its type, and finite unless its hint is `AnyFloat`. An array must have the
 type of its hint (`Float` and `Int` mean 64 bits) and its shape, where a letter is one length in all fields of an
@@ -70,7 +70,10 @@ class Converter:
     unpack: Callable[[Any, Tensors, Mapping[str, Any]], Any]
 
 
-def pack(value: Any, converters: Mapping[type, Converter] | None = None) -> tuple[Tensors, dict[str, Any]]:
+Converters = Mapping[type, Converter]
+
+
+def pack(value: Any, converters: Converters | None = None) -> tuple[Tensors, dict[str, Any]]:
     """Return the tensors of a storable object by dotted name, and its other fields as JSON values."""
     tensors: Tensors = {}
     return tensors, _pack_fields(value, "", tensors, converters or {})
@@ -80,7 +83,7 @@ def unpack(
     kind: type[T],
     tensors: Mapping[str, "Tensor"],
     plain: Any,
-    converters: Mapping[type, Converter] | None = None,
+    converters: Converters | None = None,
     prefix: str = "",
 ) -> T:
     """Return the object that `pack` took apart.
@@ -95,11 +98,10 @@ def unpack(
     Raises:
         InputError: The values are not those of such an object; nothing in them is trusted.
     """
-    unpacker = _Unpacker(tensors, converters or {})
-    found = unpacker.unpack(kind, plain, prefix, kind.__name__)
-    for name in tensors.keys() - unpacker.used:
-        if name.startswith(prefix):
-            raise InputError(f"{name:.100}: not a tensor of this file, which is damaged")
+    left = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    found = _Unpacker(left, converters or {}).unpack(kind, plain, prefix, kind.__name__)
+    for name in left:
+        raise InputError(f"{name:.100}: not a tensor of this file, which is damaged")
     return cast(T, found)
 
 
@@ -110,43 +112,30 @@ def stored_fields(kind: type) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.metadata.get("stored", True)}
 
 
-def plain_fields(kind: type) -> frozenset[str]:
-    """Return the names of the stored fields that are in the header."""
-    hints = {name: _bare(hint)[0] for name, hint in stored_fields(kind).items()}
-    return frozenset(name for name, hint in hints.items() if not _is_array(hint) and not _holds_tensors(hint))
-
-
-@cache
-def required_fields(kind: type) -> frozenset[str]:
-    """Return the names of the stored fields that must not be missing."""
-    if getattr(kind, "NEEDS_ALL", False):
-        return frozenset(stored_fields(kind))
-    missing = dataclasses.MISSING
-    defaults = {f.name: (f.default, f.default_factory) for f in dataclasses.fields(kind)}
-    return frozenset(name for name in stored_fields(kind) if defaults[name] == (missing, missing))
-
-
 # ---------------------------------------------------------------- taking apart
 
 
-def _pack_fields(value: Any, name: str, tensors: Tensors, converters: Mapping[type, Converter]) -> dict[str, Any]:
+def _pack_fields(value: Any, name: str, tensors: Tensors, converters: Converters) -> dict[str, Any]:
     """Return the plain part of a dataclass; its tensors are added to `tensors`, under names that begin with `name`."""
     kind: Any = type(value)
     plain: dict[str, Any] = {"kind": value.kind} if hasattr(kind, "KINDS") else {}
     for field, hint in stored_fields(kind).items():
-        part, inner, bare = getattr(value, field), f"{name}{field}.", _bare(hint)[0]
-        if _is_array(bare) or _holds_tensors(bare):
-            if part is not None:
-                tensors |= _flatten(part, inner)
-        elif bare in converters and part is not None:
-            plain[field], own = converters[bare].pack(part, value)
-            tensors |= {f"{inner}{key}": tensor for key, tensor in own.items()}
+        part, full, bare = getattr(value, field), f"{name}{field}", _bare(hint)[0]
+        own: Mapping[str, Tensor] = {}
+        if _is_array(bare):
+            own = {} if part is None else {"": part}
+        elif _is_tensors(bare):
+            own = {} if part is None else {f".{key}": tensor for key, tensor in part.items()}
+        elif bare in converters:
+            plain[field], weights = converters[bare].pack(part, value)
+            own = {f".{key}": tensor for key, tensor in weights.items()}
         else:
-            plain[field] = _pack(part, inner, tensors, converters)
+            plain[field] = _pack(part, f"{full}.", tensors, converters)
+        tensors |= {f"{full}{key}": _to_tensor(tensor) for key, tensor in own.items()}
     return plain
 
 
-def _pack(value: Any, name: str, tensors: Tensors, converters: Mapping[type, Converter]) -> Any:
+def _pack(value: Any, name: str, tensors: Tensors, converters: Converters) -> Any:
     if dataclasses.is_dataclass(value):
         return _pack_fields(value, name, tensors, converters)
     if isinstance(value, tuple):
@@ -154,23 +143,19 @@ def _pack(value: Any, name: str, tensors: Tensors, converters: Mapping[type, Con
     return to_plain(value)
 
 
-def _flatten(value: Any, name: str) -> Tensors:
-    """Return an array or a dict of tensors by dotted name."""
+def _to_tensor(value: "Tensor | np.ndarray") -> "Tensor":
     import torch
 
-    if isinstance(value, Mapping):
-        parts = (_flatten(inner, f"{name}{key}.") for key, inner in value.items())
-        return {full: tensor for part in parts for full, tensor in part.items()}
-    tensor = torch.tensor(value) if isinstance(value, np.ndarray) else value
-    return {name.removesuffix("."): tensor.detach().cpu()}
+    return torch.tensor(value) if isinstance(value, np.ndarray) else value.detach().cpu()
 
 
 # ---------------------------------------------------------------- putting together
 
 
 class _Unpacker:
-    def __init__(self, tensors: Mapping[str, "Tensor"], converters: Mapping[type, Converter]) -> None:
-        self.used: set[str] = set()
+    """Puts objects together, and removes their tensors from those given."""
+
+    def __init__(self, tensors: Tensors, converters: Converters) -> None:
         self._tensors, self._converters = tensors, converters
 
     def unpack(self, hint: Any, plain: Any, name: str, owner: str) -> Any:
@@ -183,20 +168,19 @@ class _Unpacker:
             owner: What it is, for errors.
         """
         hint, bounds, is_optional = _bare(hint)
+        origin, inner = typing.get_origin(hint), typing.get_args(hint)
         if is_optional and plain is None:
             return None
         if dataclasses.is_dataclass(hint):
             return self._unpack_fields(_kind_of(cast(type, hint), plain, owner), plain, name, owner)
-        if typing.get_origin(hint) is tuple:
+        if origin is tuple:
             if not isinstance(plain, list):
                 raise _unexpected(owner, "a list", plain)
-            item = typing.get_args(hint)[0]
-            return tuple(self.unpack(item, part, f"{name}{k}.", f"{owner}[{k}]") for k, part in enumerate(plain))
-        if typing.get_origin(hint) is dict:
+            return tuple(self.unpack(inner[0], part, f"{name}{k}.", f"{owner}[{k}]") for k, part in enumerate(plain))
+        if origin is dict:
             if not isinstance(plain, dict):
                 raise _unexpected(owner, "an object", plain)
-            item = typing.get_args(hint)[1]
-            return {key: self.unpack(item, part, name, f"{owner}[{key!r:.50}]") for key, part in plain.items()}
+            return {key: self.unpack(inner[1], part, name, f"{owner}[{key!r:.50}]") for key, part in plain.items()}
         if hint is float:
             return _to_float(plain, bounds, owner)
         if hint is not Any and type(plain) is not hint:
@@ -216,42 +200,37 @@ class _Unpacker:
         found: dict[str, Any] = {}
         lengths: dict[str, Any] = {}  # of the letters in shapes
         for field, hint in hints.items():
-            inner, label = f"{name}{field}.", f"{kind.__name__}.{field}"
-            bare, _, is_optional = _bare(hint)
-            if _is_array(bare) or _holds_tensors(bare):
-                if (value := self._unpack_tensors(hint, inner, lengths)) is not None or is_optional:
-                    found[field] = value
-                    continue
-                raise InputError(f"{inner[:-1]:.100}: the tensor is missing; the file is damaged")
-            if field not in given:
-                if field in required_fields(kind):
+            full, label, bare = f"{name}{field}", f"{kind.__name__}.{field}", _bare(hint)[0]
+            if _is_array(bare):
+                found[field] = self._take_array(hint, full, lengths)
+            elif _is_tensors(bare):
+                parts = self._take(f"{full}.")
+                found[field] = None if _bare(hint)[2] and not parts else parts
+            elif field not in given:
+                if getattr(kind, "NEEDS_ALL", False):
                     raise InputError(f"{label}: the field is missing; the file is damaged")
-            elif bare in self._converters and not (is_optional and given[field] is None):
-                found[field] = self._converters[bare].unpack(given[field], self._take(inner), found)
+            elif bare in self._converters:
+                found[field] = self._converters[bare].unpack(given[field], self._take(f"{full}."), found)
             else:
-                found[field] = self.unpack(hint, given[field], inner, label)
+                found[field] = self.unpack(hint, given[field], f"{full}.", label)
         try:
             return kind(**found)
-        except (TypeError, OverflowError) as problem:  # of a check that meets what it does not expect
+        except (TypeError, OverflowError) as problem:  # a field is missing, or a check meets what it does not expect
             raise InputError(f"{owner}: {problem!s:.200}; the file is damaged") from None
 
     def _take(self, prefix: str) -> Tensors:
         """Return all tensors under a prefix, by the rest of their names."""
-        found = {name.removeprefix(prefix): value for name, value in self._tensors.items() if name.startswith(prefix)}
-        self.used |= {f"{prefix}{name}" for name in found}
-        return found
+        names = [name for name in self._tensors if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self._tensors.pop(name) for name in names}
 
-    def _unpack_tensors(self, hint: Any, name: str, lengths: dict[str, Any]) -> Any:
-        """Return an array, or a dict of tensors; None if there is none."""
+    def _take_array(self, hint: Any, name: str, lengths: dict[str, Any]) -> Any:
+        """Return an array, of which the lengths of letters in its shape are learned or checked."""
         hint, bounds, is_optional = _bare(hint)
-        if not _is_array(hint):
-            found = self._take(name)
-            return None if is_optional and not found else _nest(hint, found)
-        name = name.removesuffix(".")
-        if name not in self._tensors:
-            return None
-        self.used.add(name)
-        tensor = self._tensors[name]
+        tensor = self._tensors.pop(name, None)
+        if tensor is None:
+            if is_optional:
+                return None
+            raise InputError(f"{name:.100}: the tensor is missing; the file is damaged")
         _check_array(hint, tensor, name, lengths)
         if tensor.is_floating_point() and tensor.numel():
             check_range(name, bounds, *map(float, tensor.aminmax()))
@@ -263,13 +242,9 @@ def _kind_of(kind: type, plain: Any, owner: str) -> type:
     if not hasattr(kind, "KINDS"):
         return kind
     named = plain.get("kind") if isinstance(plain, dict) else None
-    if not isinstance(named, str):
-        raise InputError(f"{owner}: expected the kind of a {kind.__name__}, got {named!r:.50}; the file is damaged")
-    if named not in kind.KINDS and not isinstance(kind.KINDS, Registry):
-        raise InputError(
-            f"{owner}: expected a kind from {', '.join(kind.KINDS)}, got {named!r:.50}; the file is damaged"
-        )
-    return cast(type, kind.KINDS[named])
+    if isinstance(named, str) and (named in kind.KINDS or isinstance(kind.KINDS, Registry)):
+        return cast(type, kind.KINDS[named])  # or the registry's own error
+    raise InputError(f"{owner}: expected a kind from {', '.join(kind.KINDS)}, got {named!r:.50}; the file is damaged")
 
 
 def _to_float(plain: Any, bounds: Range, owner: str) -> float:
@@ -293,15 +268,7 @@ def check_range(name: str, bounds: Range, low: float, high: float) -> None:
 
 
 def _unexpected(owner: str, expected: str, got: Any) -> InputError:
-    return InputError(f"{owner}: expected {expected}, got {_shorten(got)}; the file is damaged")
-
-
-def _shorten(value: Any) -> str:
-    """Return the beginning of a value, which may be an integer with too many digits to write."""
-    try:
-        return f"{value!r:.50}"
-    except ValueError:
-        return "a huge number"
+    return InputError(f"{owner}: expected {expected}, got {got!r:.50}; the file is damaged")
 
 
 # ---------------------------------------------------------------- hints
@@ -328,27 +295,9 @@ def _is_array(hint: Any) -> bool:
 
 
 @cache
-def _holds_tensors(hint: Any) -> bool:
-    """Return whether a hint is a dict of tensors, possibly nested."""
-    from torch import Tensor
-
-    inner = typing.get_args(hint)
-    return typing.get_origin(hint) is dict and (inner[1] is Tensor or _holds_tensors(inner[1]))
-
-
-def _nest(hint: Any, flat: Tensors) -> dict[Any, Any]:
-    """Return the dict of a hint; only keys of the innermost dicts may contain dots."""
-    key, inner = typing.get_args(hint)
-    if not _holds_tensors(inner):
-        return dict(flat)
-    groups: dict[str, Tensors] = {}
-    for name, tensor in flat.items():
-        first, _, rest = name.partition(".")
-        groups.setdefault(first, {})[rest] = tensor
-    try:
-        return {key(first): _nest(inner, group) for first, group in groups.items()}
-    except ValueError as problem:
-        raise InputError(f"expected names of tensors: {problem!s:.100}; the file is damaged") from None
+def _is_tensors(hint: Any) -> bool:
+    """Return whether a hint is a dict of tensors, without importing torch."""
+    return typing.get_origin(hint) is dict and getattr(typing.get_args(hint)[1], "__name__", "") == "Tensor"
 
 
 def _check_array(hint: Any, tensor: "Tensor", name: str, lengths: dict[str, Any]) -> None:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from dspp.config import ModelConfig
 from dspp.errors import InputError
-from dspp.features import feature_network
+from dspp.features import FeatureNetwork
 from dspp.gp.conditional import TILE
 from dspp.gp.inducing import kmeans_points, start_rows
 from dspp.gp.kernels import ARDKernel
@@ -184,14 +185,21 @@ class Predictor:
         """Components computed per row."""
         return 1 if self.model.rule is None else len(self.model.rule.log_weights())
 
-    @torch.no_grad()
     def __call__(self, X: Array) -> Predictive:
         """Return the predictive distribution of each row of X (N, D), standardised: array, tensor or nested lists.
 
         Raises:
             InputError: X is not a table of finite numbers with the columns that the model was trained on.
         """
-        threads, rows = num_threads(), self._rows(X)
+        checked = check_X(X, may_be_empty=True)
+        if self.model.num_inputs is not None:
+            check_width(checked, self.model.num_inputs)
+        return self.predict(checked)
+
+    @torch.no_grad()
+    def predict(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
+        """Return the predictive distribution of rows that have been checked."""
+        threads, rows = num_threads(), torch.as_tensor(X).to(self.model.gp_layers[0].inducing_points)
         tiles = max(1, math.ceil(len(rows) / TILE))  # no rows are none of a whole tile
         padded = nn.functional.pad(rows, (0, 0, 0, tiles * TILE - len(rows)))
         compiled = all(layer.compiled for layer in self.model.gp_layers)  # such code has threads of its own
@@ -210,12 +218,6 @@ class Predictor:
         largest = max(1, self.BATCH_ROWS // self.num_components // TILE) * TILE
         parts = math.ceil(count / (largest * workers)) * workers
         return math.ceil(count / (parts * TILE)) * TILE
-
-    def _rows(self, X: Array) -> Float[Tensor, "N D"]:
-        checked = check_X(X, may_be_empty=True)
-        if self.model.num_inputs is not None:
-            check_width(checked, self.model.num_inputs)
-        return torch.from_numpy(checked).to(self.model.gp_layers[0].inducing_points)
 
 
 def build(
@@ -248,16 +250,15 @@ def build(
     with torch.random.fork_rng(devices=[]):  # nn.Linear and dropout draw from the global generator
         torch.manual_seed(seed)
         if features is None and config.features:
-            features = feature_network(x.shape[1], config.features)
-        h = inputs = _start_inputs(rows, features)
-    layers: list[GPLayer] = []
+            features = FeatureNetwork(x.shape[1], config.features)
+        inputs = _start_inputs(rows, features)
     notes: list[str] = []
-    for i, width in enumerate(layer_widths(config, num_outputs)):
-        kernel_rows, mean_rows = layer_inputs(
-            TOPOLOGIES[config.topology], i, config.layers, h, inputs, MEANS[config.top_mean].reads_inputs
-        )
-        layers.append(_start_layer(config, i, width, kernel_rows[0], mean_rows[0], generator, notes).to(dtype))
-        h = _propagate(layers[-1], kernel_rows, mean_rows, generator)
+
+    def make_layer(index: int, width: int, kernel_rows: Tensor, mean_rows: Tensor) -> tuple[GPLayer, Tensor]:
+        layer = _start_layer(config, index, width, kernel_rows[0], mean_rows[0], generator, notes).to(dtype)
+        return layer, _propagate(layer, kernel_rows, mean_rows, generator)
+
+    layers = stack_layers(config, inputs, num_outputs, make_layer)
     model = compose(config, layers, num_outputs, x.shape[1], generator, features, notes)
     for note in notes:
         log.info(note)
@@ -267,6 +268,24 @@ def build(
 def layer_widths(config: ModelConfig, num_outputs: int) -> list[int]:
     """Return W of each layer; that of the top layer is L, the number of latent functions."""
     return [config.width] * (config.layers - 1) + [LIKELIHOODS[config.likelihood].num_latents(num_outputs)]
+
+
+def stack_layers(
+    config: ModelConfig,
+    inputs: Float[Tensor, "1 N D"],
+    num_outputs: int,
+    make_layer: Callable[[int, int, Tensor, Tensor], tuple[GPLayer, Tensor]],
+) -> list[GPLayer]:
+    """Return the layers on these inputs of the first.
+
+    `make_layer` returns a layer and its outputs, given its index, its width, and the inputs of its kernels and means.
+    """
+    topology, skip = TOPOLOGIES[config.topology], MEANS[config.top_mean].reads_inputs
+    h, layers = inputs, []
+    for i, width in enumerate(layer_widths(config, num_outputs)):
+        layer, h = make_layer(i, width, *layer_inputs(topology, i, config.layers, h, inputs, skip))
+        layers.append(layer)
+    return layers
 
 
 def layer_inputs(

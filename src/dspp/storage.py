@@ -51,7 +51,7 @@ def write(path: str | Path, tensors: Mapping[str, "Tensor"], header: Mapping[str
     text = json.dumps(header | {DIGEST: digest(plain, header)}, allow_nan=False)
     content = to_bytes(plain, metadata={KEY: text})
     try:
-        _check_header(*_measure(content))
+        _check_header(content, len(content))
     except ValueError as problem:
         raise error(f"cannot write {path}: {problem}; nothing was written") from None
     write_bytes(Path(path), content, error)
@@ -105,10 +105,7 @@ def _open(path: Path, error: StorageError, framework: str = "pt") -> Iterator[tu
         raise error(f"{path} {what}; check the path")
     try:
         with path.open("rb") as start:
-            length, values = _measure(start.read(8 + MAX_HEADER_BYTES))
-        if length > path.stat().st_size:  # text whose first characters are read as a number
-            raise ValueError("it may be truncated")
-        _check_header(length, values)
+            _check_header(start.read(8 + MAX_HEADER_BYTES), path.stat().st_size)
         with safetensors.safe_open(path, framework=framework, device="cpu") as file:
             header = json.loads((file.metadata() or {})[KEY])
             if not isinstance(header, dict):
@@ -134,19 +131,18 @@ def check_digest(path: Path, tensors: Mapping[str, "Tensor"], header: dict[str, 
         raise error(f"{path} is damaged: its hash {what}; {remedy}")
 
 
-def _measure(content: bytes) -> tuple[int, int]:
-    """Return the claimed length of the header of a file, and an upper bound on the number of its JSON values."""
-    length = int.from_bytes(content[:8], "little")
-    return length, count_values(content[8 : 8 + min(length, MAX_HEADER_BYTES)])
-
-
 def count_values(text: bytes) -> int:
     """Return an upper bound on the number of JSON values, including brackets hidden by escapes in nested text."""
     lower = text.lower()
     return sum(lower.count(mark) for mark in (b"[", b"{", b",", rb"\u005b", rb"\u007b", rb"\u002c"))
 
 
-def _check_header(length: int, values: int) -> None:
+def _check_header(start: bytes, size: int) -> None:
+    """Raise `ValueError` if the header at the start of a file of this size is too large to be parsed."""
+    length = int.from_bytes(start[:8], "little")
+    if length > size:  # such as of text, whose first characters are read as a number
+        raise ValueError("it may be truncated")
+    values = count_values(start[8 : 8 + length])
     if length > MAX_HEADER_BYTES or values > MAX_HEADER_VALUES:
         raise ValueError(
             f"expected a header of at most {MAX_HEADER_BYTES} bytes and {MAX_HEADER_VALUES} values, got {length} and "
@@ -250,7 +246,14 @@ def open_atomic(path: Path, mode: int | None = None) -> Iterator[io.BufferedRand
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    _sync_folder(path)
+    try:
+        _sync_folder(path.parent)
+    except OSError as problem:
+        raise FolderSyncError(
+            problem.errno,
+            f"the new file is in place, but its folder could not be synced to disk ({problem.strerror or problem}), so "
+            "a crash of the machine may restore the old file",
+        ) from None
 
 
 class _File(io.FileIO):
@@ -270,29 +273,18 @@ def _mode(path: Path) -> int:
         return 0o666 & ~mask
 
 
-def _sync_folder(path: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     try:
-        handle = os.open(path.parent, os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY)
     except PermissionError:  # Windows opens no folders
         return
-    except OSError as problem:
-        raise _not_synced(problem) from None
     try:
         os.fsync(handle)
     except OSError as problem:
         if problem.errno not in _NO_FOLDER_SYNC:
-            raise _not_synced(problem) from None
+            raise
     finally:
         os.close(handle)
-
-
-def _not_synced(problem: OSError) -> FolderSyncError:
-    reason = problem.strerror or str(problem)
-    return FolderSyncError(
-        problem.errno,
-        f"the new file is in place, but its folder could not be synced to disk ({reason}), so a crash of the machine "
-        "may restore the old file",
-    )
 
 
 # ---------------------------------------------------------------- one writer at a time

@@ -54,11 +54,6 @@ class MeanCategory(Column):
         means = "one input is" if self.num_outputs == 1 else f"{self.num_outputs} inputs are"
         return f"{means} the mean target of each of {len(self.levels):,} levels"
 
-    def look_up(self, parsed: Parsed) -> Float[np.ndarray, "n T"]:
-        """Return the means of each row's level."""
-        means = np.reshape(self.means, (len(self.levels), -1))
-        return np.asarray(np.vstack([means, np.zeros(self.num_outputs)])[as_codes(parsed)])
-
     @property
     def _is_valid(self) -> bool:
         count = len(self.means)
@@ -73,7 +68,8 @@ class MeanCategory(Column):
         return read_levels(array, place, self.levels)
 
     def _write(self, parsed: Parsed, absent: Bool[np.ndarray, " n"], out: Float[np.ndarray, "n F"]) -> None:
-        out[:, : self.num_outputs] = self.look_up(parsed)
+        means = np.reshape(self.means, (len(self.levels), -1))
+        out[:, : self.num_outputs] = np.vstack([means, np.zeros(self.num_outputs)])[as_codes(parsed)]
 
 
 def as_codes(parsed: Parsed) -> Int[np.ndarray, " n"]:

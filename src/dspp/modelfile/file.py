@@ -11,7 +11,7 @@ from torch import nn
 
 from dspp import storage
 from dspp.calibration import Conformal
-from dspp.codec import Tensors, pack, plain_fields, unpack
+from dspp.codec import Tensors, pack, stored_fields, unpack
 from dspp.encoding.scaling import standardise
 from dspp.errors import InputError, ModelFileError, NumericalError
 from dspp.fitted import Fitted
@@ -95,7 +95,9 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
     """Return the fitted model, or raise an InputError, ArithmeticError or RuntimeError."""
     if len(tensors) > MAX_TENSORS:
         raise InputError(f"expected at most {MAX_TENSORS} tensors, got {len(tensors)}")
-    known = {name: value for name, value in header.items() if name in plain_fields(Fitted)}  # a later dspp may add some
+    known = {
+        name: value for name, value in header.items() if name in stored_fields(Fitted)
+    }  # a later dspp may add some
     members = known.get("members")
     if not isinstance(members, list) or not 1 <= len(members) <= MAX_MEMBERS:
         got = len(members) if isinstance(members, list) else f"{members!s:.50}"

@@ -1,19 +1,22 @@
-"""Models in a file: their weights, on the structure that their settings describe."""
+"""Models in a file: their weights, on the structure that their settings describe, made without values first."""
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from dspp.codec import FAR, FINITE, Converter, Range, Tensors, check_range, pack, unpack
 from dspp.config import ModelConfig
 from dspp.errors import InputError
-from dspp.features import feature_network
+from dspp.features import FeatureNetwork
+from dspp.gp.layer import GPLayer
 from dspp.members import Member
-from dspp.model import Model, layer_widths
-from dspp.modelfile.skeleton import skeleton
+from dspp.model import Model, compose, layer_widths, plain_layer, stack_layers
 
 # No larger model can be trained.
 MAX_SIZE = 10_000_000
@@ -78,12 +81,7 @@ def _pack(model: Model, member: Member) -> tuple[dict[str, Any], Tensors]:
 def has_own_features(member: Member) -> bool:
     """Return whether the model has a custom features module, which the config does not describe."""
     features, sizes = member.model.features, member.spec.model.features
-    if features is None or not sizes:
-        return features is not None
-    with torch.device("meta"):
-        described = feature_network(member.model.num_inputs or 1, sizes)
-    types = [type(module) for module in described.modules()]
-    return types != [type(module) for module in features.modules()] or repr(described) != repr(features)
+    return features is not None and not (isinstance(features, FeatureNetwork) and features.sizes == sizes)
 
 
 def _check_sizes(config: ModelConfig, num_tensors: int) -> None:
@@ -132,3 +130,91 @@ def cheap_to_factorise(models: Sequence[Model]) -> bool:
         elements += W * (M + P) ** 2
     numbers = sum(p.numel() for model in models for p in model.parameters())
     return elements <= MAX_FACTORISED and numbers <= MAX_COPIED
+
+
+# ---------------------------------------------------------------- the structure without values
+
+
+def skeleton(
+    config: ModelConfig,
+    num_inputs: int,
+    num_outputs: int,
+    inducing: Sequence[int],
+    mean_inducing: Sequence[int] = (),
+    features: nn.Module | None = None,
+) -> Model:
+    """Return a model with the structure that `build` creates, on the meta device, so that no size costs memory.
+
+    Args:
+        config: settings of the model.
+        num_inputs: D.
+        num_outputs: T.
+        inducing: M of each layer, less than `config.inducing` if there were fewer distinct rows.
+        mean_inducing: the same for the mean bases, if the config has them.
+        features: a custom module in front; a copy is taken, including its values.
+
+    Raises:
+        InputError: the sizes do not match the config.
+        RuntimeError: from torch, if a tensor would have 2⁶³ bytes or more.
+    """
+    for sizes, needed in ((inducing, config.layers), (mean_inducing, config.layers if config.mean_inducing else 0)):
+        if len(sizes) != needed or min(sizes, default=1) < 1:
+            raise InputError(f"inducing points: expected {needed} numbers >= 1, got {str(sizes)[:50]}")
+    dtype = getattr(torch, config.dtype)
+    if features is not None:
+        features = copy.deepcopy(features).to("cpu", dtype).eval()
+    front = num_inputs if features is None else _num_features(features, torch.zeros(1, num_inputs, dtype=dtype))
+
+    def make_layer(index: int, width: int, kernel_rows: Tensor, mean_rows: Tensor) -> tuple[GPLayer, Tensor]:
+        D, E = kernel_rows.shape[-1], mean_rows.shape[-1]
+        mean_points = torch.empty(mean_inducing[index], D) if mean_inducing else None
+        layer = plain_layer(config, index, width, E, torch.empty(inducing[index], D), mean_points)
+        return layer, torch.empty(1, 1, width)
+
+    with torch.device("meta"), _RealNumbers():
+        if features is None and config.features:
+            features, front = FeatureNetwork(num_inputs, config.features).to(dtype), config.features[-1]
+        layers = stack_layers(config, torch.empty(1, 1, front), num_outputs, make_layer)
+        model = compose(config, layers, num_outputs, num_inputs, torch.Generator()).to("meta", dtype)
+    model.features = features
+    return model
+
+
+@torch.no_grad()
+def _num_features(features: nn.Module, row: Float[Tensor, "1 D"]) -> int:
+    """Return the number of outputs of a custom module."""
+    try:
+        return int(features(row).shape[-1])
+    except Exception as problem:  # whatever the user's code raises
+        raise InputError(
+            f"the features module cannot take a row of {row.shape[-1]} columns ({type(problem).__name__}: {problem}); "
+            "pass the module that the model was trained with"
+        ) from problem
+
+
+# Functions that create initial values, and the shapes of their results. On the meta device these would import torch's
+# compiler and sympy: 2 seconds and 90 MB.
+_MAKERS: dict[Callable[..., Any], Callable[..., Sequence[int]]] = {
+    torch.randn: lambda *size, **_: size[0] if isinstance(size[0], Sequence) else size,
+    torch.eye: lambda size, **_: (size, size),
+    torch.diag_embed: lambda tensor: (*tensor.shape, tensor.shape[-1]),
+    torch.log_softmax: lambda tensor, *_: tensor.shape,
+    Tensor.clone: lambda tensor: tensor.shape,
+}
+
+
+class _RealNumbers(TorchFunctionMode):
+    """Inside `torch.device("meta")`, lets `torch.tensor(...)` keep its values: initial values need numbers."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        """Run `torch.tensor` on the CPU, and create only shapes otherwise."""
+        kwargs = kwargs or {}
+        if func is torch.tensor:
+            return func(*args, **{"device": "cpu", **kwargs})
+        on_cpu = any(isinstance(arg, Tensor) and not arg.is_meta for arg in args)
+        if func in _MAKERS and not on_cpu:
+            like = args[0] if isinstance(args[0], Tensor) else None
+            return torch.empty(
+                _MAKERS[func](*args, **kwargs), dtype=kwargs.get("dtype") if like is None else like.dtype
+            )
+        return func(*args, **kwargs)
