@@ -197,8 +197,8 @@ def test_trees_are_read_where_the_outcome_says_so(ensemble: tuple[str, dspp.DSPP
 
 @pytest.mark.parametrize("name", ["labels", "interval"])
 def test_a_search_tunes_it(name: str) -> None:
-    base = {"outcome": name, "inducing": 8, "epochs": 2, "batch_size": 60}
-    how = {"sample_weight": weights_of(name, slice(N)), "base": base, "progress": False}
+    base = {"outcome": name, "inducing": 8, "epochs": 2, "batch_size": 60, "progress": False}
+    how = {"sample_weight": weights_of(name, slice(N)), "base": base}
     result = dspp.tune(X[:N], TARGETS[name][:N], trials=2, space={"beta": [0.1, 0.2]}, **how)
     assert {trial.state for trial in result.trials} <= {"finished", "pruned"}, result.trials
     assert result.best_nll == result.best_estimator.fitted_.metrics["nll"]

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from dspp.calibration import Verdict
-from dspp.encoding.scaling import LARGEST_SCALE, Standardizer, standardise
+from dspp.encoding.scaling import MAX_SCALE, Standardizer, standardise
 from dspp.errors import InputError
 from dspp.guard import Guard
 from dspp.likelihoods import LIKELIHOODS
@@ -164,10 +164,10 @@ class Outcome(ABC):
     def with_scale(self, scale: Standardizer, place: Place) -> Self:
         """Return the outcome with this scale, or raise `InputError` if float64 could not hold what depends on it."""
         for name, mean, std in zip(self.encoded_names, scale.mean, scale.scale, strict=True):
-            if not (abs(mean) <= LARGEST_SCALE and 1 / LARGEST_SCALE <= std <= LARGEST_SCALE):
+            if not (abs(mean) <= MAX_SCALE and 1 / MAX_SCALE <= std <= MAX_SCALE):
                 raise place.of(name).error(
-                    f"expected a mean below {LARGEST_SCALE:g} and a standard deviation from {1 / LARGEST_SCALE:g} to "
-                    f"{LARGEST_SCALE:g}, got {mean:.3g} and {std:.3g}; remove outliers, or use other units"
+                    f"expected a mean below {MAX_SCALE:g} and a standard deviation from {1 / MAX_SCALE:g} to "
+                    f"{MAX_SCALE:g}, got {mean:.3g} and {std:.3g}; remove outliers, or use other units"
                 )
         return replace(self, scale=scale)
 
