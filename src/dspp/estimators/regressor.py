@@ -152,7 +152,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         if X_val is None or y_val is None:
             raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
         attach = attach_targets if outcome is None else outcome.attach
-        table = attach(self._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
+        table = attach(self._table(X_val, reset=False, name="X_val"), y_val, "y_val")
         return attach_roles(table, weights, weights_name="sample_weight_val")
 
     def _table(self, X: Any, reset: bool, name: str = "X", may_be_empty: bool = False) -> Table:
@@ -353,8 +353,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             InputError: X, y or the weights are not valid, or y has a different number of outputs than the model.
         """
         check_is_fitted(self, "fitted_")
-        table = self.fitted_.outcome.attach(self._table(X, reset=False), y, every_output=False)
-        table = drop_weightless(attach_roles(table, sample_weight), every_output=False)
+        table = self.fitted_.outcome.attach(self._table(X, reset=False), y)
+        table = drop_weightless(attach_roles(table, sample_weight))
         evaluation = evaluate(self.fitted_, table, self.settings().impute, scores)
         return replace(evaluation, notes=self._warn_of_new(table))
 

@@ -127,14 +127,13 @@ class Outcome(ABC):
             InputError: A cell holds something else.
         """
 
-    def attach(self, table: Table, y: Any, name: str = "y", every_output: bool = True) -> Table:
+    def attach(self, table: Table, y: Any, name: str = "y") -> Table:
         """Return a table with the values of targets passed separately.
 
         Args:
             table: The rows.
             y: One target per row, from any library.
             name: The name used in errors.
-            every_output: Whether each output must be observed in some row, as in training rows.
 
         Raises:
             InputError: y has the wrong number of rows, or a cell holds something else.

@@ -18,7 +18,7 @@ from dspp.outcomes.base import OUTCOMES, Encoded, Ends, Outcome, Values, Wanted
 from dspp.outcomes.choice import choose_outcome
 from dspp.outcomes.notes import censoring_notes, negative_note, target_notes
 from dspp.predictive import Predictive, RealPredictive
-from dspp.table.discrete import MOST_DISTINCT, distinct_values
+from dspp.table.discrete import MAX_DISTINCT, distinct_values
 from dspp.table.memory import attach_targets, read_numbers
 from dspp.table.messages import Place
 from dspp.table.table import Table
@@ -59,9 +59,9 @@ class Real(Outcome):
         """Return the columns as numbers."""
         return read_numbers(columns, place)
 
-    def attach(self, table: Table, y: Any, name: str = "y", every_output: bool = True) -> Table:
+    def attach(self, table: Table, y: Any, name: str = "y") -> Table:
         """Return a table with an array or frame of numbers."""
-        return attach_targets(table, y, name, every_output)
+        return attach_targets(table, y, name)
 
     def observed(self, values: Values) -> Bool[np.ndarray, "N O"]:
         """Return which outputs were observed in each row."""
@@ -163,7 +163,7 @@ class Real(Outcome):
 
     def may_have_levels(self, values: Values) -> bool:
         """Return whether some column has few distinct values so far."""
-        return any(len(np.unique(column)) <= MOST_DISTINCT for column in values.T)
+        return any(len(np.unique(column)) <= MAX_DISTINCT for column in values.T)
 
     def levels(self, values: Values) -> Levels:
         """Return the distinct values of each target, None if they are many."""

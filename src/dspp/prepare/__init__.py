@@ -150,7 +150,7 @@ def prepare(
         if validation is not None and validation.y is None:
             validation = label_rows(validation, targets, weight=weight, read=outcome.read)
     if validation is not None:
-        validation = drop_weightless(validation, every_output=False)
+        validation = drop_weightless(validation)
     rows = drop_weightless(replace(rows, table_rows=rows.num_table_rows))
     return _prepare_labelled(rows, settings, outcome or kind(rows.target_names, likelihood), validation)
 
@@ -285,11 +285,7 @@ def _standardise(
 def _encode_held_out(
     table: Table, encoder: TableEncoder | None, scale_X: Standardizer, outcome: Outcome, dtype: str
 ) -> Rows:
-    """Return held-out rows, encoded and standardised.
-
-    Raises:
-        InputError: A number is too large for the model's dtype.
-    """
+    """Return held-out rows, encoded and standardised; every number must be finite in the model's dtype."""
     if not len(table):
         return _to_rows(np.empty((0, len(scale_X.mean))), np.empty((0, len(outcome.scale.mean))), table.weights)
     X = encode(table, encoder)

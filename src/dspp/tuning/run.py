@@ -111,7 +111,7 @@ def tune(
     given = X_val is not None or y_val is not None
     if given and (X_val is None or y_val is None):
         raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
-    validation = attach(to_table(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
+    validation = attach(to_table(X_val, "X_val"), y_val, "y_val") if given else None
     how |= {"validation": validation, "processes": 0 if jobs == 1 else jobs or cores()}
     result = search(
         prepare(table, settings, **how),
