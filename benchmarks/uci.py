@@ -12,6 +12,7 @@ import argparse
 import csv
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, object]:
         "weights": [round(float(w), 4) for w in weights],
         "restart_nll": [round(v, 3) for v in result.restart_nll],
         "settings": {
-            **json.loads(config.to_json()),
+            **asdict(config),
             "width": options.width,
             "beta": options.beta,
             "split": options.split,

@@ -18,8 +18,7 @@ from dspp.calibration import Calibration, Conformal, check_calibration
 from dspp.errors import InputError, NumericalError
 from dspp.metrics import LEVELS, Comparison, evaluate, r_squared
 from dspp.predictive import MultivariateNormalMixture, NormalMixture
-from dspp.report.data import TargetData
-from dspp.report.tables import coverage_table
+from dspp.report.outputs import coverage_table
 
 F64, NAN = torch.float64, math.nan
 
@@ -174,8 +173,7 @@ def test_few_distinct_values_are_judged_by_their_probabilities(factor: float, sa
     if factor == 1.0:
         assert abs(inside - 0.9) > 0.03, "an interval contains all or nothing of a value's rows"
         assert found.p_value > 0.01
-    target = TargetData("y", y.numpy(), mixture)
-    assert coverage_table(target).rows[LEVELS.index(0.9)][-1] == said, "the table says what the verdict says"
+    assert coverage_table(found).rows[LEVELS.index(0.9)][-1] == said, "the table says what the verdict says"
     assert evaluate(mixture, y)["coverage90"] == found.coverage[0.9]
     torch.testing.assert_close(metrics.pit(mixture, y), mixture.cdf(y))
 

@@ -20,9 +20,10 @@ from dspp.errors import InputError, ModelFileError
 from dspp.fitted import Fitted
 from dspp.fitting import CHOSE_EPOCH, OUT_OF_FOLD
 from dspp.predictive import MultivariateNormalMixture, NormalMixture
-from dspp.report.model import report_data
+from dspp.report import report
 from dspp.table.discrete import is_discrete
 from dspp.table.memory import attach_targets, to_table
+from dspp.table.messages import Place
 from tests.members.ensembles import of_kind
 from tests.modelfile.test_modelfile import apart, with_header, with_tensors
 
@@ -224,7 +225,7 @@ def test_every_row_is_scored_by_the_members_that_held_it_out(ensemble: dspp.DSPP
     assert fitted.conformal is not None
     assert fitted.conformal_folds is not None
     assert fitted.conformal.shape == (90, 1)
-    folds = fitted.predict_folds(attach_targets(to_table(X), Y))[1]
+    folds = fitted.predict_folds(X, Place("X"))[1]
     pit = torch.stack([folds[j].cdf(torch.from_numpy(Y)) for j in range(4)])  # of all rows, by all folds
     scores = (pit - 0.5).abs()
     for j in range(4):
@@ -240,13 +241,13 @@ def test_recalibrated_intervals_of_an_ensemble(ensemble: dspp.DSPPRegressor) -> 
     fitted = ensemble.fitted_
     new = np.random.default_rng(4).normal(size=(5, 2))
     ends = ensemble.predict_interval(new, 0.8)
-    folds = fitted.predict_folds(to_table(new))[1]
+    folds = fitted.predict_folds(new, Place("X"))[1]
     assert isinstance(fitted.recalibration, CrossConformal)
     expected = fitted.recalibration.interval(folds, 0.8)
     np.testing.assert_array_equal(ends, torch.stack(expected, dim=1).numpy())
     assert ensemble.calibration(X, Y).recalibrated is not None
-    text = report_data(ensemble, X, Y).conformal
-    assert text is not None
+    (calibration,) = [one for one in report(ensemble.evaluation(X, Y)).sections if one.name == "calibration"]
+    text = calibration.panels[0].text
     assert "recalibrated on 90 rows, each predicted by the members that did not see it" in text
     with pytest.warns(UserWarning, match="0.999 intervals are infinite: got 90 calibration rows, need at least 999"):
         assert np.isinf(ensemble.predict_interval(new, 0.999)).all()

@@ -1,6 +1,7 @@
 """Evaluation in batches, in bounded memory, and recognition of rows that a model was trained on."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from dspp import DSPPRegressor, evaluate, load, sample
+from dspp import DSPPRegressor, evaluate, load, sample, write_model_report
 from dspp.cli import app
 from dspp.fitted import Fitted
 from dspp.metrics import METRICS, Comparison, Metric
-from dspp.report import report_data
+from dspp.report.model import report as report_on
 from dspp.seen import MAX_HASHES, Recogniser, choose_hashes, hash_rows
 from dspp.table.memory import attach_targets, to_table
 
@@ -97,11 +98,18 @@ def test_batches_change_no_score_and_hold_no_more_rows(
     np.testing.assert_array_equal(found.y, whole.y[found.index])
     np.testing.assert_allclose(found.distribution.mean, whole.distribution.mean[found.index], rtol=1e-9)
 
-    data = report_data(model, X, y, row_labels=[f"row {n}" for n in range(200)])
-    assert data.row_labels[:2] == ["row 0", "row 8"]
-    assert any("25 of the rows, evenly spaced; scores and calibration use all rows" in note for note in data.notes)
-    assert data.subtitle.startswith("200 rows of ")
-    assert len(data.targets[0].scored_pit) == 200
+    labels = [f"row {n}" for n in range(200)]
+    write_model_report(model, X, y, tmp_path / "labels.html", row_labels=labels)
+    named = set(re.findall(r"row \d+(?=<)", (tmp_path / "labels.html").read_text()))
+    assert named <= set(labels[::8]), "of the rows that were kept"
+    assert len(named) >= 10
+    shown = report_on(found)
+    assert any(
+        "25 of the rows, evenly spaced; scores and calibration use all rows" in note
+        for panel in shown.sections[-1].panels
+        for note in panel.points
+    )
+    assert shown.subtitle.startswith("200 rows of ")
 
     if kind != "two outputs":
         model.save(tmp_path / "m.dspp")

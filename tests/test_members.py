@@ -18,16 +18,15 @@ from dspp.estimators import from_fitted, load
 from dspp.fitted import Fitted
 from dspp.fitting import train
 from dspp.modelfile import weights as limits
-from dspp.notes import Note
 from dspp.numbers import percent
 from dspp.predictive import NormalMixture
 from dspp.prepare import prepare
-from dspp.report.model import report_data
-from dspp.report.page import render
-from dspp.report.tables import settings_table
+from dspp.report import render, report
+from dspp.report.columns import relevance
+from dspp.report.members import settings_table
 from dspp.settings import Settings
 from dspp.table.memory import attach_targets, to_table
-from tests.members.ensembles import of_kind
+from tests.members.ensembles import join, of_kind
 from tests.modelfile.test_modelfile import apart, with_header, with_tensors
 from tests.outline import Outline
 
@@ -58,7 +57,7 @@ def parts() -> list[Fitted]:
 
 @pytest.fixture(scope="module")
 def joined(parts) -> Fitted:
-    return Fitted.join(parts, SHARES)
+    return join(parts, SHARES)
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_the_density_is_the_weighted_mean_of_the_members_densities(case):
     parts, y = fit(**case), torch.tensor(case.get("y", Y))
-    whole, alone = Fitted.join(parts, SHARES).distribution(X), [part.distribution(X) for part in parts]
+    whole, alone = join(parts, SHARES).distribution(X), [part.distribution(X) for part in parts]
     assert not torch.allclose(alone[0].mean, alone[1].mean, rtol=1e-6), "or one member would do"
     log_density = [np.log(share) + one.log_prob(y) for share, one in zip(SHARES, alone, strict=True)]
     torch.testing.assert_close(whole.log_prob(y), torch.logsumexp(torch.stack(log_density), 0), rtol=1e-12, atol=1e-12)
@@ -94,7 +93,7 @@ def test_the_density_is_the_weighted_mean_of_the_members_densities(case):
 def test_cdf_quantiles_and_crps_are_those_of_the_mixture(y):
     float64 = {"model_settings": {"dtype": "float64"}}
     parts, y = fit(y, **float64), torch.tensor(y).reshape(len(y), -1)
-    whole, alone = Fitted.join(parts, SHARES).distribution(X), [part.distribution(X) for part in parts]
+    whole, alone = join(parts, SHARES).distribution(X), [part.distribution(X) for part in parts]
     levels = torch.tensor([0.05, 0.5, 0.9], dtype=torch.float64)
     for t, (one, *members) in enumerate(
         zip(whole.outputs(), *(part.outputs() for part in alone), strict=True),
@@ -120,12 +119,12 @@ def test_one_member_is_the_model_alone(parts):
     assert alone.weights == (1.0,)
     expected = alone.outcome.decode(alone.members[0].model.predictor()(alone.scale_X.transform(X)))
     assert bits(alone.distribution(X)) == bits(expected)
-    for same in (Fitted.join([alone], [1.0]), Fitted.join(parts, [1.0, 0.0]), Fitted.join([alone, alone], [0.5, 0.5])):
+    for same in (join([alone], [1.0]), join(parts, [1.0, 0.0]), join([alone, alone], [0.5, 0.5])):
         assert all(member is alone.members[0] for member in same.members)
         torch.testing.assert_close(
             same.distribution(X).log_prob(torch.tensor(Y)), alone.distribution(X).log_prob(torch.tensor(Y))
         )
-    assert bits(Fitted.join(parts, [1.0, 0.0]).distribution(X)) == bits(expected)
+    assert bits(join(parts, [1.0, 0.0]).distribution(X)) == bits(expected)
 
 
 def test_no_prediction_is_a_negative_zero(parts, monkeypatch):
@@ -136,34 +135,15 @@ def test_no_prediction_is_a_negative_zero(parts, monkeypatch):
     assert not any(np.signbit(column).any() for column in columns.values())
 
 
-def test_join_keeps_what_is_shared(parts, joined):
-    again = Fitted.join([joined, replace(parts[0], notes=(*parts[0].notes, Note("", "more")))], [0.5, 0.5])
-    assert again.weights == pytest.approx((0.15, 0.35, 0.5))
-    assert again.members == (*joined.members, *parts[0].members)
-    assert again.notes == (*joined.notes, Note("", "more"))
-    assert (again.metrics, again.conformal, again.params) == ({}, None, parts[0].params)
-    assert again.seconds == sum(member.seconds for member in again.members)
-    assert len(Fitted.join([*parts, parts[0]], [0.5, 0.0, 0.5]).members) == 2, "no weight, no member"
-
-
-@pytest.mark.parametrize("shares", [(0.3, 0.6), (0.5,), (1.5, -0.5), (float("nan"), 1.0), (0.0, 0.0), ()])
-def test_weights_that_are_none_are_refused(parts, shares):
+@pytest.mark.parametrize("weights", [(0.3, 0.6), (0.5,), (1.5, -0.5), (float("nan"), 1.0), (0.0, 0.0), ()])
+def test_weights_that_are_none_are_refused(joined, weights):
     with pytest.raises(InputError, match="expected"):
-        Fitted.join(parts, shares)
+        replace(joined, weights=weights)
 
 
-def test_only_models_of_the_same_rows_are_joined(parts):
-    other = parts[1]
-    scale = replace(other.scale_X, mean=other.scale_X.mean + 1e-9)
-    for part, message in (
-        (replace(other, scale_X=scale), "the same scale of the inputs"),
-        (replace(other, outcome=replace(other.outcome, names=("z",))), "the same set of target names"),
-        (replace(other, outcome=replace(other.outcome, scale=scale)), "the same scale of the targets"),
-        (fit(likelihood="log-normal")[0], "the same outcome"),
-        (fit(likelihood="student-t")[0], "likelihoods gaussian, student-t"),
-    ):
-        with pytest.raises(InputError, match=message):
-            Fitted.join([parts[0], part], SHARES)
+def test_members_have_the_same_likelihood(parts):
+    with pytest.raises(InputError, match="likelihoods gaussian, student-t"):
+        join([parts[0], fit(likelihood="student-t")[0]], SHARES)
     with pytest.raises(InputError, match="0 members"):
         replace(parts[0], members=())
 
@@ -173,7 +153,7 @@ def test_only_models_of_the_same_rows_are_joined(parts):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_members_come_back_to_the_last_bit(case, tmp_path):
-    joined, path = Fitted.join(fit(**case), SHARES), tmp_path / "m.dspp"
+    joined, path = join(fit(**case), SHARES), tmp_path / "m.dspp"
     modelfile.save(joined, path)
     loaded = modelfile.load(path)
     before, after = joined.distribution(X), loaded.distribution(X)
@@ -190,7 +170,7 @@ def test_members_come_back_to_the_last_bit(case, tmp_path):
 
 def test_a_module_of_the_users_serves_the_members_that_had_it(tmp_path):
     module = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
-    joined, path = Fitted.join(fit(features=module, second={"features": None}), SHARES), tmp_path / "m.dspp"
+    joined, path = join(fit(features=module, second={"features": None}), SHARES), tmp_path / "m.dspp"
     modelfile.save(joined, path)
     assert bits(modelfile.load(path, module).distribution(X)) == bits(joined.distribution(X))
     with pytest.raises(ModelFileError, match="not its code"):
@@ -256,33 +236,33 @@ def test_what_load_tries_is_limited_for_all_members_together(saved, tmp_path, mo
 
 
 def test_the_report_shows_each_member(joined):
-    data = report_data(from_fitted(joined), X, Y)
-    assert data.title == "Mixture of 2 models of y"
-    page = Outline(render(data))
+    shown = report(from_fitted(joined).evaluation(X, Y))
+    assert shown.title == "Mixture of 2 models of y"
+    page = Outline(render(shown))
     figures = [attributes.get("id") for attributes in page.all("figure")]
     assert {"members", "importance"} <= set(figures)
-    assert not {"training", "relevance"} & set(figures)
+    assert "training" not in figures
     assert len(figures) == len(set(figures))
     text = " ".join(page.texts)
     assert all(percent(share) in text for share in SHARES)
-    table = settings_table(data.members)
+    table = settings_table(joined)
     assert table.header == ("", "setting", "member 1", "member 2")
     rows = {name: values for _, name, *values in table.rows}
     assert (rows["inducing"], rows["epochs"]) == (["6", "9"], ["2", "2"])
     assert rows["rule"][1] == rows["width"][1] == "–", "a single layer has no hidden ones"
     assert text.count("learning_rate") == 1
     inverse = [m.model.gp_layers[0].kernel.lengthscale.detach().double().reciprocal().mean(0) for m in joined.members]
-    relevance = 0.3 * inverse[0] + 0.7 * inverse[1]
-    assert [name for name, _ in data.relevance] == ["x0", "x1"]
-    assert [value for _, value in data.relevance] == pytest.approx(relevance.tolist(), rel=1e-6)
+    expected = 0.3 * inverse[0] + 0.7 * inverse[1]
+    np.testing.assert_allclose(relevance(joined), expected, rtol=1e-6)
 
 
 def test_the_report_of_one_member_has_no_members(parts):
-    data = report_data(from_fitted(parts[0]), X, Y)
-    (member,) = parts[0].members
-    assert (data.members, data.history, data.best_epoch) == ((), member.history, member.best_epoch)
-    assert "training" in [attributes.get("id") for attributes in Outline(render(data)).all("figure")]
-    assert {"Model", "Objective", "Training"} == set(data.settings)
+    page = Outline(render(report(from_fitted(parts[0]).evaluation(X, Y))))
+    figures = [attributes.get("id") for attributes in page.all("figure")]
+    assert "training" in figures
+    assert "members" not in figures
+    assert "ensemble" not in [section["id"] for section in page.all("section")]
+    assert {"Model", "Objective", "Training"} < set(page.texts)
 
 
 def run(*words: object) -> str:

@@ -18,8 +18,7 @@ from dspp.cli.show import score_table
 from dspp.errors import InputError
 from dspp.metrics import LEVELS, METRICS, PAPER, Comparison, Metric, evaluate, have_several_outputs
 from dspp.predictive import NormalMixture
-from dspp.report import report_data
-from dspp.report.tables import score_cards
+from dspp.report.scores import make_cards, score_cards
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
@@ -109,9 +108,9 @@ def test_a_metric_of_ones_own_is_shown_wherever_scores_are(one: Any, two: Any, t
         assert two.evaluate(X, BOTH)["mae"] == pytest.approx(np.abs(two.predict(X) - BOTH).mean())
         assert tiny(Y).fitted_.metrics.keys() == scores.keys()  # of the validation rows
 
-        card = score_cards(report_data(one, X, Y).scores)[-1]
-        assert (card.name, card.meaning) == ("MAE", "Mean absolute error; lower is better.")
-        assert score_cards(report_data(two, X, BOTH).scores, several=True)[-1].meaning == "Of both."
+        card = score_cards(one.evaluation(X, Y))[-1]
+        assert (card.title, card.meaning) == ("MAE", "Mean absolute error; lower is better.")
+        assert score_cards(two.evaluation(X, BOTH))[-1].meaning == "Of both."
         dspp.write_model_report(one, X, Y, tmp_path / "page.html")
         assert "Mean absolute error; lower is better." in (tmp_path / "page.html").read_text()
 
@@ -124,9 +123,9 @@ def test_a_metric_of_ones_own_is_shown_wherever_scores_are(one: Any, two: Any, t
 
 def test_scores_that_no_metric_explains_are_shown_by_name() -> None:
     """Those of a model file, say, whose metric is not registered here."""
-    nll, mae = score_cards({"mae": 0.5, "nll": 1.0})
-    assert (nll.name, nll.value, bool(nll.meaning)) == ("NLL", "1", True)
-    assert (mae.name, mae.value, mae.meaning) == ("mae", "0.5", "")
+    nll, mae = make_cards({"mae": 0.5, "nll": 1.0}, {}, is_discrete=False)
+    assert (nll.title, nll.value, bool(nll.meaning)) == ("NLL", "1", True)
+    assert (mae.title, mae.value, mae.meaning) == ("mae", "0.5", "")
     _, table = score_table("Scores", {"mae": 0.5, "nll": 1.0, "width50": 2.0}, "evaluate")
     assert list(table.columns[0].cells) == ["NLL", "mae"]
 
@@ -135,7 +134,7 @@ def test_scores_that_no_metric_explains_are_shown_by_name() -> None:
 def test_p_values_have_a_format_of_their_own(value: float, text: str) -> None:
     metric = Metric("p", lambda rows: value, format="p-value")
     with METRICS.temporarily("p", metric):
-        assert score_cards({"p": value})[0].value == text
+        assert metric.text(value) == text
 
 
 def test_a_metric_of_several_outputs_is_left_out_for_one(one: Any, two: Any) -> None:

@@ -1,7 +1,6 @@
-"""Settings of models and training as frozen dataclasses, validated on creation and convertible to JSON."""
+"""Settings of models and training as frozen dataclasses, validated on creation."""
 
 import dataclasses
-import json
 import sys
 import types
 import typing
@@ -28,21 +27,6 @@ class _Config:
             if name not in known:
                 raise InputError(f"{type(self).__name__}: unknown setting {name!r}; choose from: {', '.join(known)}")
         return dataclasses.replace(self, **changes)
-
-    def to_json(self) -> str:
-        """Return the settings as a JSON object."""
-        return json.dumps(dataclasses.asdict(self), allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return the settings that `to_json` wrote; missing fields have their defaults."""
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{cls.__name__}: expected valid JSON ({error})") from None
-        if not isinstance(values, dict):
-            raise InputError(f"{cls.__name__}: expected a JSON object, got {type(values).__name__}")
-        return cls().change(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
@@ -103,8 +87,6 @@ class ModelConfig(_Config):
         >>> config = ModelConfig(layers=3, kernel="matern32").change(width=8)
         >>> config.width, config.rule, config.sites
         (8, 'qr3', 10)
-        >>> ModelConfig.from_json(config.to_json()) == config
-        True
     """
 
     layers: int = _at_least(2, 1)  # GP layers, including the top one

@@ -17,13 +17,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dspp.calibration import Conformal, CrossConformal
-from dspp.codec import AnyFloat, Range, pack
+from dspp.codec import AnyFloat, Range
 from dspp.encoding.encoder import IN_X, TableEncoder, encode, parse
 from dspp.encoding.scaling import Standardizer, share_unknown, standardise
 from dspp.errors import InputError, NumericalError
 from dspp.gp.threads import run
 from dspp.guard import Guard
-from dspp.members import Member
+from dspp.members.base import Inputs, Member
 from dspp.members.blend import mix, spread_of
 from dspp.notes import Note, list_notes
 from dspp.outcomes import Outcome, Wanted
@@ -122,43 +122,6 @@ class Fitted:
         members = f"{count} member{'s' if count > 1 else ''}"
         return f"<Fitted: {names} by {members}, {self.num_rows:,} rows{scores}{list_notes(self.notes)}>"
 
-    @classmethod
-    def join(cls, parts: Sequence[Self], weights: Sequence[float]) -> Self:
-        """Mix fitted models: return one with the members and notes of all of them.
-
-        Scores and calibration belong to the parts; the result has none yet.
-
-        Args:
-            parts: Models of the same columns and targets, encoded and scaled alike.
-            weights: One per part, non-negative with sum one. Parts of weight 0 are left out.
-
-        Raises:
-            InputError: The encoders, scales, outcomes, names or likelihoods differ, or the weights are negative or do
-                not sum to one.
-        """
-        if len(parts) != len(weights) or not parts:
-            raise InputError(f"expected one weight per model, got {len(parts)} models and {len(weights)} weights")
-        first, shared = parts[0], _shared(parts[0])
-        for k, part in enumerate(parts):
-            if differs := [name for name, value in _shared(part).items() if value != shared[name]]:
-                raise InputError(
-                    f"expected models with the same {differs[0]}, got another in model {k} than in model 0; fit them "
-                    "to the same prepared rows"
-                )
-        heavy = [(part, float(weight)) for part, weight in zip(parts, weights, strict=True) if weight != 0.0]
-        return replace(
-            first,
-            members=tuple(member for part, _ in heavy for member in part.members),
-            weights=tuple(weight * share for part, weight in heavy for share in part.weights),
-            metrics={},
-            scored="",
-            notes=tuple(dict.fromkeys(note for part, _ in heavy for note in part.notes)),
-            conformal=None,
-            conformal_folds=None,
-            num_rows=max(part.num_rows for part in parts),
-            source=cls.source,
-        )
-
     @property
     def seconds(self) -> float:
         """Training time of all members."""
@@ -190,29 +153,17 @@ class Fitted:
     def distribution(self, X: Array, place: Place = IN_X) -> Predictive:
         """Return the predictive distribution, in the units of y, of each row of X (N, D), encoded but not scaled.
 
-        Args:
-            X: The rows.
-            place: Their location, for error messages.
-
         Raises:
             InputError: X is not a table of finite numbers with D columns, or a number is too large for the model.
             NumericalError: A prediction is not finite.
         """
         return self.predict_standardised(self._standardise(check_X(X, may_be_empty=True), place), place)
 
-    def predict_standardised(
-        self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"], place: Place = IN_X
-    ) -> Predictive:
-        """Return the predictive distribution, in the units of y, of encoded and scaled rows.
-
-        Raises:
-            NumericalError: A prediction is not finite.
-        """
+    def predict_standardised(self, X: Inputs, place: Place = IN_X) -> Predictive:
+        """Return the predictive distribution, in the units of y, of encoded and scaled rows."""
         return self._predict(X, place)[0]
 
-    def _predict(
-        self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"], place: Place, folds: Sequence[int] = ()
-    ) -> tuple[Predictive, dict[int, Predictive]]:
+    def _predict(self, X: Inputs, place: Place, folds: Sequence[int] = ()) -> tuple[Predictive, dict[int, Predictive]]:
         """Return the prediction of scaled rows, and those by the members of each of some folds."""
         with self.named_in_errors(place):
             run([partial(getattr, member, "predictor") for member in self.members if "predictor" not in vars(member)])
@@ -228,7 +179,7 @@ class Fitted:
                 by_fold[fold] = self.outcome.decode(self.without_others(fold).mix(own, unknown))
         return mixed, by_fold
 
-    def predict_trees(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[np.ndarray, "N C"] | None:
+    def predict_trees(self, X: Inputs) -> Float[np.ndarray, "N C"] | None:
         """Return what boosted trees predict for scaled rows; None: there are none."""
         rows = np.asarray(X, dtype=np.float64)
         return np.column_stack([trees.predict(rows) for trees in self.trees]) if self.trees else None
@@ -251,7 +202,7 @@ class Fitted:
         shortest = "float32" if "float32" in dtypes else "float64"  # numbers must stay finite in it
         return standardise(X, self.scale_X, shortest, self.feature_names, place)
 
-    def shares_unknown(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Float[Tensor, " N"] | None:
+    def shares_unknown(self, X: Inputs) -> Float[Tensor, " N"] | None:
         """Return how little the training rows say about each row; None if all rows lie in their range."""
         if self._ends is None:
             return None
@@ -270,10 +221,8 @@ class Fitted:
 
     def mix(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None = None) -> Predictive:
         """Mix the predictions of all members in standardised units; see `members.blend.mix`."""
-        spread = spread_of(self.spread, self.judged, len(parts))
-        return mix(
-            parts, self.weights, spread, self.guard, self.outcome, self.members[0].spec.model.noise_floor, unknown
-        )
+        spread, floor = spread_of(self.spread, self.judged, len(parts)), self.members[0].spec.model.noise_floor
+        return mix(parts, self.weights, spread, self.guard, self.outcome, floor, unknown)
 
     def without_others(self, fold: int) -> Self:
         """Return the model of the members that held out a fold, in which kinds weigh as in the whole mixture.
@@ -332,12 +281,11 @@ class Fitted:
         return table
 
     def predict_folds(
-        self, table: Table, impute: bool = False, encoded: Float[np.ndarray, "N D"] | None = None
+        self, encoded: Float[np.ndarray, "N D"], place: Place
     ) -> tuple[Predictive, dict[int, Predictive]]:
-        """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
-        encoded = self.encode(table, impute) if encoded is None else encoded
+        """Return the prediction of encoded rows and, if recalibration needs them, those by the members of each fold."""
         folds = [] if self.conformal_folds is None else self.conformal_folds.unique().tolist()
-        return self._predict(self._standardise(encoded, table.place), table.place, folds)
+        return self._predict(self._standardise(encoded, place), place, folds)
 
     def predictions(
         self,
@@ -369,7 +317,10 @@ class Fitted:
         wanted = Wanted(
             moments, quantiles, interval_levels(interval), threshold_names(above), components, samples, generator
         )
-        mixture, folds = self.predict_folds(table, impute) if wanted.levels else (self.predict(table, impute), {})
+        if wanted.levels:
+            mixture, folds = self.predict_folds(self.encode(table, impute), table.place)
+        else:
+            mixture, folds = self.predict(table, impute), {}
         return self.outcome.columns(mixture, wanted, lambda coverage: self.recalibrate(mixture, folds, coverage))
 
     def recalibrate(
@@ -388,24 +339,6 @@ class Fitted:
             return ""
         why = self.recalibration.why_infinite(max(levels), self.target_names)
         return f"at a coverage of {max(levels):.6g} intervals are infinite: {why}" if why else ""
-
-
-def _shared(fitted: Fitted) -> dict[str, object]:
-    """Return what members must share, as comparable values."""
-    scales = [
-        {name: numbers.tolist() for name, numbers in pack(scale)[0].items()}
-        for scale in (fitted.scale_X, fitted.outcome.scale)
-    ]
-    trees = tuple(map(id, fitted.trees))
-    return {
-        "encoder": fitted.encoder,
-        "set of feature names": fitted.feature_names,
-        "set of target names": fitted.target_names,
-        "outcome": fitted.outcome.kind,
-        "scale of the inputs": scales[0],
-        "scale of the targets": scales[1],
-        "correction (spread, guard or trees)": (fitted.spread, fitted.judged, id(fitted.guard), trees),
-    }
 
 
 def interval_levels(interval: float | Sequence[float] | None) -> dict[str, float]:

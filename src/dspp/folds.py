@@ -18,19 +18,12 @@ _FOLDS = 17  # derives the seed
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which rows are held out from which members.
+    """Which rows are held out from which members."""
 
-    Attributes:
-        fold: The fold of each row, from 0, or `NEVER`: members train on the rows of all folds but their own.
-        inner: The inner fold of each row for trees, if rows must stay together; see `trees.cross_fit`.
-        num_train: Later rows were given to judge the members, so nothing but the mixing is learned from them.
-        forward: Whether folds are spans of time; only the latest, fold 0, then judges members.
-    """
-
-    fold: Int[np.ndarray, " N"]
-    inner: Int[np.ndarray, " N"] | None
-    num_train: int
-    forward: bool = False
+    fold: Int[np.ndarray, " N"]  # of each row, from 0, or `NEVER`; members train on the rows of all folds but their own
+    inner: Int[np.ndarray, " N"] | None  # for trees, if rows must stay together; see `trees.cross_fit`
+    num_train: int  # later rows were given to judge the members, so nothing but the mixing is learned from them
+    forward: bool = False  # whether folds are spans of time; only the latest, fold 0, then judges members
 
     @property
     def num_folds(self) -> int:
@@ -61,48 +54,37 @@ def assign_folds(
     times: Shaped[np.ndarray, " N"] | None = None,
     strata: Int[np.ndarray, " N"] | None = None,
 ) -> Int[np.ndarray, " N"]:
-    """Return the fold of each row, a function of the seed, the number of rows, their groups, times and strata.
+    """Return the fold of each row; one fold is a single part of the rows, and all members train on the others.
 
-    Args:
-        num_rows: Number of rows.
-        folds: Number of folds of equal size; 1: a single part of the rows, the others being trained on by all members.
-        seed: The seed.
-        groups: Rows of a group have the same fold.
-        times: Folds are spans of time, the latest first; the single part has the latest rows.
-        strata: Of rows without groups and times; every fold has its share of each.
+    Rows of a group have the same fold. With times, folds are spans of time, the latest first, and the single part has
+    the latest rows. Otherwise every fold has its share of each stratum.
 
     Raises:
         InputError: All rows have the same group or time.
     """
     held_out = min(MAX_HELD_OUT, max(1, round(HELD_OUT_SHARE * num_rows)))
-    if times is not None and folds > 1:
-        return _deal_spans(times, folds)
+    seed, single = derive_seed(seed, _FOLDS), folds <= 1
     if times is not None:
-        return np.where(latest_rows(times, held_out), 0, NEVER)
-    if groups is not None and folds > 1:
-        return deal_groups(groups, folds, derive_seed(seed, _FOLDS))
+        return np.where(latest_rows(times, held_out), 0, NEVER) if single else _deal_spans(times, folds)
     if groups is not None:
         keep = 2 if len(np.unique(groups)) > 2 else 1  # trees need two
-        return np.where(draw_groups(groups, held_out, derive_seed(seed, _FOLDS), keep), 0, NEVER)
-    order = np.random.default_rng(derive_seed(seed, _FOLDS)).permutation(num_rows)
-    if strata is not None:
-        order = spread_evenly(order, strata)
-        return order * folds // num_rows if folds > 1 else np.where(order < held_out, 0, NEVER)
-    if folds > 1:
-        return order % folds
-    return np.where(order < held_out, 0, NEVER)
+        return (
+            np.where(draw_groups(groups, held_out, seed, keep), 0, NEVER)
+            if single
+            else deal_groups(groups, folds, seed)
+        )
+    order = np.random.default_rng(seed).permutation(num_rows)
+    order = order if strata is None else spread_evenly(order, strata)
+    if single:
+        return np.where(order < held_out, 0, NEVER)
+    return order % folds if strata is None else order * folds // num_rows
 
 
 def latest_rows(times: Shaped[np.ndarray, " N"], count: int, keep: int = 1) -> Bool[np.ndarray, " N"]:
     """Return a mask of the latest rows, as near to `count` as rows of the same time, which stay together, allow.
 
-    Args:
-        times: The time of each row.
-        count: The number of rows wanted.
-        keep: How many different times to leave.
-
     Raises:
-        InputError: There are not more different times than that.
+        InputError: There are not more than `keep` different times, which are left.
     """
     distinct, sizes = np.unique(times, return_counts=True)
     if len(distinct) <= keep:
@@ -126,14 +108,8 @@ def _deal_spans(times: Shaped[np.ndarray, " N"], folds: int) -> Int[np.ndarray, 
 def draw_groups(groups: Int[np.ndarray, " N"], count: int, seed: int, keep: int = 1) -> Bool[np.ndarray, " N"]:
     """Return a mask of the rows of random groups: at most `count`, or those of the smallest group.
 
-    Args:
-        groups: The group of each row.
-        count: The number of rows wanted.
-        seed: The seed.
-        keep: How many groups to leave.
-
     Raises:
-        InputError: There are not more groups than that.
+        InputError: There are not more than `keep` groups, which are left.
     """
     labels, sizes = _sizes(groups, keep)
     chosen: list[int] = []
@@ -146,11 +122,7 @@ def draw_groups(groups: Int[np.ndarray, " N"], count: int, seed: int, keep: int 
 
 
 def deal_groups(groups: Int[np.ndarray, " N"], folds: int, seed: int) -> Int[np.ndarray, " N"]:
-    """Return the fold of each row: the largest group that is left goes to the smallest fold; ties are random.
-
-    Raises:
-        InputError: There is only one group.
-    """
+    """Return the fold of each row: the largest group that is left goes to the smallest fold; ties are random."""
     labels, sizes = _sizes(groups)
     order = np.random.default_rng(seed).permutation(len(labels))
     order = order[np.argsort(-sizes[order], kind="stable")]

@@ -57,37 +57,18 @@ class Guard:
         A single output is divided into bins of equally many rows. Several outputs have two components, whose outputs
         are independent: one with the moments of the targets, one that covers their range.
         """
-        known = [column[~np.isnan(column)] for column in y.T]
+        weights = np.ones(len(y)) if row_weights is None else row_weights
+        known = [np.argsort(column)[: np.count_nonzero(~np.isnan(column))] for column in y.T]  # NaN comes last
         count = max(1, min(BINS, len(known[0]) // ROWS_PER_BIN)) if len(known) == 1 else 1
-        if row_weights is None:
-            bins = [np.array_split(np.sort(column), count) for column in known]
-            mean = np.array([[part.mean() for part in parts] for parts in bins])  # (T, bins)
-            std = np.array([[max(part.std(), MIN_STD) for part in parts] for parts in bins])
-            shares = np.full(count, (1.0 - WIDE) / count)
-        else:
-            mean, std, shares = _weigh_bins(y, row_weights, count)
-        middle = [0.5 * (column.min() + column.max()) for column in known]
-        width = [max(0.5 * np.ptp(column) / WIDE_STDS, MIN_STD) for column in known]
-        weights = np.append(shares, WIDE)
-        return cls(
-            weight,
-            torch.from_numpy(np.log(weights)),
-            torch.from_numpy(np.column_stack([mean, middle]).T.copy()),
-            torch.from_numpy(np.square(np.column_stack([std, width])).T.copy()),
-        )
+        bins = [np.array_split(rows, count) for rows in known]
+        total = np.array([max(weights[part].sum(), LIGHTEST * weights.sum()) for part in bins[0]])
 
-
-def _weigh_bins(
-    y: Float[np.ndarray, "N T"], row_weights: Float[np.ndarray, " N"], count: int
-) -> tuple[Float[np.ndarray, "T bins"], Float[np.ndarray, "T bins"], Float[np.ndarray, " bins"]]:
-    """Return the moments and the weights of bins of equally many rows, which differ in weight."""
-    mean, std = np.empty((2, y.shape[1], count))
-    shares = np.empty(count)
-    for t, column in enumerate(y.T):
-        order = np.argsort(column)[: (~np.isnan(column)).sum()]  # NaN comes last
-        for b, part in enumerate(np.array_split(order, count)):
-            w = row_weights[part]
-            mean[t, b] = np.average(column[part], weights=w)
-            std[t, b] = max(np.sqrt(np.average(np.square(column[part] - mean[t, b]), weights=w)), MIN_STD)
-            shares[b] = max(w.sum(), LIGHTEST * row_weights.sum())
-    return mean, std, (1.0 - WIDE) * shares / shares.sum()
+        low, high = np.nanmin(y, axis=0), np.nanmax(y, axis=0)
+        mean, var = np.empty((2, count + 1, y.shape[1]))
+        mean[-1], var[-1] = 0.5 * (low + high), np.square(0.5 * (high - low) / WIDE_STDS)
+        for t, parts in enumerate(bins):
+            for b, part in enumerate(parts):
+                mean[b, t] = np.average(y[part, t], weights=weights[part])
+                var[b, t] = np.average(np.square(y[part, t] - mean[b, t]), weights=weights[part])
+        log_weights = np.log(np.append((1.0 - WIDE) * total / total.sum(), WIDE))
+        return cls(weight, *map(torch.from_numpy, (log_weights, mean, np.maximum(var, MIN_STD**2))))

@@ -11,7 +11,7 @@ observed": averages are over observed targets. Rows may have weights, of which o
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -575,6 +575,21 @@ def constant_crps(
 def effective_rows(weights: Float[Tensor, " N"]) -> int:
     """Return Kish's (Σw)² / Σw², the number of equally weighted rows whose mean is as precise."""
     return max(1, round((weights.sum().square() / weights.square().sum()).item()))
+
+
+def describe_scores(scores: Mapping[str, float], place: Place | None = None) -> dict[str, tuple[str, str, str]]:
+    """Return the title, value and meaning of each score for readers, in the order of `METRICS`, followed by others.
+
+    Args:
+        scores: The scores by name.
+        place: Where they are shown, if some are to be left out there.
+    """
+    several, found = have_several_outputs(scores), {}
+    for name in [*(name for name in METRICS if name in scores), *(name for name in scores if name not in METRICS)]:
+        metric = METRICS[name] if name in METRICS else Metric(name, lambda rows: math.nan)
+        if place is None or name not in METRICS or place in metric.shown:
+            found[name] = metric.title, metric.text(scores[name]), metric.sentence(several)
+    return found
 
 
 def have_several_outputs(scores: Iterable[str]) -> bool:

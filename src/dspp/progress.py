@@ -10,7 +10,6 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-FIELDS = ("percent", "rate", "score", "left")
 SECONDS_BETWEEN_LINES = 5.0  # at least, where there is no terminal
 
 
@@ -48,11 +47,11 @@ class ProgressBar:
             SpinnerColumn(),  # shows that a long step is alive
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            *(TextColumn(f"{{task.fields[{field}]}}", markup=False) for field in FIELDS),
+            TextColumn("{task.fields[facts]}", markup=False),
             console=Console(stderr=True),
             disable=not self._show or self._lines,
         )
-        self._task = self._bar.add_task("starting", total=total, completed=done, percent="", rate="", score="", left="")
+        self._task = self._bar.add_task("starting", total=total, completed=done, facts="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -89,28 +88,21 @@ class ProgressBar:
         self._rows += rows
         if score is not None:
             self._mean = score if self._mean is None else self._smoothing * self._mean + (1 - self._smoothing) * score
-        percent = left = ""
         total = None if self._total is None else self._total / (1.0 - self._later)
+        percent = left = ""
         if total:
             percent = f"{100 * done / total:3.0f} %"
             estimate = seconds * (total - done) / max(done - self._first, 1e-9)
-            left = _clock(estimate if seconds_left is None else min(estimate, seconds_left))
-        rate = f"{self._rows / seconds:,.0f} rows/s" if self._rows else ""
+            if done > self._first:
+                left = _clock(estimate if seconds_left is None else min(estimate, seconds_left))
         shown = "" if self._mean is None else f"{self._name} {self._mean:+.3f}"
-        left = left if done > self._first else ""
         if self._lines:
             share = f"{percent.strip()} done" if percent else f"{self._rows:,} rows"
             self._print_line(f"{description}: {', '.join(filter(None, (share, shown, left)))}")
             return
-        self._bar.update(
-            self._task,
-            completed=done,
-            description=description,
-            percent=percent,
-            rate=rate,
-            score=shown,
-            left=left,
-        )
+        rate = f"{self._rows / seconds:,.0f} rows/s" if self._rows else ""
+        facts = " ".join(filter(None, (percent, rate, shown, left)))
+        self._bar.update(self._task, completed=done, description=description, facts=facts)
 
     def _print_line(self, text: str) -> None:
         now = time.perf_counter()

@@ -72,16 +72,10 @@ class Registry(Mapping[str, T]):
 
     @contextmanager
     def temporarily(self, name: str, part: T) -> Iterator[T]:
-        """Register `part` under `name` while a block runs, then restore what was registered before, if anything."""
-        before = dict(self._parts)
-        self._parts[name] = part
-        try:
+        """Register `part` under `name` while a block runs, then restore what was registered before."""
+        with restored(self):
+            self._parts[name] = part
             yield part
-        finally:
-            if name in before:
-                self._parts[name] = before[name]
-            else:
-                self._parts.pop(name, None)
 
     def __getitem__(self, name: str) -> T:
         try:

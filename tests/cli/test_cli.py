@@ -25,8 +25,9 @@ from dspp import DSPPRegressor, load
 from dspp.cli import app
 from dspp.cli.options import duration, probabilities, sizes
 from dspp.errors import DsppWarning, InputError
+from dspp.metrics import describe_scores
+from dspp.numbers import number as text_of
 from dspp.prepare import split_rows
-from dspp.report import tables
 from dspp.settings import Settings
 from dspp.table.files import open_table, write_table
 from tests.modelfile.test_modelfile import with_header
@@ -157,7 +158,7 @@ def test_fit_says_what_it_reads_and_how_good_the_model_is(fitted: tuple[Path, st
         "note: 6 rows without a target left out",
         "note: column 'name' is left out",
         "Scores on 14 rows",
-        tables.number(known.metrics["nll"]),
+        text_of(known.metrics["nll"]),
         "% of 14 rows.",  # the verdict
         f"Model:  {out}",
         f"Next:   dspp predict {out} new.csv",
@@ -435,8 +436,10 @@ def test_evaluate_prints_the_scores_of_python(model: Path, test_file: Path, tmp_
 
     result = dspp("evaluate", model, test_file, "--report", tmp_path / "r.html")
     shown = " ".join(result.stdout.split())
-    for card in tables.score_cards({name: expected[name] for name in ("nll", "rmse", "crps", "r2", "pit_ks")}):
-        assert f"{card.name} {card.value} {card.meaning}"[:40] in shown
+    for described in describe_scores(
+        {name: expected[name] for name in ("nll", "rmse", "crps", "r2", "pit_ks")}
+    ).values():
+        assert " ".join(described)[:40] in shown
     for level in (50, 80, 90, 95):
         assert f"{level} % coverage" in shown.replace("\N{NARROW NO-BREAK SPACE}", " ")
     assert verdict in result.stdout

@@ -1,7 +1,7 @@
 """What the estimators do with odd input: an answer, or one line that says what is wrong and what to do."""
 
-import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from dspp import DSPPRegressor, InputError, metrics
 from dspp.config import TrainConfig
 from dspp.estimators import ESTIMATORS, Regressor
 from dspp.prepare import split_rows
-from dspp.report import report_data
-from dspp.report.tables import score_cards
+from dspp.report import report
+from dspp.report.scores import score_cards
 
 TINY = {"members": 1, "inducing": 4, "width": 2, "sites": 2, "epochs": 1, "restarts": 1, "progress": False}
 RNG = np.random.default_rng(0)
@@ -45,10 +45,26 @@ def two() -> Regressor:
 # ---------------------------------------------------------------- scores and reports
 
 
+def surprises(model: Regressor, X: Any, y: Any, labels: Any = None) -> list[Any]:
+    """The tables of the most surprising rows, one per output."""
+    evaluation = model.evaluation(X, y)
+    if labels is not None:
+        evaluation = replace(evaluation, table=replace(evaluation.table, label_of=labels.__getitem__))
+    (section,) = [one for one in report(evaluation).sections if one.name == "surprises"]
+    return [panel.table for panel in section.panels]
+
+
+def surprising(model: Regressor, X: Any, y: Any, labels: Any = None, output: int = 0) -> dict[str, str]:
+    """The observed values of the most surprising rows by their labels, as a report shows them."""
+    return {label: observed for label, observed, *_ in surprises(model, X, y, labels)[output].rows}
+
+
 def test_a_report_shows_the_row_numbers_it_is_given(one: Regressor, tmp_path: Path) -> None:
     lines = np.arange(1000, 1060)
-    assert report_data(one, X, Y, row_labels=lines).row_labels == [f"{line:,}" for line in lines]
-    assert report_data(one, X, Y).row_labels == [str(i) for i in range(60)]
+    assert set(surprising(one, X, Y, lines)) <= {f"{line:,}" for line in lines}
+    assert set(surprising(one, X, Y)) <= {str(i) for i in range(60)}
+    dspp.write_model_report(one, X, Y, tmp_path / "page.html", row_labels=lines)
+    assert all(f">{label}</td>" in (tmp_path / "page.html").read_text() for label in surprising(one, X, Y, lines))
     with pytest.raises(InputError, match=r"row_labels: expected 60, one per row of X, got 3"):
         dspp.write_model_report(one, X, Y, tmp_path / "page.html", row_labels=[1, 2, 3])
 
@@ -64,12 +80,14 @@ def test_a_report_shows_the_numbers_of_the_rows_it_draws(two: Regressor) -> None
     gaps = BOTH.copy()
     gaps[::2, 0] = np.nan
     gaps[1::2, 1] = np.nan  # no row has both
-    shown = report_data(two, X, gaps, row_labels=range(100, 160))
-    assert shown.row_labels[:3] == ["100", "101", "102"]
-    for target, number in zip(shown.targets, (1, 0), strict=True):
-        assert shown.row_label(target.row(2)) == str(100 + number + 4)
-        np.testing.assert_array_equal(target.y, gaps[number::2, 1 - number])
-        np.testing.assert_array_equal(target.mixture.mean.numpy(), two.predict_dist(X).mean[number::2, 1 - number])
+    for output, parity in ((0, 1), (1, 0)):
+        found = surprising(two, X, gaps, range(100, 160), output)
+        for label, observed in found.items():
+            assert int(label) % 2 == parity
+            assert float(observed.replace("−", "-")) == pytest.approx(gaps[int(label) - 100, output], abs=0.01)
+        one, seen = two.predict_dist(X).outputs()[output], np.arange(parity, 60, 2)
+        density = np.asarray(one[seen].log_prob(gaps[seen, output]))
+        assert list(found) == [str(100 + seen[k]) for k in np.argsort(density)[:10]]
 
 
 def test_an_output_that_was_not_observed_is_left_out_of_scores_and_report(two: Regressor, tmp_path: Path) -> None:
@@ -81,7 +99,7 @@ def test_an_output_that_was_not_observed_is_left_out_of_scores_and_report(two: R
     assert scores["rmse"] == scores["mrmse"] == pytest.approx(metrics.rmse(first, y[:, 0]))
     assert scores["crps"] == two.score_crps(X, y) == pytest.approx(metrics.crps(first, y[:, 0]))
     assert two.score(X, y) == scores["r2"]
-    assert [target.name for target in report_data(two, X, y).targets] == ["y0"]
+    assert len(surprises(two, X, y)) == 1
     dspp.write_model_report(two, X, y, tmp_path / "page.html")
 
 
@@ -127,7 +145,7 @@ def test_r2_of_what_does_not_vary_is_nan_and_a_dash(one: Regressor, tmp_path: Pa
     assert np.isnan(one.score(X[:rows], flat))
     assert np.isnan(one.evaluate(X[:rows], flat)["r2"])
     dspp.write_model_report(one, X[:rows], flat, tmp_path / "page.html")
-    cards = {card.name: card.value for card in score_cards(report_data(one, X[:rows], flat).scores)}
+    cards = {card.title: card.value for card in score_cards(one.evaluation(X[:rows], flat))}
     assert cards["R²"] == "–"
 
 
@@ -274,7 +292,8 @@ def test_an_infinite_interval_is_announced(tmp_path: Path) -> None:
     assert np.isinf(several[..., 0]).all()
     assert np.isfinite(several[..., 1]).all()
     assert np.isfinite(model.predict_interval(X, 0.8)).all()  # and no warning, which would be an error here
-    assert "to contain 90 % of new rows, they are infinite" in (report_data(model, X, Y).conformal or "")
+    texts = [panel.text for section in report(model.evaluation(X, Y)).sections for panel in section.panels]
+    assert any("to contain 90 % of new rows, they are infinite" in text for text in texts)
 
 
 def test_enough_rows_for_a_promise_are_not_announced() -> None:
@@ -292,7 +311,7 @@ def test_numbers_of_numpy_are_parameters() -> None:
     assert type(search.best_estimator_.fitted_.members[0].spec.model.width) is int
     model = tiny(features=np.array([4, 2]), epochs=np.int64(1), learning_rate=np.float32(0.01)).fit(X, Y)
     assert model.fitted_.members[0].spec.model.features == (4, 2)
-    assert json.loads(model.fitted_.members[0].train.to_json())["epochs"] == 1
+    assert type(model.fitted_.members[0].train.epochs) is int
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, np.float32("inf"), 10**400])

@@ -1,5 +1,6 @@
 """A small table, settings that fit it in a moment, and ways to look into a fit."""
 
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 
 from dspp import DSPPRegressor, fitting
+from dspp.fitted import Fitted
 from dspp.members import MEMBERS, Member
 from dspp.members.base import Trained
 from dspp.predictive import Predictive
@@ -31,6 +33,18 @@ Y = np.concatenate([HALF, -HALF])  # whole numbers whose sum is 0: no order of s
 def of_kind(member: Member, kind: str, **fields: Any) -> Member:
     """The same trained model as a member of another kind."""
     return MEMBERS[kind](**vars(replace(member)) | fields)
+
+
+def join(parts: Sequence[Fitted], weights: Sequence[float]) -> Fitted:
+    """Models of the same prepared rows as one, without scores; parts of weight 0 are left out."""
+    heavy = [(part, weight) for part, weight in zip(parts, weights, strict=True) if weight]
+    return replace(
+        parts[0],
+        members=tuple(member for part, _ in heavy for member in part.members),
+        weights=tuple(weight * share for part, weight in heavy for share in part.weights),
+        metrics={},
+        scored="",
+    )
 
 
 def bits(predictive: Predictive) -> list[bytes]:

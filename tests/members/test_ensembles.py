@@ -55,8 +55,8 @@ def test_no_member_depends_on_the_targets_that_it_held_out(looked_at: tuple[DSPP
         same = bits(first.held_out) == bits(second.held_out)
         assert same == (first.fold == 0), first.number
     (trees,), (trees_again,) = trees, trees_again
-    assert trees.for_member(0).tobytes() == trees_again.for_member(0).tobytes()
-    assert trees.for_member(1).tobytes() != trees_again.for_member(1).tobytes()
+    assert trees.columns[0].tobytes() == trees_again.columns[0].tobytes()
+    assert trees.columns[1].tobytes() != trees_again.columns[1].tobytes()
 
 
 def test_members_differ_and_each_is_seeded_by_its_number(model: DSPPRegressor) -> None:

@@ -11,7 +11,7 @@ from dspp.cli.show import training_lines
 from dspp.estimators import load
 from dspp.members import MEMBERS, Gp
 from dspp.presets import Spec
-from dspp.report import render, report_data
+from dspp.report import render, report
 from tests.members.ensembles import TINY, X, Y, bits
 
 
@@ -57,7 +57,7 @@ def test_it_is_stored_under_its_name(model: DSPPRegressor, tmp_path: Path) -> No
 
 
 def test_the_report_names_it(model: DSPPRegressor) -> None:
-    assert "columns alone (small GPs)" in render(report_data(model, X, Y))
+    assert "columns alone (small GPs)" in render(report(model.evaluation(X, Y)))
 
 
 def test_a_kind_that_is_not_registered_is_named(tmp_path: Path) -> None:

@@ -185,7 +185,11 @@ def test_the_default_ensemble_mixes_it(ensemble: tuple[str, dspp.DSPPRegressor],
 
 def test_trees_are_read_where_the_outcome_says_so(ensemble: tuple[str, dspp.DSPPRegressor]) -> None:
     name, model = ensemble
-    assert bool(model.fitted_.trees) <= (name == "interval")
+    fitted, columns = model.fitted_, {"labels": 2, "interval": 1}[name]
+    reading = [member for member in fitted.members if member.kind == "trees"]
+    assert reading
+    assert {member.model.num_inputs for member in reading} == {fitted.num_inputs + columns}
+    assert len(fitted.trees) == columns
 
 
 @pytest.mark.parametrize("name", ["labels", "interval"])

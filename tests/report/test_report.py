@@ -1,6 +1,5 @@
 """The report: complete, honest about what is missing, self-contained, the same every time, and fine in a browser."""
 
-import dataclasses
 import html
 import json
 import math
@@ -9,65 +8,63 @@ import re
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
-import torch
 from outline import Outline
 
-from dspp import plots
+from dspp import DSPPRegressor, plots
 from dspp.calibration import Calibration, chance_bounds
-from dspp.errors import InputError, ModelFileError
+from dspp.errors import ModelFileError
+from dspp.estimators import Regressor
+from dspp.evaluate import Evaluation
 from dspp.metrics import LEVELS
 from dspp.numbers import SPACE, are_years, cell, number, number_with_spread, percent, tidy
-from dspp.predictive import NormalMixture
-from dspp.report import ReportData, TargetData, page, render, tables, write_report
+from dspp.report import outputs, page, render, report, write_page
+from dspp.report.members import layer_weights
+from dspp.report.outputs import coverage_table
+from dspp.report.page import Page, Panel, Section, TextTable
+from dspp.report.scores import make_cards
 
 NASTY, EMOJI, DOLLARS = "<script>alert(1)</script>", "🌡️ temp", '$ & $ "#0b66a8" id="x" %'
-SECTIONS = ["scores", "calibration", "accuracy", "rows", "surprises", "inside", "made"]
+SECTIONS = ["scores", "calibration", "accuracy", "columns", "rows", "surprises", "inside", "made"]
+ONE_OUTPUT = ["reliability-0", "pit-0", "observed-0", "spread-0"]
+QUICK: dict[str, Any] = {"members": 1, "inducing": 6, "width": 2, "sites": 2, "epochs": 4, "progress": False}
 
 
-def target(name: str = "distance", num: int = 300, seed: int = 0) -> TargetData:
-    g = torch.Generator().manual_seed(seed)
-    weights = torch.tensor([0.7, 0.3], dtype=torch.float64).log()
-    mean = torch.randn(1, num, generator=g, dtype=torch.float64) + torch.tensor([[0.0], [0.5]]).double()
-    var = torch.rand(2, num, generator=g, dtype=torch.float64) + 0.01
-    mixture = NormalMixture(weights, mean, var, torch.tensor(0.05).double())
-    return TargetData(name, mixture.sample(1, g)[0].numpy(), mixture)
-
-
-def report(**changes: Any) -> ReportData:
-    """A report with everything in it, and names made to break it."""
-    one = target()
-    names = [NASTY, EMOJI, DOLLARS]
-    everything: dict[str, Any] = {
-        "title": f"Arm & {NASTY}",
-        "subtitle": "arm.csv, 300 test rows",
-        "targets": [one],
-        "calibration": "The 90 % intervals held 90 % of the outcomes.",
-        "conformal": "Intervals were widened by conformal calibration.",
-        "scores": {"nll": 1.2345678, "coverage90": 0.9, "width90": 12345.6, "pit_pvalue": 1e-9, "mystery": 3.0},
-        "history": [SimpleNamespace(number=i, train_nll=1 / i, val_nll=2 / i, learning_rate=0.1) for i in range(1, 6)],
-        "best_epoch": 4,
-        "sites": [np.array([[0.1, 1.0], [-1.0, 0.4]])],
-        "weights": np.array([0.7, 0.3]),
-        "relevance": [(name, 1.0 / (i + 1)) for i, name in enumerate(names)],
-        "rows": {name: [f"{name}{i}" if name == NASTY else i for i in range(300)] for name in names},
-        "encoding": [{"column": name, "kind": "number", "how": "standardised"} for name in names],
-        "settings": {"Model": {"layers": "2"}, "Empty": {}},
-        "versions": {"dspp": "0.1.0"},
-        "notes": [f"A note with {NASTY}."],
-    }
-    return ReportData(**everything | changes)
+def rows(num: int = 300, seed: int = 0) -> tuple[pd.DataFrame, pd.Series]:
+    """A table with names made to break the page, and a target."""
+    g = np.random.default_rng(seed)
+    level = g.integers(0, 5, num)
+    X = pd.DataFrame({NASTY: [f"{NASTY}{k}" for k in level], EMOJI: g.normal(size=num), DOLLARS: g.normal(size=num)})
+    y = 3.0 * X[EMOJI] + 2.0 * level + X[DOLLARS] + 0.3 * g.normal(size=num)
+    return X, y.rename("distance")
 
 
 @pytest.fixture(scope="module")
-def text() -> str:
-    return render(report())
+def model() -> Regressor:
+    return DSPPRegressor(**QUICK, layers=2).fit(*rows())
+
+
+@pytest.fixture(scope="module")
+def two() -> Regressor:
+    X, y = rows(60)
+    return DSPPRegressor(**QUICK).fit(X, pd.DataFrame({"east": y, "north <b>": -y}))
+
+
+@pytest.fixture(scope="module")
+def evaluation(model: Regressor) -> Evaluation:
+    return replace(model.evaluation(*rows(seed=1)), notes=(f"A note with {NASTY}.",))
+
+
+@pytest.fixture(scope="module")
+def text(evaluation: Evaluation) -> str:
+    return render(report(evaluation, "arm.csv", f"Arm & {NASTY}"))
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +72,19 @@ def outline(text: str) -> Outline:
     return Outline(text)
 
 
+def table_of(shown: Page, section: str) -> TextTable:
+    """The first table of a section."""
+    (found,) = [one for one in shown.sections if one.name == section]
+    return next(panel.table for panel in found.panels if panel.table is not None)
+
+
 # ---------------------------------------------------------------- the page
 
 
 def test_every_section_and_figure_is_there(outline: Outline) -> None:
     assert [section["id"] for section in outline.all("section")] == SECTIONS
-    figures = ["reliability-0", "pit-0", "observed-0", "spread-0", "density-0", "training", "sites-0", "relevance"]
+    columns = ["importance", "groups-0", "effects-0"]
+    figures = [*ONE_OUTPUT, *columns, "density-0", "training", "sites-0"]
     assert [figure["id"] for figure in outline.all("figure")] == figures
     assert len(outline.all("figcaption")) == len(figures)
     assert not outline.open
@@ -88,7 +92,7 @@ def test_every_section_and_figure_is_there(outline: Outline) -> None:
 
 def test_every_drawing_tells_what_it_shows(outline: Outline) -> None:
     drawings = outline.all("svg")
-    assert len(drawings) == 10  # 8 figures, one of them of three rows
+    assert len(drawings) == 14  # 10 figures, one of them of three rows and one of three columns
     assert all(svg["role"] == "img" and len(svg["aria-label"] or "") > 20 for svg in drawings)
 
 
@@ -131,67 +135,63 @@ def test_figures_wear_the_colours_and_the_font_of_the_page(text: str, outline: O
     assert "@media print" in style
 
 
-def test_the_same_data_give_the_same_bytes_whatever_the_users_settings(text: str) -> None:
+def test_the_same_data_give_the_same_bytes_whatever_the_users_settings(evaluation: Evaluation, text: str) -> None:
     settings = {"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "path", "lines.linewidth": 9}
     with matplotlib.rc_context(settings):
-        assert render(report()) == text
+        assert render(report(evaluation, "arm.csv", f"Arm & {NASTY}")) == text
         assert matplotlib.rcParams["font.size"] == 30
 
 
-def test_without_data_a_section_is_left_out() -> None:
-    bare = Outline(render(ReportData(title="Nothing")))
+def test_a_page_shows_what_it_has_and_nothing_else() -> None:
+    bare = Outline(render(Page("Nothing")))
     assert not bare.all("section")
     assert not bare.all("nav")
     assert "Nothing" in bare.texts
+    one = Outline(render(Page("x", [Section("made", "Made", "How.", [Panel(points=["Look out."])])])))
+    assert [section["id"] for section in one.all("section")] == ["made"]
+    assert not one.all("figure")
+    assert not one.all("table")
 
 
-@pytest.mark.parametrize(
-    ("parts", "sections"),
-    [
-        ({"scores": {"nll": 1.0}}, ["scores"]),
-        ({"relevance": [("a", 1.0)]}, ["inside"]),
-        ({"notes": ["Look out."]}, ["made"]),
-        ({"settings": {"Empty": {}}}, []),
-    ],
-)
-def test_a_part_alone_makes_its_section_alone(parts: dict[str, Any], sections: list[str]) -> None:
-    made = Outline(render(ReportData(title="x", **parts)))
-    assert [section["id"] for section in made.all("section")] == sections
-    assert all(len(made.all(tag)) <= 1 for tag in ("figure", "table"))
+def test_a_single_layer_has_no_sites() -> None:
+    shallow = DSPPRegressor(**QUICK, layers=1).fit(*rows(60))
+    figures = [figure["id"] for figure in Outline(render(report(shallow.evaluation(*rows(60))))).all("figure")]
+    assert "training" in figures
+    assert "sites-0" not in figures
 
 
-def test_a_single_layer_has_no_sites(text: str) -> None:
-    shown = [p.name for p in page._inside(report(sites=(), weights=None)).blocks[0].pictures]
-    assert shown == ["training", "relevance"]
-
-
-def test_several_outputs_have_their_own_figures_and_a_table_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert page.MAX_OUTPUTS == 6
-    monkeypatch.setattr(page, "MAX_OUTPUTS", 1)
-    outputs = [target("east", 40), target("north <b>", 40, seed=1)]
-    made = Outline(render(ReportData(title="x", targets=outputs)))
-    assert [f["id"] for f in made.all("figure")] == ["reliability-0", "pit-0", "observed-0", "spread-0", "density-0"]
+def test_several_outputs_have_their_own_figures_and_a_table_of_all(
+    two: Regressor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert outputs.MAX_OUTPUTS == 6
+    X, y = rows(60, seed=1)
+    evaluation = two.evaluation(X, np.column_stack([y, -y]))
+    made = Outline(render(report(evaluation)))
+    figures = [figure["id"] for figure in made.all("figure")]
+    assert [name for name in figures if name in (*ONE_OUTPUT, "reliability-1", "density-1")] == [
+        *("reliability-0", "pit-0", "reliability-1", "observed-0", "spread-0", "density-1")
+    ]
+    monkeypatch.setattr(outputs, "MAX_OUTPUTS", 1)
+    made = Outline(render(report(evaluation)))
+    assert "reliability-1" not in [figure["id"] for figure in made.all("figure")]
     said = [said.strip() for said in made.texts]
     assert said.count("east") >= 5  # the headings and the table
     assert "north <b>" in said
     assert "The first 1 outputs are shown in full below." in said
-    monkeypatch.setattr(page, "MAX_OUTPUTS", 2)
-    both = page._outputs(ReportData(title="x", targets=outputs))
-    assert [(head, key) for _, head, key in both] == [("east", "0"), ("north <b>", "1")]
 
 
-def test_a_page_of_100_000_rows_is_small_and_soon_there() -> None:
-    num, start = 100_000, time.process_time()
-    big = report(targets=[target(num=num)], rows={"a": np.arange(num)})
-    text = render(big)
+def test_a_page_of_100_000_rows_is_small_and_soon_there(model: Regressor) -> None:
+    evaluation = model.evaluation(*rows(100_000))
+    start = time.process_time()
+    text = render(report(evaluation))
     assert time.process_time() - start < 5.0
     assert len(text.encode()) < 1_500_000
-    assert "The figure shows 2,000 of 100,000 rows, evenly spaced." in text
+    assert "The figure shows 2,000 of 20,000 rows, evenly spaced." in text
 
 
-def test_one_row_is_enough() -> None:
-    made = Outline(render(ReportData(title="x", targets=[target(num=1)])))
-    assert [s["id"] for s in made.all("section")] == ["calibration", "accuracy", "rows", "surprises"]
+def test_one_row_is_enough(model: Regressor) -> None:
+    made = Outline(render(report(model.evaluation(*rows(1)))))
+    assert [s["id"] for s in made.all("section")] == [name for name in SECTIONS if name != "columns"]
 
 
 # ---------------------------------------------------------------- files
@@ -199,12 +199,12 @@ def test_one_row_is_enough() -> None:
 
 def test_writing_is_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    data = ReportData(title="Line\n🌡️")
-    write_report(data, path)
-    assert path.read_text(encoding="utf-8") == render(data)
+    shown = Page("Line\n🌡️")
+    write_page(shown, path)
+    assert path.read_text(encoding="utf-8") == render(shown)
     assert os.listdir(tmp_path) == ["report.html"]
     with pytest.raises(ModelFileError, match=re.escape(str(tmp_path / "none" / "report.html"))):
-        write_report(data, tmp_path / "none" / "report.html")
+        write_page(shown, tmp_path / "none" / "report.html")
 
 
 def test_templates_are_part_of_the_package() -> None:
@@ -215,8 +215,9 @@ def test_templates_are_part_of_the_package() -> None:
 
 
 def test_scores_are_explained_in_order_and_unknown_ones_shown_as_they_are() -> None:
-    cards = tables.score_cards({"mystery": 3.0, "width90": 12345.6, "coverage90": 0.908, "nll": -1.30294, "rmse": 1.0})
-    assert [(card.name, card.value) for card in cards] == [
+    scores = {"mystery": 3.0, "width90": 12345.6, "coverage90": 0.908, "nll": -1.30294, "rmse": 1.0}
+    cards = make_cards(scores, {}, is_discrete=False)
+    assert [(card.title, card.value) for card in cards] == [
         ("NLL", "−1.303"),
         ("RMSE", "1"),
         ("90 % coverage", f"90.8{SPACE}%"),
@@ -226,13 +227,14 @@ def test_scores_are_explained_in_order_and_unknown_ones_shown_as_they_are() -> N
     assert [bool(card.meaning) for card in cards] == [True, True, True, True, False]
 
 
-def test_coverage_verdicts_follow_chance() -> None:
-    one = target(num=1_000)
+def judged(pit: np.ndarray) -> Calibration:
+    coverage = {level: float(np.mean(np.abs(pit - 0.5) <= level / 2)) for level in LEVELS}
+    return Calibration(len(pit), len(pit), coverage, dict.fromkeys(LEVELS, 1.0), 0.01, 0.5)
 
+
+def test_coverage_verdicts_follow_chance() -> None:
     def verdicts(pit: np.ndarray) -> list[str]:
-        judged = dataclasses.replace(one)
-        judged.__dict__["pit"] = pit
-        return [row[-1] for row in tables.coverage_table(judged).rows]
+        return [row[-1] for row in coverage_table(judged(pit)).rows]
 
     even = (np.arange(1_000) + 0.5) / 1_000
     assert verdicts(even) == ["calibrated"] * 4
@@ -242,54 +244,45 @@ def test_coverage_verdicts_follow_chance() -> None:
 
 @pytest.mark.parametrize("rows", [10, 30, 35, 36, 50, 82, 300])
 def test_the_table_calls_a_level_calibrated_only_where_the_verdict_does(rows: int) -> None:
-    one = target(num=rows)
     for inside in range(rows + 1):
         share = inside / rows
         found = Calibration(rows, rows, dict.fromkeys(LEVELS, share), dict.fromkeys(LEVELS, 1.0), 0.01, 0.5)
-        judged = dataclasses.replace(one, calibration=found)
-        (row,) = [row for row in tables.coverage_table(judged).rows if row[0] == f"90{SPACE}%"]
+        (row,) = [row for row in coverage_table(found).rows if row[0] == f"90{SPACE}%"]
         assert row[-1] in found.verdict().replace("Too", "too"), found.verdict()
 
 
 def test_a_coverage_outside_of_chance_is_not_rounded_into_it() -> None:
-    one = dataclasses.replace(target(num=4_855))
     low, _ = chance_bounds(4_855, 0.9)
     inside = math.ceil(low * 4_855) - 1  # the most rows that are too few
-    one.__dict__["pit"] = np.where(np.arange(4_855) < inside, 0.5, 0.0)
-    (row,) = [row for row in tables.coverage_table(one).rows if row[0] == f"90{SPACE}%"]
+    found = judged(np.where(np.arange(4_855) < inside, 0.5, 0.0))
+    (row,) = [row for row in coverage_table(found).rows if row[0] == f"90{SPACE}%"]
     assert row[-1] == "too narrow"
     assert row[1] != row[2].split(" to ")[0]
 
 
-def test_surprises_are_the_rows_of_least_density_with_their_inputs() -> None:
-    one = target(num=50)
-    data = ReportData(
-        title="x",
-        targets=[one],
-        rows={"a": list(range(50)), "row": ["same name"] * 50},
-        row_labels=[f"r{i}" for i in range(50)],
+def test_surprises_are_the_rows_of_least_density_with_their_inputs(evaluation: Evaluation) -> None:
+    labels = [f"r{i}" for i in range(300)]
+    table = table_of(
+        report(replace(evaluation, table=replace(evaluation.table, label_of=labels.__getitem__))), "surprises"
     )
-    table = tables.surprises(one, data)
-    order = np.argsort(one.log_density)[:10]
+    one, y = evaluation.distribution, evaluation.y
+    order = np.argsort(one.log_prob(y).numpy())[:10]
     assert [row[0] for row in table.rows] == [f"r{i}" for i in order]
-    assert [row[4] for row in table.rows] == [str(i) for i in order]
-    assert table.header == ("row", "observed", "predicted median", "90 % interval", "a", "row")
-    low, high = one.mixture.interval(0.9)
-    worst = int(order[0])
-    shown = [float(end.replace("−", "-")) for end in table.rows[0][3].split(" to ")]
-    assert shown == pytest.approx([float(low[worst]), float(high[worst])], abs=0.01)
-    assert float(table.rows[0][1].replace("−", "-")) == pytest.approx(one.y[worst], abs=0.01)
+    assert [row[4] for row in table.rows] == [rows(seed=1)[0][NASTY][i] for i in order]
+    assert table.header == ("row", "observed", "predicted median", "90 % interval", NASTY, EMOJI, DOLLARS)
+    low, high = (float(end[int(order[0])]) for end in one.interval(0.9))
+    shown = [number_with_spread(value, high - low) for value in (low, high, y[order[0]])]
+    assert table.rows[0][3].split(" to ") == shown[:2]
+    assert table.rows[0][1] == shown[2]
 
 
-def test_of_many_inputs_the_most_relevant_are_shown_in_their_own_order() -> None:
-    names = [f"c{i}" for i in range(40)]
-    data = ReportData(
-        title="x",
-        targets=[target(num=3)],
-        rows={name: [0, 0, 0] for name in names},
-        relevance=[(name, float(i)) for i, name in enumerate(names)],
-    )
-    assert tables.surprises(data.targets[0], data).header[4:] == tuple(names[10:])
+def test_of_many_inputs_those_tried_for_importance_are_shown_in_their_own_order() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 40))
+    wide = DSPPRegressor(**QUICK).fit(X, X[:, 20])
+    header = table_of(report(wide.evaluation(X, X[:, 20])), "surprises").header
+    names = [int(name.removeprefix("x")) for name in header[4:]]
+    assert len(names) == 30
+    assert names == sorted(names)
 
 
 @pytest.mark.parametrize(
@@ -345,34 +338,9 @@ def test_no_number_is_a_negative_zero() -> None:
 
 def test_the_weights_of_a_grid_are_summed_over_the_other_layers() -> None:
     weights = np.arange(1.0, 7.0) / 21  # component = 3 · (site of layer 1) + (site of layer 2)
-    first, second = ReportData(title="x", sites=[np.zeros((2, 1)), np.zeros((3, 1))], weights=weights).layer_weights()
+    first, second = layer_weights([2, 3], weights)
     np.testing.assert_allclose(first, [6 / 21, 15 / 21])
     np.testing.assert_allclose(second, [5 / 21, 7 / 21, 9 / 21])
-
-
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ({"targets": [target("a", 3), target("b", 4)]}, "b: expected 3 rows, as in other parts, got 4"),
-        ({"targets": [target("a", 3)], "rows": {"x": [1]}}, r"rows\['x'\]: expected 3 rows.* got 1"),
-        ({"targets": [target("a", 3)], "row_labels": [1]}, r"row_labels: expected 3 rows.* got 1"),
-        ({"sites": [np.zeros((2, 1))], "weights": np.ones(3) / 3}, "weights: expected one per component"),
-    ],
-)
-def test_parts_that_do_not_fit_are_refused(parts: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        ReportData(title="x", **parts)
-
-
-def test_targets_are_checked_and_not_changed() -> None:
-    one = target(num=3)
-    y = one.y.copy()
-    kept = TargetData("a", y, one.mixture)
-    assert kept.y is not y
-    with pytest.raises(InputError, match="y of a: expected finite numbers"):
-        TargetData("a", np.array([1.0, np.nan, 2.0]), one.mixture)
-    with pytest.raises(InputError, match="y of a"):
-        TargetData("a", np.zeros((3, 2)), one.mixture)
 
 
 # ---------------------------------------------------------------- in a browser
@@ -436,9 +404,8 @@ def console(log: str) -> list[str]:
 
 
 @pytest.mark.browser
-def test_the_console_is_read_and_the_policy_of_the_page_stops_scripts(tmp_path: Path) -> None:
-    bare = render(ReportData(title="x", relevance=[("a", 1.0)]))
-    broken = bare.replace("</main>", "<script>document.title = 'ran'</script></main>")
+def test_the_console_is_read_and_the_policy_of_the_page_stops_scripts(text: str, tmp_path: Path) -> None:
+    broken = text.replace("</main>", "<script>document.title = 'ran'</script></main>")
     _, log = open_in_browser(broken, tmp_path)
     assert any("Content Security Policy" in entry for entry in console(log))
 
@@ -454,8 +421,8 @@ def test_in_a_browser(text: str, tmp_path: Path, dark: bool) -> None:
         assert seen["inner"] == width
         assert seen["scroll"] <= width, f"{device}: the page scrolls sideways"
         assert seen["sections"] == SECTIONS
-        assert len(seen["figures"]) == 8
-        assert len(seen["drawings"]) == 10
+        assert len(seen["figures"]) == 10
+        assert len(seen["drawings"]) == 14
         for left, right, wide, high in [*seen["figures"].values(), *seen["drawings"]]:
             assert wide > 150, device
             assert high > 60, device

@@ -13,6 +13,7 @@ from dspp.extras import how_to_install, is_installed
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
     from dspp.simulation import RobotArm
 
@@ -43,34 +44,33 @@ class Demo:
             "finder,\nwhich sometimes hears a late echo. As the data are simulated, the best possible score is known.",
             f"Wrote {len(train):,} rows to {folder / 'train.csv'} and {len(test):,} to {folder / 'test.csv'}.",
         )
-        report = is_installed("report")
-        if not report:
-            (folder / "report.html").unlink(missing_ok=True)  # of an earlier demo
-        for command in self._commands(report):
+        page = folder / "report.html"
+        opened = f"Open {page} in a browser."
+        if not is_installed("report"):
+            page.unlink(missing_ok=True)  # of an earlier demo
+            how = how_to_install("report")
+            opened = f"note: no report was written, as matplotlib or jinja2 is not installed; {how}"
+        for command in self._commands():
             session.say(f"\n$ {shlex.join(['dspp', *command])}")
-            _run(session, command)
-        session.say(*_compare_with_truth(arm, train, test, folder))
-        session.say(
-            f"Open {folder / 'report.html'} in a browser."
-            if report
-            else f"note: no report was written, as matplotlib or jinja2 is not installed; {how_to_install('report')}"
-        )
+            typed = replace(session, program="dspp", argv=tuple(command))
+            if code := session.main(command, standalone_mode=False, obj=typed):
+                raise Stopped(code)
+        session.say(*_compare_with_truth(arm, train, test, folder), opened)
 
-    def _commands(self, report: bool) -> list[list[str]]:
+    def _commands(self) -> list[list[str]]:
         names = ("train.csv", "test.csv", "model.dspp", "predictions.csv", "report.html")
         train, test, model, predictions, page = (str(self.folder / name) for name in names)
         settings = SETTINGS.split() if self.epochs is None else [*SETTINGS.split()[:-1], str(self.epochs)]
         return [
             ["fit", train, "--target", "distance", "--out", model, *settings, "--overwrite"],
             ["predict", model, test, "--out", predictions, "--quantiles", "0.05,0.5,0.95", "--overwrite"],
-            ["evaluate", model, test, *(["--report", page, "--overwrite"] if report else [])],
+            ["evaluate", model, test, *(["--report", page, "--overwrite"] if is_installed("report") else [])],
         ]
 
 
 def _write(arm: "RobotArm", folder: Path) -> tuple["np.ndarray", "np.ndarray"]:
     """Write the two tables and return their row numbers."""
     import numpy as np
-    import pyarrow as pa
 
     from dspp.table.files import write_table
     from dspp.table.split import split
@@ -82,18 +82,15 @@ def _write(arm: "RobotArm", folder: Path) -> tuple["np.ndarray", "np.ndarray"]:
     first, test, last = (np.sort(part) for part in split(ROWS, (15, 3, 2), seed=0))
     train = np.sort(np.concatenate([first, last]))
     for name, rows in (("train.csv", train), ("test.csv", test)):
-        columns = {f"joint{j + 1}": arm.X[rows, j] for j in range(arm.X.shape[1])} | {"distance": arm.y[rows]}
-        table = pa.table(columns)
+        table = _inputs(arm, rows).append_column("distance", [arm.y[rows]])
         write_table(folder / name, table.to_batches(), table.schema)
     return train, test
 
 
-def _run(session: Session, command: list[str]) -> None:
-    """Run a command in this process."""
-    typed = replace(session, program="dspp", argv=tuple(command))
-    code = session.main(command, standalone_mode=False, obj=typed)
-    if code:
-        raise Stopped(code)
+def _inputs(arm: "RobotArm", rows: "np.ndarray") -> "pa.Table":
+    import pyarrow as pa
+
+    return pa.table({f"joint{j}": angles for j, angles in enumerate(arm.X[rows].T, start=1)})
 
 
 def _compare_with_truth(arm: "RobotArm", train: "np.ndarray", test: "np.ndarray", folder: Path) -> list[object]:
@@ -101,13 +98,9 @@ def _compare_with_truth(arm: "RobotArm", train: "np.ndarray", test: "np.ndarray"
     import numpy as np
     from scipy.stats import norm
 
-    from dspp import modelfile
-    from dspp.evaluate import evaluate
-    from dspp.table.files import open_table
-    from dspp.table.memory import label_rows
+    from dspp.estimators import load
 
-    table = label_rows(open_table(folder / "test.csv").read(), ["distance"])
-    nll = evaluate(modelfile.load(folder / "model.dspp"), table).scores["nll"]
+    nll = load(folder / "model.dspp").score_nll(_inputs(arm, test), arm.y[test])
     best = arm.nll(test)
     normal = -float(norm.logpdf(arm.y[test], arm.y[train].mean(), np.std(arm.y[train])).mean())
     rows = [

@@ -21,7 +21,6 @@ from dspp.cli.files import (
 from dspp.cli.options import Decimal, Encoding, Missing, ModelFile, Separator, csv_format, flag, option
 from dspp.cli.session import Session
 from dspp.errors import InputError
-from dspp.extras import require
 
 if TYPE_CHECKING:
     from dspp.evaluate import Evaluation
@@ -60,9 +59,7 @@ class Evaluate:
     def run(self, session: Session) -> None:
         """Print the scores and a verdict on the intervals."""
         check_inputs(self.model, self.test)
-        if self.report is not None:
-            require("report", "--report")
-            check_report(self.report, self.overwrite, self.model, self.test)
+        check_report(self.report, self.overwrite, self.model, self.test)
         check_model(self.model)
         written = csv_format(self.sep, self.decimal, self.encoding)
         with stdin_as_file(self.test) as path:

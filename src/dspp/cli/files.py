@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dspp.errors import DsppError, InputError, ModelFileError
+from dspp.extras import require
 from dspp.table.messages import check_exists, closest, join_names
 
 if TYPE_CHECKING:
@@ -111,13 +112,23 @@ def check_model(path: Path) -> None:
 # ---------------------------------------------------------------- output files
 
 
-def check_output(path: Path, overwrite: bool, *inputs: Path) -> None:
+def check_output(path: Path, overwrite: bool, *inputs: Path | None) -> None:
     """Raise `InputError` unless the file can be written; called before the work starts."""
     check_regular(path)
-    if any(path.exists() and source.exists() and path.samefile(source) for source in inputs):
+    if any(path.exists() and other is not None and other.exists() and path.samefile(other) for other in inputs):
         raise InputError(f"{path}: cannot overwrite an input; write to another file")
     if path.exists() and not overwrite:
         raise InputError(f"{path} already exists; pass --overwrite to replace it, or choose another name")
+
+
+def check_report(path: Path | None, overwrite: bool, *inputs: Path | None) -> None:
+    """Raise `InputError` unless a report can be made and written to this file, if there is to be one."""
+    from dspp.storage import check_page_name
+
+    if path is not None:
+        require("report", "--report")
+        check_output(path, overwrite, *inputs)
+        check_page_name(path)
 
 
 def check_regular(path: Path) -> None:
@@ -131,14 +142,6 @@ def check_regular(path: Path) -> None:
     folder = file.parent if path.is_symlink() else path.parent
     if not folder.is_dir():
         raise InputError(f"{path}: the folder {folder} does not exist; create it first")
-
-
-def check_report(path: Path, overwrite: bool, *inputs: Path) -> None:
-    """Raise `InputError` unless a report can be written to this file; called before the work starts."""
-    from dspp.storage import check_page_name
-
-    check_output(path, overwrite, *inputs)
-    check_page_name(path)
 
 
 def check_distinct(paths: Mapping[str, Path | None]) -> None:
@@ -166,17 +169,13 @@ def discard_run(paths: Collection[Path]) -> None:
                 for member in path.glob("*.checkpoint"):  # processes of a killed run live on for a moment
                     stack.enter_context(storage.lock(member))
         for path in paths:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def file_size(path: Path) -> str:
     """Return the size of a file as text."""
-    size = float(path.stat().st_size)
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB"
+    size, unit = float(path.stat().st_size), "bytes"
+    for larger in ("kB", "MB", "GB"):
+        if size >= 1000:
+            size, unit = size / 1000, larger
+    return f"{size:.3g} {unit}"

@@ -21,17 +21,15 @@ from dspp.cli.files import (
     stdin_as_file,
 )
 from dspp.cli.fit_options import FitOptions
-from dspp.cli.options import csv_format
 from dspp.cli.session import INTERRUPTED, Session, Stopped
 from dspp.engines import check_engine
-from dspp.errors import CheckpointError, TrainingInterrupted
+from dspp.errors import CheckpointError, InputError, TrainingInterrupted
 from dspp.extras import require
 
 if TYPE_CHECKING:
     from dspp.evaluate import Evaluation
     from dspp.fitted import Fitted
     from dspp.prepare import Prepared
-    from dspp.progress import ProgressBar
     from dspp.settings import Settings
 
 REPORT_SECONDS = 5.0  # kept of a time budget for the report
@@ -76,194 +74,161 @@ class Fit(FitOptions):
         Whatever can be checked without torch, which takes seconds to import, is checked before.
         """
         check_inputs(self.train, self.validation)
-        _check_outputs(self)
-        self.check_search()
+        self._check_outputs()
+        for name in ("trials", "study"):
+            if getattr(self, name) is not None and not self.tune:
+                raise InputError(f"--{name} is an option of --tune; add --tune, or leave it out")
         if self.tune:
             require("tune", "a search for settings")
         check_engine(self.engine, self.jobs, self.address)
         if self.engine == "ray":
             require("ray", "--engine ray")
-        csv_format(self.sep, self.decimal, self.encoding)  # raises if they are not valid
         settings = self.settings(checkpoint=None if self.tune else self.resume_file, progress=session.bars)
         with stdin_as_file(self.train) as train, stdin_as_file(self.validation) as validation:
             opened = sources.open_sources(self, train, validation)
             with session.working(f"reading {opened.name}"):
                 opened = opened.read(self, settings)
-            _fit(self, session, settings, opened)
+            self._fit(session, settings, opened)
 
+    def _check_outputs(self) -> None:
+        for path in filter(None, (self.train, self.validation)):
+            check_distinct({"an input": path, "--out": self.out, "--report": self.report, **self.resume_files})
+        check_output(self.out, self.overwrite, self.train, self.validation)
+        check_report(self.report, self.overwrite, self.train, self.validation)
+        for path in self.resume_files.values():
+            if not path.is_dir():  # as for an ensemble
+                check_regular(path)
+        if self.has_unfinished_run and not self.resume and not self.overwrite:
+            raise CheckpointError(
+                f"{self.resume_file} already exists, from an unfinished run; pass --resume to resume it, or "
+                "--overwrite to discard it"
+            )
 
-@dataclass(frozen=True, kw_only=True)
-class Tune(Fit):
-    """Search for good settings and save the best model; the same as `fit --tune`."""
+    def _fit(self, session: Session, settings: "Settings", opened: sources.Sources) -> None:
+        from dspp import modelfile
+        from dspp.fitting import LATER, train
+        from dspp.progress import ProgressBar
+        from dspp.training.run import SMOOTHING
 
-    tune: bool = field(default=True, init=False)  # not an option
+        with session.working(f"preparing {opened.name}"):
+            prepared = sources.prepare_rows(self, settings, opened)
+        source = f"held out of {opened.name}" if self.validation is None else source_name(self.validation)
+        later = LATER + (REPORT_SHARE if self.report else 0.0)
+        with ExitStack() as closing:
+            with self._stop_on_signal(session) as stop:
+                session.say(*self._describe_start(opened, prepared, settings))
+                if self.overwrite and not self.resume and self.has_unfinished_run:
+                    discard_run(self.resume_files.values())
+                    session.say(f"note: discarded the unfinished run in {self.resume_file}")
+                if self.tune:
+                    fitted, evaluation = self._search(session, prepared, stop)
+                bar = ProgressBar(1 if self.tune else None, session.bars, smoothing=SMOOTHING, later=later)
+                closing.enter_context(bar)
+                if not self.tune:
+                    spent = time.monotonic() - session.begin + (REPORT_SECONDS if self.report else 0.0)
+                    fitted, evaluation = train(
+                        prepared, settings, should_stop=stop, resume=self.resume, spent=spent, bar=bar
+                    )
+            bar.step(f"writing {self.out}", SAVING)
+            modelfile.save(fitted, self.out)
+            if self.study is None:
+                with suppress(CheckpointError):  # another process has resumed the run and will remove them
+                    discard_run(self.resume_files.values())
+            if self.report is not None:
+                bar.step(f"writing {self.report}", REPORT)
+                _report(fitted, evaluation, prepared, source, self.report)
+        session.say(*self._describe_result(fitted, evaluation, prepared, source))
 
+    def _describe_start(self, opened: sources.Sources, prepared: "Prepared", settings: "Settings") -> list[str]:
+        """Return a description of the data and the model, printed before training."""
+        assert prepared.encoder is not None
+        several = f" in {opened.files} files" if opened.files > 1 else ""
+        held_out = ""
+        if len(prepared.validation):
+            held_out = f", {len(prepared.validation):,} for choosing the best epoch"
+        elif prepared.split.num_folds:
+            held_out = f", of which each member holds out {prepared.split.held_out(0).sum():,}"
+        plan = prepared.plan(settings)
+        model, quick = show.settings_line(plan.spec, plan.config.epochs), len(plan.slots) - plan.in_steps
+        if self.tune:
+            model = f"{self.model}, with settings to be searched"
+        elif not plan.is_single:
+            others = f"; and {quick} single GP{'s' if quick > 1 else ''}" if quick else ""
+            model = f"{plan.in_steps} members; each {model}{others}"
+        return [
+            f"{opened.name}: {prepared.table_rows:,} rows{several}, {opened.columns} columns",
+            f"  predicting  {', '.join(self.target)}",
+            f"  from        {show.kinds_line(prepared.encoder.describe())}",
+            f"  rows        {prepared.num_rows:,} for training{held_out}",
+            f"  model       {model}",
+            *(f"note: {note}" for note in prepared.notes),
+        ]
 
-def _fit(options: FitOptions, session: Session, settings: "Settings", opened: sources.Sources) -> None:
-    from dspp import modelfile
-    from dspp.fitting import train
+    @contextmanager
+    def _stop_on_signal(self, session: Session) -> Iterator[Callable[[], bool]]:
+        """Yield a callable that returns whether a signal has arrived; after one, exit and say how to resume."""
+        from dspp.training.signals import stop_on_signals
 
-    with session.working(f"preparing {opened.name}"):
-        prepared = sources.prepare_rows(options, settings, opened)
-    source = f"held out of {opened.name}" if options.validation is None else source_name(options.validation)
-    with ExitStack() as closing:
-        with _stop_on_signal(options, session) as stop:
-            session.say(*_describe_start(options, opened, prepared, settings))
-            if options.overwrite and not options.resume and options.has_unfinished_run:
-                discard_run(options.resume_files.values())
-                session.say(f"note: discarded the unfinished run in {options.resume_file}")
-            if options.tune:
-                fitted, evaluation = _search(options, session, prepared, stop)
-            bar = closing.enter_context(_open_bar(options, session))
-            if not options.tune:
-                spent = time.monotonic() - session.begin + (REPORT_SECONDS if options.report else 0.0)
-                fitted, evaluation = train(
-                    prepared, settings, should_stop=stop, resume=options.resume, spent=spent, bar=bar
-                )
-        bar.step(f"writing {options.out}", SAVING)
-        modelfile.save(fitted, options.out)
-        if options.study is None:
-            with suppress(CheckpointError):  # another process has resumed the run and will remove them
-                discard_run(options.resume_files.values())
-        if options.report is not None:
-            bar.step(f"writing {options.report}", REPORT)
-            _report(fitted, evaluation, prepared, source, options.report)
-    session.say(*_describe_result(fitted, evaluation, prepared, source, options))
+        try:
+            with stop_on_signals() as stop:
+                try:
+                    yield stop
+                except TrainingInterrupted:
+                    if stop.signal is None:
+                        raise
+            if stop.signal is not None:
+                raise Stopped(128 + stop.signal)
+        except (Stopped, KeyboardInterrupt) as stopped:
+            if not self.resume_file.exists():
+                raise
+            code = stopped.code if isinstance(stopped, Stopped) else INTERRUPTED
+            how = f"stopped; the state is in {self.resume_file}. To resume: {session.command('--resume')}"
+            raise Stopped(code, how) from None
 
+    def _search(self, session: Session, prepared: "Prepared", stop: Callable[[], bool]) -> Trained:
+        """Train models with many settings and return the one with the best validation NLL."""
+        from dspp.fitting import CHOSE_SETTINGS, evaluate_validation
+        from dspp.tuning.run import search
 
-def _check_outputs(options: FitOptions) -> None:
-    inputs = (options.train, *([options.validation] if options.validation else []))
-    written = {"--out": options.out, "--report": options.report, **options.resume_files}
-    for path in inputs:
-        check_distinct({"an input": path, **written})
-    check_output(options.out, options.overwrite, *inputs)
-    if options.report is not None:
-        require("report", "--report")
-        check_report(options.report, options.overwrite, *inputs)
-    for path in options.resume_files.values():
-        if not path.is_dir():  # as for an ensemble
-            check_regular(path)
-    if options.has_unfinished_run and not options.resume and not options.overwrite:
-        raise CheckpointError(
-            f"{options.resume_file} already exists, from an unfinished run; pass --resume to resume it, or --overwrite "
-            "to discard it"
+        params = self.params()
+        result = search(
+            prepared,
+            models=(self.preset,),
+            trials=self.trials,
+            time_budget=params.pop("time_budget", None),
+            study=self.resume_file,
+            base=params,
+            seed=self.seed,
+            progress=session.bars,
+            should_stop=stop,
+            jobs=self.jobs or 1,
+            engine=self.engine,
+            address=self.address,
         )
+        best = {name: f"{v:.3g}" if isinstance(v, float) else v for name, v in result.best_params.items()}
+        found = ", ".join(f"{name} {value}" for name, value in best.items())
+        session.say(f"Best of {len(result.trials)} settings: {found}")
+        fitted = result.best_estimator.fitted_
+        evaluation = evaluate_validation(fitted, prepared)
+        return fitted, evaluation if evaluation is None else replace(evaluation, caveat=CHOSE_SETTINGS)
 
-
-# ---------------------------------------------------------------- training
-
-
-def _describe_start(
-    options: FitOptions, opened: sources.Sources, prepared: "Prepared", settings: "Settings"
-) -> list[str]:
-    """Return a description of the data and the model, printed before training."""
-    assert prepared.encoder is not None
-    several = f" in {opened.files} files" if opened.files > 1 else ""
-    held_out = f", {len(prepared.validation):,} for choosing the best epoch" if len(prepared.validation) else ""
-    model = _describe_model(prepared, settings)
-    if prepared.split.num_folds and not len(prepared.validation):
-        held_out = f", of which each member holds out {prepared.split.held_out(0).sum():,}"
-    lines = [
-        f"{opened.name}: {prepared.table_rows:,} rows{several}, {opened.columns} columns",
-        f"  predicting  {', '.join(options.target)}",
-        f"  from        {show.kinds_line(prepared.encoder.describe())}",
-        f"  rows        {prepared.num_rows:,} for training{held_out}",
-    ]
-    lines.append(f"  model       {f'{options.model}, with settings to be searched' if options.tune else model}")
-    return lines + [f"note: {note}" for note in prepared.notes]
-
-
-def _describe_model(prepared: "Prepared", settings: "Settings") -> str:
-    plan = prepared.plan(settings)
-    each = show.settings_line(plan.spec, plan.config.epochs)
-    if plan.is_single:
-        return each
-    quick = len(plan.slots) - plan.in_steps
-    others = f"; and {quick} single GP{'s' if quick > 1 else ''}" if quick else ""
-    return f"{plan.in_steps} members; each {each}{others}"
-
-
-@contextmanager
-def _stop_on_signal(options: FitOptions, session: Session) -> Iterator[Callable[[], bool]]:
-    """Yield a callable that returns whether a signal has arrived; after one, exit and tell the user how to resume."""
-    from dspp.training.signals import stop_on_signals
-
-    try:
-        with stop_on_signals() as stop:
-            try:
-                yield stop
-            except TrainingInterrupted:
-                if stop.signal is None:
-                    raise
-        if stop.signal is not None:
-            raise Stopped(128 + stop.signal)
-    except (Stopped, KeyboardInterrupt) as stopped:
-        if not options.resume_file.exists():
-            raise
-        code = stopped.code if isinstance(stopped, Stopped) else INTERRUPTED
-        how = f"stopped; the state is in {options.resume_file}. To resume: {session.command('--resume')}"
-        raise Stopped(code, how) from None
-
-
-def _open_bar(options: FitOptions, session: Session) -> "ProgressBar":
-    """Return the progress bar of training, scores, model file and report."""
-    from dspp.fitting import LATER
-    from dspp.progress import ProgressBar
-    from dspp.training.run import SMOOTHING
-
-    later = LATER + (REPORT_SHARE if options.report else 0.0)
-    return ProgressBar(1 if options.tune else None, session.bars, smoothing=SMOOTHING, later=later)
-
-
-def _search(options: FitOptions, session: Session, prepared: "Prepared", stop: Callable[[], bool]) -> Trained:
-    """Train models with many settings and return the one with the best validation NLL."""
-    from dspp.fitting import CHOSE_SETTINGS, evaluate_validation
-    from dspp.tuning.run import search
-
-    params = options.params()
-    result = search(
-        prepared,
-        models=(options.preset,),
-        trials=options.trials,
-        time_budget=params.pop("time_budget", None),
-        study=options.resume_file,
-        base=params,
-        seed=options.seed,
-        progress=session.bars,
-        should_stop=stop,
-        jobs=options.jobs or 1,
-        engine=options.engine,
-        address=options.address,
-    )
-    session.say(f"Best of {len(result.trials)} settings: {_format_params(result.best_params)}")
-    fitted = result.best_estimator.fitted_
-    evaluation = evaluate_validation(fitted, prepared)
-    return fitted, evaluation if evaluation is None else replace(evaluation, caveat=CHOSE_SETTINGS)
-
-
-def _format_params(params: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in params.items()
-    )
-
-
-# ---------------------------------------------------------------- results
-
-
-def _describe_result(
-    fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", source: str, options: FitOptions
-) -> list[Any]:
-    lines: list[Any] = []
-    if evaluation is not None:
-        kind = "Out-of-fold scores" if len(evaluation.parts) > 1 else "Scores"
-        title = f"{kind} on {len(evaluation.table):,} rows ({source})"
-        lines += ["", *show.score_table(title, evaluation.scores, "fit"), evaluation.calibration.verdict()]
-    lines += [show.training_lines(fitted)]
-    lines += [f"note: {note}" for note in fitted.notes if note not in prepared.notes]
-    lines.append(f"Model:  {options.out} ({file_size(options.out)})")
-    if options.report is not None:
-        lines.append(f"Report: {options.report}")
-    return [*lines, f"Next:   dspp predict {shlex.quote(str(options.out))} new.csv --out predictions.csv"]
+    def _describe_result(
+        self, fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", source: str
+    ) -> list[Any]:
+        lines: list[Any] = []
+        if evaluation is not None:
+            kind = "Out-of-fold scores" if len(evaluation.parts) > 1 else "Scores"
+            title = f"{kind} on {len(evaluation.table):,} rows ({source})"
+            lines += ["", *show.score_table(title, evaluation.scores, "fit"), evaluation.calibration.verdict()]
+        report = [] if self.report is None else [f"Report: {self.report}"]
+        return [
+            *lines,
+            show.training_lines(fitted),
+            *(f"note: {note}" for note in fitted.notes if note not in prepared.notes),
+            f"Model:  {self.out} ({file_size(self.out)})",
+            *report,
+            f"Next:   dspp predict {shlex.quote(str(self.out))} new.csv --out predictions.csv",
+        ]
 
 
 def _report(fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepared", source: str, path: Path) -> None:
@@ -276,3 +241,10 @@ def _report(fitted: "Fitted", evaluation: "Evaluation | None", prepared: "Prepar
         evaluation, source = evaluate(fitted, prepared.table), "the table it was trained on"
         evaluation = replace(evaluation, caveat=TRAINED_ON)
     write_evaluation_report(evaluation, path, source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune(Fit):
+    """Search for good settings and save the best model; the same as `fit --tune`."""
+
+    tune: bool = field(default=True, init=False)  # not an option

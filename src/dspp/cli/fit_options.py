@@ -23,7 +23,6 @@ from dspp.cli.options import (
 )
 from dspp.config import PAPER_SIZES
 from dspp.engines import ENGINES
-from dspp.errors import InputError
 from dspp.settings import Parameters, Settings, descriptions
 
 DATA, MODEL, TRAINING, SEARCH, RESULT = "Data", "Model", "Training", "Search for settings", "Result"
@@ -160,12 +159,6 @@ class FitOptions:
     def has_unfinished_run(self) -> bool:
         """Whether an earlier run of this command did not finish; a journal of the user's own is always resumed."""
         return self.study is None and self.resume_file.exists()
-
-    def check_search(self) -> None:
-        """Raise `InputError` if a search option is given without --tune."""
-        given = [f"--{name}" for name in ("trials", "study") if getattr(self, name) is not None]
-        if given and not self.tune:
-            raise InputError(f"{given[0]} is an option of --tune; add --tune, or leave it out")
 
     @property
     def preset(self) -> str:

@@ -71,10 +71,9 @@ def _member_facts(member: "Member") -> dict[str, Any]:
 
 
 def _describe(fitted: "Fitted", path: Path) -> list[Any]:
-    from dspp.report.model import describe_members
-    from dspp.report.tables import members_table, settings_table
+    from dspp.report.members import members_table, settings_table
 
-    known, members = facts(fitted, path), describe_members(fitted)
+    known, members = facts(fitted, path), fitted.members
     parameters = sum(values["parameters"] for values in known.get("members", [known]))
     source = f"{fitted.num_inputs} numbers without names"
     if fitted.encoder is not None:
@@ -82,7 +81,7 @@ def _describe(fitted: "Fitted", path: Path) -> list[Any]:
     lines: list[Any] = [f"{path} ({file_size(path)}): predicts {', '.join(fitted.target_names)} from {source}"]
     model, trained = f"{len(members)} members", f" in {show.seconds(fitted.seconds)} of one core"
     if len(members) == 1:
-        model, trained = show.settings_line(fitted.members[0].spec), f", {show.training_line(fitted.members[0])}"
+        model, trained = show.settings_line(members[0].spec), f", {show.training_line(members[0])}"
     lines += [
         f"  model     {model}; {parameters:,} parameters",
         f"  trained   on {fitted.num_rows:,} rows{trained}",
@@ -93,10 +92,10 @@ def _describe(fitted: "Fitted", path: Path) -> list[Any]:
     lines += [f"note: {note}" for note in fitted.notes]
     lines.append("")
     if len(members) > 1:
-        lines += show.text_table("Members", members_table(members))
+        lines += show.text_table("Members", members_table(fitted))
     if known["columns"]:
         rows = [(column["column"], column["kind"], column["how"]) for column in known["columns"]]
         lines += show.table("Columns", ("column", "kind", "how the model reads it"), rows)
     if fitted.metrics:
         lines += show.score_table(f"Scores on {fitted.scored or 'validation rows'}", fitted.metrics, "evaluate")
-    return lines + show.text_table("Settings", settings_table(members))
+    return lines + show.text_table("Settings", settings_table(fitted))

@@ -83,20 +83,14 @@ def import_modules(names: Iterable[str]) -> None:
             sys.path.insert(0, os.getcwd())
         try:
             importlib.import_module(name)
-        except ModuleNotFoundError as problem:
-            if problem.name is None or not f"{name}.".startswith(f"{problem.name}."):
-                raise InputError(
-                    f"--import {name}: the module imports {problem.name!r}, which is not installed"
-                ) from problem
-            raise InputError(
-                f"--import {name}: the module {problem.name!r} is neither in {os.getcwd()} nor installed; "
-                "check the name, or run dspp in the folder of the module"
-            ) from None
         except (Exception, SystemExit) as problem:
-            reason = f"{type(problem).__name__}: {problem}"
-            raise InputError(
-                f"--import {name}: the import failed with {reason}; rerun with --debug for the traceback"
-            ) from problem
+            what = f"the import failed with {type(problem).__name__}: {problem}; rerun with --debug for the traceback"
+            if isinstance(problem, ModuleNotFoundError):
+                what = f"the module imports {problem.name!r}, which is not installed"
+                if f"{name}.".startswith(f"{problem.name}."):
+                    where = f"neither in {os.getcwd()} nor installed"
+                    what = f"the module {problem.name!r} is {where}; check the name, or run dspp in its folder"
+            raise InputError(f"--import {name}: {what}") from problem
 
 
 def print_error(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dspp.metrics import Place
-    from dspp.report.tables import TextTable
+    from dspp.report.page import TextTable
 
 
 def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> list[Any]:
@@ -29,12 +29,9 @@ def text_table(title: str, made: "TextTable") -> list[Any]:
 
 def score_table(title: str, scores: Mapping[str, float], place: "Place") -> list[Any]:
     """Return a table of the scores shown in this place, each with an explanation."""
-    from dspp.metrics import METRICS, have_several_outputs
-    from dspp.report.tables import score_cards
+    from dspp.metrics import describe_scores
 
-    shown = {name: value for name, value in scores.items() if name not in METRICS or place in METRICS[name].shown}
-    rows = ((card.name, card.value, card.meaning) for card in score_cards(shown, have_several_outputs(scores)))
-    return table(title, ("score", "value", "meaning"), rows, right=(1,))
+    return table(title, ("score", "value", "meaning"), describe_scores(scores, place).values(), right=(1,))
 
 
 def settings_line(spec: Any, epochs: int | None = None) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dspp.fitted import Fitted
-from dspp.metrics import LEVELS, METRICS
+from dspp.metrics import LEVELS, describe_scores
 from dspp.notebook import ACCENT, MARK, Html, element, page, table, titled
 from dspp.numbers import percent
 from dspp.table.messages import join_names
@@ -30,8 +30,7 @@ def describe(estimator: Any) -> Html:
 
 
 def _scores(fitted: Fitted) -> Html:
-    shown = {name: value for name, value in fitted.metrics.items() if name in METRICS and "fit" in METRICS[name].shown}
-    rows = [[METRICS[name].title, METRICS[name].text(value)] for name, value in shown.items()]
+    rows = [[title, value] for title, value, _ in describe_scores(fitted.metrics, "fit").values()]
     return element("div", table(rows, title=f"Scores on {fitted.scored}" if fitted.scored else "Scores"))
 
 

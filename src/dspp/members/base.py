@@ -34,55 +34,33 @@ Inputs = Float[np.ndarray, "N D"] | Float[Tensor, "N D"]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A member to train.
+    """A member to train."""
 
-    Attributes:
-        number: From 0.
-        kind: Its name in `MEMBERS`.
-        fold: The fold it holds out.
-        spec: The model and its objective.
-        config: Training settings, with the seed and the epochs of this member.
-        columns: The predictions of boosted trees, if it reads them.
-        is_pilot: Whether it only tells how many epochs members should have; it then has no checkpoint.
-        is_single: Whether it is a model alone, whose held-out rows choose the epoch.
-        seconds: Time limit, from when the task is drawn; None: none.
-        features: A custom module in front of the first layer.
-        checkpoint: A file from which an interrupted training resumes.
-    """
-
-    number: int
-    kind: str
-    fold: int
+    number: int  # from 0
+    kind: str  # its name in `MEMBERS`
+    fold: int  # that it holds out
     spec: Spec
-    config: TrainConfig
-    columns: Float[np.ndarray, "N C"] | None = None
-    is_pilot: bool = False
-    is_single: bool = False
-    seconds: float | None = None
-    features: nn.Module | None = None
-    checkpoint: "Path | Checkpoint | None" = None
+    config: TrainConfig  # with the seed and the epochs of this member
+    columns: Float[np.ndarray, "N C"] | None = None  # the predictions of boosted trees, if it reads them
+    is_pilot: bool = False  # it only tells how many epochs members should have, and has no checkpoint
+    is_single: bool = False  # a model alone, whose held-out rows choose the epoch
+    seconds: float | None = None  # time limit, from when the task is drawn; None: none
+    features: nn.Module | None = None  # a custom module in front of the first layer
+    checkpoint: "Path | Checkpoint | None" = None  # from which an interrupted training resumes
 
     def __str__(self) -> str:
         return f"member {self.number + 1}"
 
 
 @dataclass(frozen=True)
-class Run:
-    """How a fit runs: how long it may take, what it shows, and the callbacks of the user.
-
-    Attributes:
-        budget: The time limit.
-        bar: The progress bar; None: none.
-        on_epoch: Called with each epoch; with several members, with those of each once it is trained.
-        should_stop: Called regularly; True interrupts training, keeping the checkpoints.
-        resume: Whether to resume from existing checkpoints.
-    """
+class Control:
+    """How long a fit may take, what it shows, and the callbacks of the user."""
 
     budget: "Budget"
     bar: "ProgressBar | None" = None
-    on_epoch: Callable[[Epoch], None] | None = None
-    should_stop: Callable[[], bool] | None = None
-    resume: bool = True
+    on_epoch: Callable[[Epoch], None] | None = None  # of several members, called once each is trained
+    should_stop: Callable[[], bool] | None = None  # called regularly; True interrupts, keeping the checkpoints
+    resume: bool = True  # from existing checkpoints
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,19 +119,13 @@ class Member(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", run: Run) -> "FitResult":
-        """Train the model.
-
-        Args:
-            task: The settings.
-            rows: The training rows.
-            validation: Rows that choose the best epoch; None: it is trained to the end.
-            run: The time limit and the callbacks.
+    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", control: Control) -> "FitResult":
+        """Train the model; with validation rows, which choose the best epoch, not necessarily to the end.
 
         Raises:
             NumericalError: A matrix could not be factorised.
             TrainingDiverged: Training did not recover from non-finite numbers.
-            TrainingInterrupted: `run.should_stop` returned True.
+            TrainingInterrupted: `control.should_stop` returned True.
         """
 
     @classmethod
@@ -166,7 +138,7 @@ class Member(ABC):
 
     def predict(self, X: Inputs, columns: Float[np.ndarray, "N C"] | None = None) -> Predictive:
         """Return the predictive distribution of each row; see `inputs`."""
-        return self.predictor(self.inputs(X, columns))
+        return self.predictor.predict(self.inputs(X, columns))
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:

@@ -80,15 +80,7 @@ class Blend:
 
 
 def blend(trained: Sequence[Trained], rows: "Rows", split: Split, outcome: Outcome, floor: float) -> Blend:
-    """Learn how to mix the members that were trained, and drop those without weight.
-
-    Args:
-        trained: The members.
-        rows: All rows.
-        split: Which of them members held out.
-        outcome: What the target is.
-        floor: A variance of the noise below which no spread may take it.
-    """
+    """Learn how to mix the members that were trained, and drop those without weight."""
     good = [one for one in trained if one.member is not None]
     labels = [label_of(one, split) for one in good]
     own, weights = rows[: split.num_train], None if rows.weights is None else rows.weights.double().numpy()
@@ -121,16 +113,10 @@ def mix(
     floor: float,
     unknown: Float[Tensor, " N"] | None,
 ) -> Predictive:
-    """Return (1 − g) Σ_k w_k p_k(y) + g p_guard(y) in standardised units, where all variances are multiplied.
+    """Return (1 − g) Σ_k w_k p_k(y) + g p_guard(y) in standardised units.
 
-    Args:
-        parts: The predictions of the members, p_k.
-        weights: Their weights.
-        spread: The factor of the variances.
-        guard: The guard; None: none.
-        outcome: What the target is.
-        floor: A variance of the noise below which no spread may take it.
-        unknown: How far each row's prediction goes towards the marginal distribution; None: not at all.
+    The variances of all components are multiplied by the spread, which leaves that of the noise above its floor. Then
+    each row's prediction goes as far towards the marginal distribution as is unknown of it.
     """
     if len(parts) == 1 and spread == 1.0 and guard is None and unknown is None:
         return parts[0]

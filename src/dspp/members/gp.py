@@ -25,7 +25,7 @@ from dspp.config import ModelConfig, ObjectiveConfig
 from dspp.errors import NumericalError, TrainingInterrupted
 from dspp.gp.kernels import ARDKernel, inverse_softplus
 from dspp.gp.linalg import factorise, lower_root, negative_log_normal
-from dspp.members.base import MEMBERS, Member, Run, Task
+from dspp.members.base import MEMBERS, Control, Member, Task
 from dspp.model import Model, compose, plain_layer
 from dspp.presets import Spec
 
@@ -65,9 +65,9 @@ class Gp(Member):
         return Spec("svgp", model, ObjectiveConfig("elbo", beta=1.0))
 
     @classmethod
-    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", run: Run) -> "FitResult":
+    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", control: Control) -> "FitResult":
         """Solve for the model."""
-        return fit_gp(task.spec.model, rows, task.config.seed, run.should_stop or (lambda: False))
+        return fit_gp(task.spec.model, rows, task.config.seed, control.should_stop or (lambda: False))
 
 
 def fit_gp(
@@ -75,15 +75,11 @@ def fit_gp(
 ) -> "FitResult":
     """Fit a model of one layer with a full q(u) and Gaussian noise to standardised rows with one target.
 
-    Args:
-        config: Settings of the model.
-        rows: The training rows.
-        seed: Chooses the rows from which hyperparameters are learned.
-        should_stop: Called regularly; True ends training with `TrainingInterrupted`.
+    The seed chooses the rows from which hyperparameters are learned.
 
     Raises:
         NumericalError: The kernel matrix could not be factorised.
-        TrainingInterrupted: `should_stop` returned True.
+        TrainingInterrupted: `should_stop`, which is called regularly, returned True.
     """
     began = time.perf_counter()
     generator = torch.Generator().manual_seed(seed)
@@ -106,12 +102,7 @@ def negative_log_marginal(
 ) -> tuple[float, Float[Tensor, " D+2"]]:
     """Return −log N(y | 0, s K + σ²/w) per row, without its constant, and the gradient.
 
-    Args:
-        theta: Logarithms of the length scales, the output scale, and the noise variance above its floor.
-        config: Settings of the model.
-        x: The rows.
-        y: Their targets.
-        weights: Their weights.
+    θ holds the logarithms of the length scales, the output scale s, and the noise variance above its floor.
     """
     theta = theta.detach().requires_grad_()
     kernel = ARDKernel(config.kernel, 1, x.shape[1])
@@ -152,9 +143,6 @@ def choose_points(
         variance[i] = 0.0
         chosen.append(i)
     return torch.tensor(chosen)
-
-
-# ---------------------------------------------------------------- helpers
 
 
 def _learn(
@@ -233,17 +221,7 @@ def closed_form(model: Model, began: float) -> "FitResult":
     """Return the result of a fit without steps that began at this time (`time.perf_counter`)."""
     from dspp.training.result import FitResult
 
-    return FitResult(
-        model=model.eval(),
-        history=(),
-        restart_nll=(),
-        best_epoch=None,
-        recoveries=(),
-        notes=(),
-        seconds=time.perf_counter() - began,
-        planned_epochs=0,
-        stopped="finished",
-    )
+    return FitResult(model.eval(), seconds=time.perf_counter() - began)
 
 
 def set_parameter(parameter: Tensor, values: list[float]) -> None:

@@ -61,23 +61,14 @@ PRODUCT_SECONDS = 3.5e-11  # per row, component and pair of inducing points: two
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be fitted.
+    """What will be fitted."""
 
-    Attributes:
-        slots: For each member, its kind and the fold it holds out; of a single model, the fold that chooses the epoch.
-        folds: Parts of the rows that are held out in turn; 1: one part, held out by all members; 0: a single model.
-        spec: The model of a DSPP on the columns alone, from which kinds derive theirs, and its objective.
-        config: Training settings.
-        pilots: Epochs of short members, trained before all others to learn how many epochs these should have.
-        too_short: Whether the time budget is too short even for the smallest members, so that trees may have to do.
-    """
-
-    slots: tuple[tuple[str, int], ...]
-    folds: int
-    spec: Spec
+    slots: tuple[tuple[str, int], ...]  # kind and held-out fold of each member; in a single model, it chooses the epoch
+    folds: int  # parts of the rows that are held out in turn; 1: one part, by all members; 0: a single model
+    spec: Spec  # of a DSPP on the columns alone, from which kinds derive theirs
     config: TrainConfig
-    pilots: tuple[int, ...] = ()
-    too_short: bool = False
+    pilots: tuple[int, ...] = ()  # epochs of short members, from which the others learn how many they should have
+    too_short: bool = False  # whether there is no time for the smallest members, so that trees may have to do
 
     @property
     def is_single(self) -> bool:
@@ -90,11 +81,7 @@ class Plan:
         return sum(MEMBERS[kind].in_steps for kind, _ in self.slots)
 
     def training_seconds(self, budget: float | None, spent: float) -> float | None:
-        """Return the part of a time budget that is for training, if so many seconds are for other things.
-
-        Raises:
-            InputError: The budget is not a number.
-        """
+        """Return the part of a time budget that is for training, if so many seconds are for other things."""
         if budget is None:
             return None
         check_number("time_budget", budget)
@@ -113,22 +100,12 @@ def make_plan(
     num_rows: int,
     num_outputs: int = 1,
     *,
-    kinds: Sequence[str] | None = None,
-    one_part: bool = False,
-    trees: bool = True,
-    most_folds: int | None = None,
+    kinds: Sequence[str] | None = None,  # of members that can predict the target; None: all
+    one_part: bool = False,  # whether all members hold out the same rows whatever the size of the table
+    trees: bool = True,  # whether boosted trees can be fitted to these rows
+    most_folds: int | None = None,  # groups of rows that must stay together; None: rows are held out one by one
 ) -> Plan:
-    """Return what to fit: as many members, and then as many inducing points, as there is time for.
-
-    Args:
-        settings: The user's.
-        num_rows: Number of training rows.
-        num_outputs: Number of outputs.
-        kinds: Of members that can predict the target; None: all.
-        one_part: Whether all members hold out the same rows whatever the size of the table.
-        trees: Whether boosted trees can be fitted to these rows.
-        most_folds: The number of groups of rows that must stay together; None: rows are held out one by one.
-    """
+    """Return what to fit: as many members, and then as many inducing points, as there is time for."""
     spec, wanted = settings.spec(), usual_inducing(num_rows)
     if not settings.is_ensemble(num_rows):
         if num_rows <= SMALL_TABLE and spec.model.layers > 1 and spec.objective.name == "predictive":  # a DSPP

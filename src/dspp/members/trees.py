@@ -18,7 +18,7 @@ from dspp.errors import TrainingInterrupted
 from dspp.folds import Split
 from dspp.gp.kernels import inverse_softplus
 from dspp.gp.means import LastInputMean
-from dspp.members.base import MEMBERS, Member, Run, Task
+from dspp.members.base import MEMBERS, Control, Member, Task
 from dspp.members.dspp import Dspp
 from dspp.members.gp import EXACT, closed_form, set_parameter
 from dspp.model import compose, plain_layer
@@ -78,24 +78,16 @@ class BoostedTrees(Member):
         return Spec("svgp", model, ObjectiveConfig("elbo"))
 
     @classmethod
-    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", run: Run) -> "FitResult":
+    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", control: Control) -> "FitResult":
         """Fit a straight line to the trees' prediction."""
         return fit_around_last_input(task.spec.model, rows)
 
 
 @contextmanager
 def growing_trees(
-    rows: "Rows", split: Split, means: Without | None, outcome: Outcome, seed: int, run: Run
+    rows: "Rows", split: Split, means: Without | None, outcome: Outcome, seed: int, control: Control
 ) -> Iterator[Callable[[], Sequence[CrossFitted]]]:
     """Grow trees in a thread while a block runs; whatever ends it also ends the fits, before their next tree.
-
-    Args:
-        rows: All rows of the table, standardised.
-        split: Which rows members hold out.
-        means: The mean targets of levels, which depend on the rows held out.
-        outcome: What the target is.
-        seed: Of the trees.
-        run: Time for training, and whether to stop.
 
     Yields:
         A function that returns the trees of each column of `Outcome.tree_target` once they are fitted, or raises
@@ -104,7 +96,7 @@ def growing_trees(
     X, targets = rows.x.numpy(), outcome.tree_target(rows.y.numpy())
     weights = np.ones(len(X)) if rows.weights is None else rows.weights.double().numpy().copy()
     weights[split.num_train :] = 0.0
-    left, ended, count = run.budget.left, threading.Event(), len(targets.T)
+    left, ended, count = control.budget.left, threading.Event(), len(targets.T)
     end = time.perf_counter() + TREES_SHARE * (left or 0.0)
 
     def grow() -> list[CrossFitted]:
@@ -124,7 +116,6 @@ def growing_trees(
             seed=seed,
             inner=split.inner,
             X_without=None if means is None else lambda left_out: means(X, left_out)[0],
-            stop_early=split.inner is None,
             seconds_left=None if left is None else seconds_left,
             should_stop=ended.is_set,
         )
@@ -135,7 +126,7 @@ def growing_trees(
 
     def result() -> list[CrossFitted]:
         while not wait([trees], timeout=BEAT).done:
-            if run.should_stop is not None and run.should_stop():
+            if control.should_stop is not None and control.should_stop():
                 how = "repeat the same call to resume"
                 raise TrainingInterrupted(f"training was stopped while trees were fitted; {how}")
         return trees.result()
@@ -154,12 +145,10 @@ def fit_around_last_input(config: ModelConfig, rows: "Rows") -> "FitResult":
     began = time.perf_counter()
     x, y = rows.x[:, -1].to(EXACT), rows.y[:, 0].to(EXACT)
     weights = torch.ones_like(y) if rows.weights is None else rows.weights.to(EXACT)
-    weights = weights / weights.sum()
-    x_mean, y_mean = weights @ x, weights @ y
-    x_var = weights @ (x - x_mean).square()
-    slope = float(weights @ ((x - x_mean) * (y - y_mean)) / x_var) if x_var > 0.0 else 0.0
-    constant = float(y_mean - slope * x_mean)
-    noise = float(weights @ (y - constant - slope * x).square())
+    (x_var, covariance), (_, y_var) = np.cov(x, y, aweights=weights, ddof=0)
+    slope = covariance / x_var if x_var > 0.0 else 0.0
+    constant = np.average(y, weights=weights) - slope * np.average(x, weights=weights)
+    noise = y_var - slope * covariance  # the variance of what is left
     D = rows.x.shape[1]
     layer = plain_layer(config, 0, 1, D, rows.x[:1], None).to(getattr(torch, config.dtype))
     assert isinstance(layer.mean, LastInputMean)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dspp.errors import InputError
 from dspp.history import Epoch
-from dspp.numbers import percent
+from dspp.numbers import are_years, percent
 from dspp.plots.style import (
     CONTRAST,
     DASHED,
@@ -194,6 +194,14 @@ def effect(at: NDArray[np.generic], quantiles: Float[np.ndarray, "5 points"], *,
     ax.fill_between(at, low, high, color=MAIN, alpha=0.26, linewidth=0, label="50 %")
     (line,) = ax.plot(at, median, color=MAIN, linewidth=1.8, label="median")
     line.set(marker="o" if len(at) <= 20 else "", markersize=2.6)
+    if at.dtype.kind == "M":
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        locator = AutoDateLocator(maxticks=5)  # type: ignore[no-untyped-call]
+        ax.xaxis.set_major_locator(locator)
+        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    elif are_years(at):
+        ax.xaxis.set_major_formatter("{x:.0f}")
     return label_axes(ax, "value", "prediction")
 
 

@@ -1,9 +1,7 @@
 """Rows of an evaluation whose columns can be changed before they are predicted again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,27 +18,7 @@ from dspp.table import arrays
 from dspp.table.table import Table
 
 Rows = Int[np.ndarray, " n"]
-Matrix = Float[np.ndarray, "n D"]
-
-
-@dataclass(frozen=True, eq=False)
-class Values:
-    """The values of a column of the user's table: numbers (NaN: missing), times (NaT) or texts (empty: missing)."""
-
-    kind: Literal["number", "time", "text"]
-    array: NDArray[np.generic]
-
-    @property
-    def missing(self) -> Bool[np.ndarray, " n"]:
-        """Where the value is missing."""
-        if self.kind == "text":
-            return np.asarray(self.array == "")
-        return np.asarray(np.isnat(self.array) if self.kind == "time" else np.isnan(self.array))
-
-    def levels(self, most: int) -> list[str]:
-        """Return the most frequent texts, in the order of their frequency."""
-        names, counts = np.unique(self.array[~self.missing], return_counts=True)
-        return [str(names[k]) for k in np.argsort(-counts, kind="stable")[:most]]
+Values = NDArray[np.generic]  # of a column: numbers (NaN: missing), times (NaT) or texts (empty)
 
 
 class Probe:
@@ -50,9 +28,7 @@ class Probe:
     value of a row that has it.
 
     Attributes:
-        rows: The numbers of the rows in the table of the evaluation.
         table: The rows.
-        y: Their targets.
         models: The models; all but one for rows held out in turn.
         owner: The number of the model that predicts each row.
         X: All rows, encoded and scaled as each model reads them; models of the same encoder share them.
@@ -60,30 +36,33 @@ class Probe:
 
     Args:
         evaluation: The evaluation.
-        rows: The numbers of the rows.
+        rows: The numbers of the rows in its table.
     """
 
     def __init__(self, evaluation: Evaluation, rows: Rows) -> None:
-        self.fitted, self.rows, self.table = evaluation.fitted, rows, evaluation.table.take(rows)
-        self.y: Float[np.ndarray, "n T"] = self.table.targets
-        table = self.table
-        if self.fitted.encoder is None and table.arrow is not None:
-            table = table.select(name for name in table.names if name not in self.fitted.target_names)
-        self.models, self.owner, self.X = list[Fitted](), np.zeros(len(rows), np.int64), list[Matrix]()
-        known: dict[int, Matrix] = {}
+        self.fitted, self.table = evaluation.fitted, evaluation.table.take(rows)
+        inputs = self.table
+        if self.fitted.encoder is None and inputs.arrow is not None:
+            inputs = inputs.select(name for name in inputs.names if name not in self.fitted.target_names)
+        self.models, self.owner = list[Fitted](), np.zeros(len(rows), np.int64)
+        self.X = list[Float[np.ndarray, "n D"]]()
+        known: dict[int, Float[np.ndarray, "n D"]] = {}
         for k, (model, index) in enumerate(evaluation.models(rows)):
             key = id(model.encoder)
             if key not in known:
-                known[key] = model.scale_X.transform(encode(table, model.encoder, impute=True))
+                known[key] = model.scale_X.transform(encode(inputs, model.encoder, impute=True))
             self.models.append(model)
             self.owner[index] = k
             self.X.append(known[key])
-        self.features = _features(self.fitted, table)
+        widths = dict.fromkeys(table_names(self.fitted, inputs), 1)
+        if self.fitted.encoder is not None:
+            used = [column for column in self.fitted.encoder.columns if not isinstance(column, Dropped)]
+            widths = {column.name: len(column.features) for column in used}
+        ends = np.cumsum(list(widths.values())).tolist()
+        self.features = {n: np.arange(end - width, end) for (n, width), end in zip(widths.items(), ends, strict=True)}
 
-    @property
-    def all_rows(self) -> Rows:
-        """The positions of all rows."""
-        return np.arange(len(self.rows))
+    def __len__(self) -> int:
+        return len(self.owner)
 
     @cached_property
     def components(self) -> int:
@@ -116,51 +95,47 @@ class Probe:
 
     def loss(self, at: Rows, column: str | None = None, donors: Rows | None = None) -> Float[np.ndarray, "n L"]:
         """Return the loss of rows, NaN if not observed; arguments as in `predict`."""
-        groups = self.predict(at, column, donors)
-        found = [self.fitted.outcome.loss(one, self.y[at[index]]).cpu().double().numpy() for one, index in groups]
+        groups, y = self.predict(at, column, donors), self.table.targets[at]
+        found = [self.fitted.outcome.loss(one, y[index]).cpu().double().numpy() for one, index in groups]
         losses = np.concatenate(found)
         losses[np.concatenate([index for _, index in groups])] = losses.copy()
         return losses
 
-    def values(self, column: str) -> Values:
-        """Return the values of a column as the user gave them."""
-        return column_values(self.fitted, self.table, column)
 
-
-def column_values(fitted: Fitted, table: Table, column: str) -> Values:
-    """Return the values of one of `column_names`."""
-    if table.arrow is None:
-        assert table.array is not None
-        names = fitted.feature_names or () if fitted.encoder is None else [one.name for one in fitted.encoder.columns]
-        number = list(names).index(column) if names else int(column.removeprefix("x"))
-        return Values("number", np.asarray(table.array[:, number], dtype=np.float64))
-    kinds = {} if fitted.encoder is None else {one.name: one.kind for one in fitted.encoder.columns}
-    kind, values, place = kinds.get(column, "number"), table.arrow.column(column), table.place.of(column)
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    if kind == "number":
-        return Values("number", arrays.numbers(array, place))
-    if kind == "datetime":
-        micros, absent = arrays.datetimes(array, place)
-        return Values("time", np.where(absent, np.datetime64("NaT"), micros.astype("datetime64[us]")))
-    if kind == "boolean":
-        numbers = arrays.booleans(array, place)
-        return Values("text", np.select([numbers == 1, numbers == 0], ["true", "false"], ""))
-    return Values("text", np.array(arrays.texts(array, place).fill_null("").to_pylist(), dtype=str))
-
-
-def column_names(fitted: Fitted, table: Table) -> list[str]:
-    """Return the names of the columns that the model reads, as in the user's table."""
+def table_names(fitted: Fitted, table: Table) -> list[str]:
+    """Return the names of the columns of the user's table, those left out by the model included."""
     if fitted.encoder is not None:
-        return [column.name for column in fitted.encoder.columns if not isinstance(column, Dropped)]
+        return [column.name for column in fitted.encoder.columns if table.arrow is None or column.name in table.names]
     if table.arrow is not None:
         return [name for name in table.names if name not in fitted.target_names]
     return list(fitted.feature_names or (f"x{d}" for d in range(fitted.num_inputs)))
 
 
-def _features(fitted: Fitted, table: Table) -> dict[str, Rows]:
-    """Return, for each column of the user's table, the numbers of its encoded columns."""
-    if fitted.encoder is None:
-        return {name: np.array([d]) for d, name in enumerate(column_names(fitted, table))}
-    used = [column for column in fitted.encoder.columns if not isinstance(column, Dropped)]
-    ends = np.cumsum([len(column.features) for column in used]).tolist()
-    return {c.name: np.arange(end - len(c.features), end) for c, end in zip(used, ends, strict=True)}
+def column_values(fitted: Fitted, table: Table, column: str) -> Values:
+    """Return the values of one of `table_names` as the user gave them."""
+    if table.arrow is None:
+        assert table.array is not None
+        return np.asarray(table.array[:, table_names(fitted, table).index(column)], dtype=np.float64)
+    kinds = {} if fitted.encoder is None else {one.name: one.kind for one in fitted.encoder.columns}
+    kind, values, place = kinds.get(column, "number"), table.arrow.column(column), table.place.of(column)
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if kind == "number":
+        return arrays.numbers(array, place)
+    if kind == "datetime":
+        micros, absent = arrays.datetimes(array, place)
+        return np.where(absent, np.datetime64("NaT"), micros.astype("datetime64[us]"))
+    if kind == "boolean":
+        numbers = arrays.booleans(array, place)
+        return np.select([numbers == 1, numbers == 0], ["true", "false"], "")
+    return np.array(arrays.texts(array, place).fill_null("").to_pylist(), dtype=str)
+
+
+def is_missing(values: Values) -> Bool[np.ndarray, " n"]:
+    """Return where values of a column are missing."""
+    return np.asarray(values == "" if values.dtype.kind == "U" else np.isnan(values))
+
+
+def frequent_texts(values: Values, most: int) -> list[str]:
+    """Return the most frequent texts, in the order of their frequency."""
+    names, counts = np.unique(values[~is_missing(values)], return_counts=True)
+    return [str(names[k]) for k in np.argsort(-counts, kind="stable")[:most]]

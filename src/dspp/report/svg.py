@@ -21,17 +21,18 @@ _METADATA = ("Date", "Creator", "Format", "Type")  # None omits each of them
 _TAG = re.compile(r"<[^>]+>")  # matplotlib escapes < and > in text, so only tags match
 
 
-def inline_svg(draw: Drawing, name: str, label: str) -> "Markup":
+def inline_svg(draw: Drawing, name: str, label: str, legend: bool = True) -> "Markup":
     """Return a figure as inline SVG.
 
     Args:
         draw: Calls a function of `dspp.plots`.
         name: Prefix of every id, so that two figures of a page never share one.
         label: Text for screen readers.
+        legend: Whether to keep the legend.
     """
     from markupsafe import Markup, escape
 
-    raw = _draw_svg(draw)
+    raw = _draw_svg(draw, legend)
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', raw))
     body = raw[raw.index("<g ") : raw.rindex("</svg>")]
     body = re.sub(r">\s+<", "><", _TAG.sub(lambda tag: _adapt_tag(tag[0], name, used), body))
@@ -40,14 +41,17 @@ def inline_svg(draw: Drawing, name: str, label: str) -> "Markup":
     return Markup(head + body + "</svg>")  # the tags are matplotlib's, which escapes the text between them
 
 
-def _draw_svg(draw: Drawing) -> str:
+def _draw_svg(draw: Drawing, legend: bool) -> str:
     """Return matplotlib's SVG, the same bytes every time, whatever the user's settings."""
     from matplotlib import style
 
     file = io.StringIO()
     with warnings.catch_warnings(), style.context(["default", {"svg.fonttype": "none", "svg.hashsalt": "dspp"}]):
         warnings.filterwarnings("ignore", r"Glyph .* missing", UserWarning)  # the browser has fonts for emoji
-        figure = draw().get_figure(root=True)
+        ax = draw()
+        if not legend and (box := ax.get_legend()) is not None:
+            box.remove()
+        figure = ax.get_figure(root=True)
         assert figure is not None  # `dspp.plots` made it
         figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(_METADATA))
     return file.getvalue()

@@ -33,14 +33,14 @@ class FitResult:
     """
 
     model: Model
-    history: tuple[Epoch, ...]
-    restart_nll: tuple[float, ...]  # training NLL of each restart; the lowest was trained to the end
-    best_epoch: int | None  # the epoch whose state was kept; None without validation rows
-    recoveries: tuple[Recovery, ...]
-    notes: tuple[str, ...]
-    seconds: float  # including those before a resume
-    planned_epochs: int  # length of the schedule; under a time budget the last may be incomplete
-    stopped: str  # why training ended: "finished", "early" (validation stopped improving) or "time" (budget spent)
+    history: tuple[Epoch, ...] = ()
+    restart_nll: tuple[float, ...] = ()  # training NLL of each restart; the lowest was trained to the end
+    best_epoch: int | None = None  # the epoch whose state was kept; None without validation rows
+    recoveries: tuple[Recovery, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0  # including those before a resume
+    planned_epochs: int = 0  # length of the schedule; under a time budget the last may be incomplete
+    stopped: str = "finished"  # why: "finished", "early" (validation stopped improving) or "time" (budget spent)
     epochs_made: float = 0.0  # passes over the training rows; the last may be incomplete
     time_note: str = ""  # the one of `notes` that says that the time budget ended training, if it did
 
@@ -53,11 +53,7 @@ class FitResult:
 def make_result(model: Model, end: State, steps_per_epoch: int, rows: Rows) -> FitResult:
     """Return the result of a finished run, with the weights that validation found best, if any.
 
-    Args:
-        model: the model that was trained to the end.
-        end: the state of the run.
-        steps_per_epoch: steps per epoch.
-        rows: training rows on which the precision of the model is checked.
+    The precision of the model is checked on these training rows.
     """
     assert end.stopped is not None
     if end.best_weights is not None:

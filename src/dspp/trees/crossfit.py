@@ -1,7 +1,7 @@
 """Predictions of trees for the rows of a training table, none of which saw its own row."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -11,13 +11,13 @@ from dspp.errors import InputError
 from dspp.table.checks import Array
 from dspp.trees.bins import bin_columns
 from dspp.trees.ensemble import MAX_TREES, Trees
-from dspp.trees.fit import MAX_COLUMNS, boost, check_rows, check_sizes
+from dspp.trees.fit import MAX_COLUMNS, Boosting, check_rows
 
 INNER_FOLDS = 5
 MAX_ROWS = 200_000  # per fit
 TREE_SECONDS = 1.5e-7  # per row of a tree, and
 COLUMN_SECONDS = 7e-5  # per column, until the time of a tree has been measured
-FEWEST_TREES = 20  # per fit, however short the time
+MIN_TREES = 20  # per fit, however short the time
 FEW_TREES, FEW_TREES_RATE = 50, 0.3  # if time suffices for fewer trees than this, they learn at a higher rate
 
 
@@ -26,7 +26,9 @@ class CrossFitted:
     """The column of predictions that each of K members reads, and the trees for new rows.
 
     Attributes:
-        columns: The predictions: see `for_member`.
+        columns: That of member k, which is trained without fold k. A row of fold k has the prediction of trees that saw
+            no row of fold k, as if it were new. Any other row has that of trees that saw neither fold k nor the row's
+            own inner fold.
         all_rows: Trees that saw all rows.
         without_fold: For each fold, trees that saw none of its rows.
     """
@@ -34,15 +36,6 @@ class CrossFitted:
     columns: Float[np.ndarray, "K N"]
     all_rows: Trees
     without_fold: tuple[Trees, ...]
-
-    def for_member(self, k: int) -> Float[np.ndarray, " N"]:
-        """Return the column of member k, which is trained without fold k.
-
-        A row of fold k has the prediction of trees that saw no row of fold k, as if it were new. Any other row has that
-        of trees that saw neither fold k nor the row's own inner fold.
-        """
-        column: Float[np.ndarray, " N"] = self.columns[k]
-        return column
 
 
 def cross_fit(
@@ -53,10 +46,8 @@ def cross_fit(
     weights: Array | None = None,
     seed: int = 0,
     inner: ArrayLike | None = None,
-    X_without: Callable[[Bool[np.ndarray, " N"]], Array] | None = None,
-    stop_early: bool = True,
+    X_without: Callable[[Bool[np.ndarray, " N"]], Float[np.ndarray, "N D"]] | None = None,
     max_rounds: int = MAX_TREES,
-    max_rows: int | None = MAX_ROWS,
     seconds_left: Callable[[], float] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> CrossFitted:
@@ -68,30 +59,27 @@ def cross_fit(
     its training rows −1.
 
     Args:
-        X: the inputs, finite.
-        y: one target per row.
-        fold: per row, the member that holds it out, from 0 to K − 1, or −1 for none.
-        weights: one weight per row; rows of weight 0 get predictions but are not learned from.
-        seed: of the fits and of random inner folds.
-        inner: per row, its inner fold from 0, for rows that must stay together.
-        X_without: the inputs as they are if the targets of these rows are not known, for inputs that depend on targets;
+        X: The inputs, finite.
+        y: One target per row.
+        fold: Per row, the member that holds it out, from 0 to K − 1, or −1 for none.
+        weights: One weight per row; rows of weight 0 get predictions but are not learned from.
+        seed: Of the fits and of random inner folds.
+        inner: Per row, its inner fold from 0, for rows that must stay together; no random rows then decide how many
+            trees are kept.
+        X_without: The inputs as they are if the targets of these rows are not known, for inputs that depend on targets;
             None: X in any case.
-        stop_early: whether random rows decide how many trees are kept, as in `fit_trees`; not for rows that must stay
-            together.
-        max_rounds: the largest number of trees per fit.
-        max_rows: the largest number of rows per fit; None for all.
-        seconds_left: returns how much time is left for all fits, which have fewer trees if necessary: none has more
+        max_rounds: The largest number of trees per fit.
+        seconds_left: Returns how much time is left for all fits, which have fewer trees if necessary: none has more
             than the slowest could afford. None: any time.
-        should_stop: called before each tree.
+        should_stop: Called before each tree.
 
     Raises:
-        InputError: the arguments do not match, or some fit would have no rows.
+        InputError: The arguments do not match, or some fit would have no rows.
         TrainingInterrupted: `should_stop` returned True.
     """
     X, y, weights = check_rows(X, y, weights)
-    check_sizes(max_rounds, max_rows)
+    how = Boosting(seed, inner is None, max_rounds, MAX_ROWS, should_stop=should_stop)
     fold = _check_folds(fold, len(X), "fold", -1)
-    inner = None if inner is None else _check_folds(inner, len(X), "inner", 0)
     K = max(int(fold.max()) + 1, 1)
     if len(X) < K or (np.bincount(fold[fold >= 0]) == 0).any():
         raise InputError(f"fold: expected each of 0 to {K - 1} in some row, got gaps; number the folds without gaps")
@@ -99,45 +87,34 @@ def cross_fit(
     if inner is None:
         inner = assign_inner(fold, seed)
         outer = fold if K < INNER_FOLDS else inner
+    inner = _check_folds(inner, len(X), "inner", 0)
+
+    held = [outer == k for k in range(K)]
+    parts = [(k, part) for k in range(K) for part in (held[k], *(~held[k] & (inner == j) for j in np.unique(inner)))]
+    without = [(k, part, held[k] | part) for k, part in parts if part.any()]
+    no_rows = np.zeros(len(X), bool)
+    to_fit = {left_out.tobytes(): left_out for left_out in (*(rows for _, _, rows in without), *held, no_rows)}
 
     binned = bin_columns(X, weights, seed)  # the same cuts for all fits, if they know no targets
+    pace = _Pace(max_rounds, len(to_fit), min(X.shape[1], MAX_COLUMNS), seconds_left)
     fits: dict[bytes, Trees] = {}
-    held = [outer == k for k in range(K)]
-    parts = [[one, *(~one & (inner == j) for j in np.unique(inner))] for one in held]
-    pairs = [(k, part, held[k] | part) for k in range(K) for part in parts[k] if part.any()]
-    no_rows = np.zeros(len(X), bool)
-    to_fit = (*(left_out for _, _, left_out in pairs), *held, no_rows)
-    pace = _Pace(
-        max_rounds, len({left_out.tobytes() for left_out in to_fit}), min(X.shape[1], MAX_COLUMNS), seconds_left
-    )
-
-    def inputs_without(left_out: Bool[np.ndarray, " N"]) -> Float[np.ndarray, "N D"]:
-        return X if X_without is None else check_rows(X_without(left_out), y, weights)[0]
-
-    def fit_without(left_out: Bool[np.ndarray, " N"]) -> None:
-        rows, key = ~left_out, left_out.tobytes()
+    for key, left_out in to_fit.items():
+        rows = ~left_out
         if not weights[rows].any():
             raise InputError("fold: expected training rows outside of any two folds, got none; pass more folds or rows")
-        if key not in fits:
-            codes = binned if X_without is None else bin_columns(inputs_without(left_out), weights, seed)
-            used = min(int(rows.sum()), max_rows or len(X))
-            rounds = pace.start_fit(used)
-            part = codes.select(rows)
-            rate = pace.learning_rate
-            fits[key] = boost(part, y[rows], weights[rows], seed, rounds, max_rows, stop_early, should_stop, rate)
+        if X_without is not None:
+            binned = bin_columns(X_without(left_out), weights, seed)
+        rounds = pace.start_fit(min(int(rows.sum()), MAX_ROWS))
+        own = replace(how, max_rounds=rounds, learning_rate=pace.learning_rate)
+        fits[key] = own.fit(binned.select(rows), y[rows], weights[rows])
 
-    def trees_without(left_out: Bool[np.ndarray, " N"]) -> Trees:
-        trees = fits[left_out.tobytes()]
-        if seconds_left is None:
-            return trees
-        return trees.first(pace.most)  # new rows must meet trees like those of the training rows
-
-    for left_out in to_fit:
-        fit_without(left_out)
+    # New rows must meet trees like those of the training rows.
+    fits = {key: trees.first(pace.most) for key, trees in fits.items()}
     columns = np.empty((K, len(X)))
-    for k, part, left_out in pairs:
-        columns[k, part] = trees_without(left_out).predict(inputs_without(left_out)[part])
-    return CrossFitted(columns, trees_without(no_rows), tuple(map(trees_without, held)))
+    for k, part, left_out in without:
+        inputs = X if X_without is None else X_without(left_out)
+        columns[k, part] = fits[left_out.tobytes()].predict(inputs[part])
+    return CrossFitted(columns, fits[no_rows.tobytes()], tuple(fits[one.tobytes()] for one in held))
 
 
 class _Pace:
@@ -164,7 +141,7 @@ class _Pace:
         affordable = left / max(self.fits * per_tree, 1e-9)
         if not self.grown and affordable < min(FEW_TREES, self.most):
             self.learning_rate = FEW_TREES_RATE
-        self.most = int(min(max(affordable, FEWEST_TREES), self.most))
+        self.most = int(min(max(affordable, MIN_TREES), self.most))
         self.fits, self.grown = max(self.fits - 1, 1), self.grown + self.most * rows
         return self.most
 

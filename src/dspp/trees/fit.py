@@ -5,7 +5,7 @@ end of a fit, and the result is compared with scikit-learn's own predictions. Pr
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,84 @@ GROUPS = 8  # of neighbouring bins, whose mean targets say how much a column say
 _FIELDS = {"value", "feature_idx", "num_threshold", "left", "right", "is_leaf", "is_categorical"}  # of a node
 
 
+@dataclass(frozen=True)
+class Boosting:
+    """How trees are boosted on the squared error, on one thread; equal settings and rows give equal bits.
+
+    From 2,000 rows on, a tenth of them decides how many trees are kept. With fewer rows there are 200 trees.
+
+    Attributes:
+        seed: Selects the rows that decide, and the rows in use if there are more than `max_rows`.
+        stop_early: Whether random rows decide, from 2,000 rows on; not for rows that must stay together.
+        max_rounds: The largest number of trees.
+        max_rows: The largest number of rows in use; None for all.
+        learning_rate: None: one that suits the number of rows.
+        should_stop: Called before each tree; returning True ends the fit.
+    """
+
+    seed: int = 0
+    stop_early: bool = True
+    max_rounds: int = MAX_TREES
+    max_rows: int | None = None
+    learning_rate: float | None = None
+    should_stop: Callable[[], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_rounds <= MAX_TREES:
+            raise InputError(f"max_rounds: expected 1 to {MAX_TREES}, got {self.max_rounds}")
+        if self.max_rows is not None and self.max_rows < 1:
+            raise InputError(f"max_rows: expected at least 1, got {self.max_rows}; pass None for all rows")
+
+    def fit(self, X: Binned, y: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]) -> Trees:
+        """Fit trees to rows that were checked.
+
+        Raises:
+            TrainingInterrupted: `should_stop` returned True.
+        """
+        rows = np.flatnonzero(weights)
+        if self.max_rows is not None and len(rows) > self.max_rows:
+            rows = np.sort(np.random.default_rng(self.seed).choice(rows, self.max_rows, replace=False))
+        codes, y, weights = X.codes[rows], y[rows], weights[rows] / weights[rows].mean()
+        mean = float(np.average(y, weights=weights))
+        scale = float(np.sqrt(np.average((y - mean) ** 2, weights=weights)))
+        if len(rows) < MIN_ROWS or scale <= 1e-12 * abs(mean):
+            no_columns, no_masks = np.zeros((2, 0, NODES), np.int32)
+            return Trees(no_columns, np.zeros((0, NODES)), no_masks, np.zeros((0, LEAVES)), mean, len(X.cuts))
+        y = (y - mean) / scale
+        columns = choose_columns(codes, y, weights)
+        trees = self._fit_scikit_learn(codes[:, columns], y, weights)
+        trees = replace(trees, feature=columns[trees.feature], num_features=len(X.cuts))
+        value, base = scale * trees.value, mean + scale * trees.base
+        return replace(trees, threshold=_to_cuts(trees, X), value=value, base=base)
+
+    def _fit_scikit_learn(
+        self, X: UInt8[np.ndarray, "N D"], y: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]
+    ) -> Trees:
+        """Return trees whose inputs are numbers of bins."""
+        from sklearn.ensemble import HistGradientBoostingRegressor  # imported here: predicting does not need it
+        from threadpoolctl import threadpool_limits
+
+        stop_early = self.stop_early and len(y) >= MANY_ROWS
+        model = HistGradientBoostingRegressor(
+            learning_rate=self.learning_rate or (LEARNING_RATE if stop_early else FEW_ROWS_RATE),
+            max_iter=self.max_rounds if stop_early else min(self.max_rounds, FEW_ROWS_ROUNDS),
+            max_leaf_nodes=LEAVES,
+            min_samples_leaf=MIN_LEAF_ROWS,
+            l2_regularization=L2,
+            early_stopping=stop_early,
+            validation_fraction=min(len(y) // 10, MAX_VALIDATION),
+            n_iter_no_change=PATIENCE,
+            random_state=int(np.random.SeedSequence(self.seed).generate_state(1)[0]),
+        )
+        if self.should_stop is not None:
+            _call_before_trees(model, self.should_stop)
+        with threadpool_limits(1, user_api="openmp"):  # with more, the order of sums and thus the last bits vary
+            model.fit(X, y, sample_weight=weights)
+            trees = convert(model, X[:CHECKED])
+        # The first score is that of 0 trees.
+        return trees.first(int(np.argmax(model.validation_score_))) if stop_early else trees
+
+
 def fit_trees(
     X: Array,
     y: Array,
@@ -42,26 +120,23 @@ def fit_trees(
     max_rounds: int = MAX_TREES,
     max_rows: int | None = None,
 ) -> Trees:
-    """Return trees boosted on the squared error, on one thread; equal arguments give equal bits.
-
-    From 2,000 rows on, a tenth of them decides how many trees are kept. With fewer rows there are 200 trees.
+    """Return trees boosted on the squared error: see `Boosting`.
 
     Args:
-        X: the inputs, finite.
-        y: one target per row.
-        weights: one weight per row; a row of weight 0 is left out.
-        seed: selects the rows that decide, and the rows in use if there are more than `max_rows`.
-        stop_early: whether random rows decide, from 2,000 rows on; not for rows that must stay together.
-        max_rounds: the largest number of trees.
-        max_rows: the largest number of rows in use; None for all.
+        X: The inputs, finite.
+        y: One target per row.
+        weights: One weight per row; a row of weight 0 is left out.
+        seed: See `Boosting` for this and what follows.
+        stop_early: Whether random rows decide how many trees are kept.
+        max_rounds: The largest number of trees.
+        max_rows: The largest number of rows in use.
 
     Raises:
-        InputError: the arguments are not finite numbers of matching shapes, or no weight is positive.
-        DsppError: this version of scikit-learn stores trees in another way.
+        InputError: The arguments are not finite numbers of matching shapes, or no weight is positive.
+        DsppError: This version of scikit-learn stores trees in another way.
     """
     X, y, weights = check_rows(X, y, weights)
-    check_sizes(max_rounds, max_rows)
-    return boost(bin_columns(X, weights, seed), y, weights, seed, max_rounds, max_rows, stop_early)
+    return Boosting(seed, stop_early, max_rounds, max_rows).fit(bin_columns(X, weights, seed), y, weights)
 
 
 def check_rows(
@@ -77,54 +152,6 @@ def check_rows(
     if weights.min() < 0.0 or weights.max() == 0.0:
         raise InputError(f"weights: expected numbers ≥ 0, not all 0, got {weights.min()} to {weights.max()}")
     return X, y, weights
-
-
-def check_sizes(max_rounds: int, max_rows: int | None) -> None:
-    """Check the limits of a fit."""
-    if not 1 <= max_rounds <= MAX_TREES:
-        raise InputError(f"max_rounds: expected 1 to {MAX_TREES}, got {max_rounds}")
-    if max_rows is not None and max_rows < 1:
-        raise InputError(f"max_rows: expected at least 1, got {max_rows}; pass None for all rows")
-
-
-def boost(
-    X: Binned,
-    y: Float[np.ndarray, " N"],
-    weights: Float[np.ndarray, " N"],
-    seed: int,
-    max_rounds: int,
-    max_rows: int | None,
-    stop_early: bool = True,
-    should_stop: Callable[[], bool] | None = None,
-    learning_rate: float | None = None,
-) -> Trees:
-    """Do the work of `fit_trees`, with arguments that were checked; a learning rate of None suits the number of rows.
-
-    Raises:
-        TrainingInterrupted: `should_stop`, called before each tree, returned True.
-    """
-    rows = np.flatnonzero(weights)
-    if max_rows is not None and len(rows) > max_rows:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, max_rows, replace=False))
-    codes, y, weights = X.codes[rows], y[rows], weights[rows] / weights[rows].mean()
-    mean = float(np.average(y, weights=weights))
-    scale = float(np.sqrt(np.average((y - mean) ** 2, weights=weights)))
-    if len(rows) < MIN_ROWS or scale <= 1e-12 * abs(mean):
-        return _no_trees(mean, len(X.cuts))
-    y = (y - mean) / scale
-    columns = choose_columns(codes, y, weights)
-    stop_early = stop_early and len(y) >= MANY_ROWS
-    rate = learning_rate or (LEARNING_RATE if stop_early else FEW_ROWS_RATE)
-    trees, best = _fit_scikit_learn(codes[:, columns], y, weights, seed, max_rounds, stop_early, rate, should_stop)
-    trees = replace(trees, feature=columns[trees.feature], num_features=len(X.cuts))
-    return Trees(
-        feature=trees.feature[:best],
-        threshold=_to_cuts(trees, X)[:best],
-        left_leaves=trees.left_leaves[:best],
-        value=scale * trees.value[:best],
-        base=mean + scale * trees.base,
-        num_features=trees.num_features,
-    )
 
 
 def choose_columns(
@@ -152,11 +179,6 @@ def choose_columns(
     return np.sort(np.argsort(-scores, kind="stable")[:MAX_COLUMNS]).astype(np.int32)
 
 
-def _no_trees(base: float, num_features: int) -> Trees:
-    columns, masks = np.zeros((2, 0, NODES), np.int32)
-    return Trees(columns, np.zeros((0, NODES)), masks, np.zeros((0, LEAVES)), base, num_features)
-
-
 def _to_cuts(trees: Trees, X: Binned) -> Float[np.ndarray, "T 31"]:
     """Return the thresholds of x for trees that were fitted to numbers of bins: bin ≤ b is x ≤ cut b."""
     thresholds = np.zeros_like(trees.threshold)
@@ -164,40 +186,6 @@ def _to_cuts(trees: Trees, X: Binned) -> Float[np.ndarray, "T 31"]:
         nodes = (trees.feature == d) & (trees.left_leaves != 0)
         thresholds[nodes] = cuts[np.floor(trees.threshold[nodes]).astype(np.intp)]
     return thresholds
-
-
-def _fit_scikit_learn(
-    X: UInt8[np.ndarray, "N D"],
-    y: Float[np.ndarray, " N"],
-    weights: Float[np.ndarray, " N"],
-    seed: int,
-    max_rounds: int,
-    stop_early: bool,
-    learning_rate: float,
-    should_stop: Callable[[], bool] | None,
-) -> tuple[Trees, int]:
-    """Return trees whose inputs are numbers of bins, and how many of them to keep."""
-    from sklearn.ensemble import HistGradientBoostingRegressor  # imported here: predicting does not need it
-    from threadpoolctl import threadpool_limits
-
-    model = HistGradientBoostingRegressor(
-        learning_rate=learning_rate,
-        max_iter=max_rounds if stop_early else min(max_rounds, FEW_ROWS_ROUNDS),
-        max_leaf_nodes=LEAVES,
-        min_samples_leaf=MIN_LEAF_ROWS,
-        l2_regularization=L2,
-        early_stopping=stop_early,
-        validation_fraction=min(len(y) // 10, MAX_VALIDATION),
-        n_iter_no_change=PATIENCE,
-        random_state=int(np.random.SeedSequence(seed).generate_state(1)[0]),
-    )
-    if should_stop is not None:
-        _call_before_trees(model, should_stop)
-    with threadpool_limits(1, user_api="openmp"):  # with more, the order of sums and thus the last bits vary
-        model.fit(X, y, sample_weight=weights)
-        trees = convert(model, X[:CHECKED])
-    best = int(np.argmax(model.validation_score_)) if stop_early else len(trees)  # the first score is that of 0 trees
-    return trees, best
 
 
 def _call_before_trees(model: Any, should_stop: Callable[[], bool]) -> None:

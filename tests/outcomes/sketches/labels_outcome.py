@@ -78,6 +78,7 @@ class Labels(Outcome):
     headlines: ClassVar[tuple[str, ...]] = ("nll", "accuracy")
     score: ClassVar[str] = "accuracy"
     metrics = ("nll", "accuracy")
+    member_kinds = ("plain", "trees")
 
     classes: tuple[str, ...] = ()
 
@@ -114,6 +115,9 @@ class Labels(Outcome):
 
     def mean_target(self, y: np.ndarray) -> np.ndarray:
         return np.eye(len(self.classes))[y[:, 0].astype(int), 1:]
+
+    def tree_target(self, y: np.ndarray) -> np.ndarray:
+        return self.mean_target(y)  # one column for each class but the first
 
     def fit_guard(self, y: np.ndarray, weight: float, row_weights: np.ndarray | None = None) -> Guard:
         counts = np.bincount(y[:, 0].astype(int), row_weights, len(self.classes)) + 1.0
