@@ -240,7 +240,7 @@ def datetime_readings(text: pa.Array) -> list[tuple[pa.Array, pa.DataType]]:
 
 
 def parse_datetimes(text: pa.Array, place: Place) -> pa.Array:
-    """Parse strings as timestamps, all in the same format, or raise `InputError` for the row where the best one fails."""
+    """Parse strings as timestamps, all in one format, or raise `InputError` for the row where the best one fails."""
     readings = datetime_readings(clean(text))
     for attempt, kind in readings:
         if can_cast(attempt, kind):
