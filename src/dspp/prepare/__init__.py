@@ -19,7 +19,7 @@ from dspp.folds import NEVER, Split
 from dspp.members.plan import Plan, make_plan
 from dspp.notes import Note
 from dspp.outcomes import Outcome, find_outcome
-from dspp.prepare.split import Index, inner_folds, split_rows, split_table
+from dspp.prepare.split import Index, check_observed, inner_folds, split_rows, split_table
 from dspp.seen import Hashes, choose_hashes, hash_rows
 from dspp.settings import Settings
 from dspp.table.arrays import intern_texts
@@ -160,6 +160,7 @@ def _prepare_labelled(table: Table, settings: Settings, outcome: Outcome, valida
     if settings.conformal:
         outcome.check_recalibration()
     outcome.to_numbers(table.targets, _target_place(table))  # raises for invalid targets
+    check_observed(outcome.observed(table.targets))
     is_ensemble = settings.is_ensemble(len(table))
     index, split = split_table(table, settings, outcome, validation)
     train, held_out, calibration = (_take(table, rows) for rows in index)
@@ -186,8 +187,7 @@ def _prepare_labelled(table: Table, settings: Settings, outcome: Outcome, valida
             outcome = better.fit(train.targets, _target_place(train), train.weights)
             y = outcome.encode(train.targets, _target_place(train))
             if encoder is not None and rows.parsed is not None and means is not None:
-                encoder = encoder.with_targets(rows.parsed, outcome.mean_target(y))
-                X = encoder.insert_means(X, rows.parsed)
+                encoder, X = encoder.refit_means(X, rows.parsed, outcome.mean_target(y))
                 scaled, scale_X, means = _standardise(X, rows, encoder, outcome.mean_target(y), inner, is_ensemble)
 
     dtype = settings.spec().model.dtype
