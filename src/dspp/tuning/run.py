@@ -10,7 +10,7 @@ from dspp.extras import require
 from dspp.notes import warn_of_notes
 from dspp.outcomes import find_outcome
 from dspp.prepare import Prepared, prepare
-from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
+from dspp.settings import MIN_ROWS_TO_HOLD_OUT
 from dspp.table.files import dataset_columns, from_dataset, is_dataset
 from dspp.table.memory import attach_roles, attach_targets, to_table
 from dspp.table.table import FileTable, Table
@@ -162,7 +162,7 @@ def search(
     if not len(prepared.validation):
         raise InputError(
             f"expected validation rows, got none of {prepared.num_rows + len(prepared.calibration)} rows; pass X_val "
-            f"and y_val, or a validation_fraction above 0 and at least {FEWEST_ROWS_TO_HOLD_OUT} rows"
+            f"and y_val, or a validation_fraction above 0 and at least {MIN_ROWS_TO_HOLD_OUT} rows"
         )
     path = None if study is None else Path(study)
     identity = {} if path is None else _identity(prepared, choices, seed)
