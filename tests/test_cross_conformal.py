@@ -23,6 +23,7 @@ from dspp.predictive import MultivariateNormalMixture, NormalMixture
 from dspp.report import report
 from dspp.table.discrete import is_discrete
 from dspp.table.memory import attach_targets, to_table
+from dspp.table.messages import Place
 from tests.members.ensembles import of_kind
 from tests.modelfile.test_modelfile import apart, with_header, with_tensors
 
@@ -224,7 +225,7 @@ def test_every_row_is_scored_by_the_members_that_held_it_out(ensemble: dspp.DSPP
     assert fitted.conformal is not None
     assert fitted.conformal_folds is not None
     assert fitted.conformal.shape == (90, 1)
-    folds = fitted.predict_folds(attach_targets(to_table(X), Y))[1]
+    folds = fitted.predict_folds(X, Place("X"))[1]
     pit = torch.stack([folds[j].cdf(torch.from_numpy(Y)) for j in range(4)])  # of all rows, by all folds
     scores = (pit - 0.5).abs()
     for j in range(4):
@@ -240,7 +241,7 @@ def test_recalibrated_intervals_of_an_ensemble(ensemble: dspp.DSPPRegressor) -> 
     fitted = ensemble.fitted_
     new = np.random.default_rng(4).normal(size=(5, 2))
     ends = ensemble.predict_interval(new, 0.8)
-    folds = fitted.predict_folds(to_table(new))[1]
+    folds = fitted.predict_folds(new, Place("X"))[1]
     assert isinstance(fitted.recalibration, CrossConformal)
     expected = fitted.recalibration.interval(folds, 0.8)
     np.testing.assert_array_equal(ends, torch.stack(expected, dim=1).numpy())

@@ -178,7 +178,7 @@ def _predict_targets(
 ) -> tuple[Predictive, dict[int, Predictive]]:
     """Predict rows with targets, which are compared with those of training; see `Fitted.predict_folds`."""
     encoded, y, count = fitted.encode(rows, impute), rows.targets, len(fitted.outcome.names)
-    mixture, folds = fitted.predict_folds(rows, impute, encoded)
+    mixture, folds = fitted.predict_folds(encoded, rows.place)
     if y.shape[1] != count:
         raise InputError(
             f"y: expected shape {(len(y), count) if count > 1 else (len(y),)}, as predicted, got "

@@ -281,12 +281,11 @@ class Fitted:
         return table
 
     def predict_folds(
-        self, table: Table, impute: bool = False, encoded: Float[np.ndarray, "N D"] | None = None
+        self, encoded: Float[np.ndarray, "N D"], place: Place
     ) -> tuple[Predictive, dict[int, Predictive]]:
-        """Return the prediction of a table and, if recalibration needs them, those of the members of each fold."""
-        encoded = self.encode(table, impute) if encoded is None else encoded
+        """Return the prediction of encoded rows and, if recalibration needs them, those by the members of each fold."""
         folds = [] if self.conformal_folds is None else self.conformal_folds.unique().tolist()
-        return self._predict(self._standardise(encoded, table.place), table.place, folds)
+        return self._predict(self._standardise(encoded, place), place, folds)
 
     def predictions(
         self,
@@ -318,7 +317,10 @@ class Fitted:
         wanted = Wanted(
             moments, quantiles, interval_levels(interval), threshold_names(above), components, samples, generator
         )
-        mixture, folds = self.predict_folds(table, impute) if wanted.levels else (self.predict(table, impute), {})
+        if wanted.levels:
+            mixture, folds = self.predict_folds(self.encode(table, impute), table.place)
+        else:
+            mixture, folds = self.predict(table, impute), {}
         return self.outcome.columns(mixture, wanted, lambda coverage: self.recalibrate(mixture, folds, coverage))
 
     def recalibrate(

@@ -17,7 +17,7 @@ from dspp.evaluate import Evaluation
 from dspp.fitted import Fitted
 from dspp.history import Epoch
 from dspp.members import BoostedTrees
-from dspp.members.base import Run, Trained, one_thread
+from dspp.members.base import Control, Trained, one_thread
 from dspp.members.blend import Blend, blend
 from dspp.members.run import fit_members
 from dspp.notes import Note
@@ -70,8 +70,8 @@ def train(
     own = ProgressBar(None, settings.progress, smoothing=SMOOTHING, later=LATER)
     with own if bar is None else nullcontext(bar) as bar:
         rows = prepared.train.join(prepared.validation) if len(prepared.validation) else prepared.train
-        run = Run(budget, bar, on_epoch, should_stop, resume)
-        trained, trees = fit_members(rows, split, prepared.means, outcome, plan, settings, run)
+        control = Control(budget, bar, on_epoch, should_stop, resume)
+        trained, trees = fit_members(rows, split, prepared.means, outcome, plan, settings, control)
         evaluation: Evaluation | None
         if plan.is_single:
             fitted = _make_fitted(prepared, settings, trained, Blend(tuple(trained), (1.0,)), trees)
@@ -83,7 +83,8 @@ def train(
                 fitted = _make_fitted(prepared, settings, trained, mixing, trees)
                 evaluation = _evaluate_held_out(fitted, prepared, mixing, rows, trees)
             bar.step("scoring the held-out rows", SCORING)
-        if len(prepared.calibration) if plan.is_single else settings.conformal:
+        has_scores = len(prepared.calibration) > 0 if plan.is_single else settings.conformal
+        if has_scores:
             fitted = _recalibrate(fitted, prepared, evaluation, plan.is_single)
         if evaluation is None:
             return fitted, None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -184,14 +185,21 @@ class Predictor:
         """Components computed per row."""
         return 1 if self.model.rule is None else len(self.model.rule.log_weights())
 
-    @torch.no_grad()
     def __call__(self, X: Array) -> Predictive:
         """Return the predictive distribution of each row of X (N, D), standardised: array, tensor or nested lists.
 
         Raises:
             InputError: X is not a table of finite numbers with the columns that the model was trained on.
         """
-        threads, rows = num_threads(), self._rows(X)
+        checked = check_X(X, may_be_empty=True)
+        if self.model.num_inputs is not None:
+            check_width(checked, self.model.num_inputs)
+        return self.predict(checked)
+
+    @torch.no_grad()
+    def predict(self, X: Float[np.ndarray, "N D"] | Float[Tensor, "N D"]) -> Predictive:
+        """Return the predictive distribution of rows that have been checked."""
+        threads, rows = num_threads(), torch.as_tensor(X).to(self.model.gp_layers[0].inducing_points)
         tiles = max(1, math.ceil(len(rows) / TILE))  # no rows are none of a whole tile
         padded = nn.functional.pad(rows, (0, 0, 0, tiles * TILE - len(rows)))
         compiled = all(layer.compiled for layer in self.model.gp_layers)  # such code has threads of its own
@@ -210,12 +218,6 @@ class Predictor:
         largest = max(1, self.BATCH_ROWS // self.num_components // TILE) * TILE
         parts = math.ceil(count / (largest * workers)) * workers
         return math.ceil(count / (parts * TILE)) * TILE
-
-    def _rows(self, X: Array) -> Float[Tensor, "N D"]:
-        checked = check_X(X, may_be_empty=True)
-        if self.model.num_inputs is not None:
-            check_width(checked, self.model.num_inputs)
-        return torch.from_numpy(checked).to(self.model.gp_layers[0].inducing_points)
 
 
 def build(

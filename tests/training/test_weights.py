@@ -35,7 +35,7 @@ from dspp.settings import Settings
 from dspp.table.checks import check_weights
 from dspp.table.memory import attach_roles, attach_targets, to_table
 from dspp.table.messages import Place
-from dspp.training.rows import Rows, training_rows
+from dspp.training.rows import Rows, place_rows
 from dspp.training.run import nll
 
 N, TOLERANCE = 40, 1e-10
@@ -70,7 +70,7 @@ OBJECTIVE_OF = {"dspp": "predictive", "ppgpr": "predictive", "svgp": "elbo", "ga
 
 
 def rows(name: str, x: np.ndarray, y: np.ndarray, weights: Any = None) -> Rows:
-    made = training_rows(Rows.of(x, y, weights), SPECS[name], CONFIG)
+    made, _ = place_rows(Rows.of(x, y, weights), None, SPECS[name], CONFIG)
     assert isinstance(made, Rows)
     return made
 

@@ -53,8 +53,8 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Run:
-    """How a fit runs: how long it may take, what it shows, and the callbacks of the user."""
+class Control:
+    """How long a fit may take, what it shows, and the callbacks of the user."""
 
     budget: "Budget"
     bar: "ProgressBar | None" = None
@@ -119,13 +119,13 @@ class Member(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", run: Run) -> "FitResult":
+    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", control: Control) -> "FitResult":
         """Train the model; with validation rows, which choose the best epoch, not necessarily to the end.
 
         Raises:
             NumericalError: A matrix could not be factorised.
             TrainingDiverged: Training did not recover from non-finite numbers.
-            TrainingInterrupted: `run.should_stop` returned True.
+            TrainingInterrupted: `control.should_stop` returned True.
         """
 
     @classmethod
@@ -138,7 +138,7 @@ class Member(ABC):
 
     def predict(self, X: Inputs, columns: Float[np.ndarray, "N C"] | None = None) -> Predictive:
         """Return the predictive distribution of each row; see `inputs`."""
-        return self.predictor(self.inputs(X, columns))
+        return self.predictor.predict(self.inputs(X, columns))
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:

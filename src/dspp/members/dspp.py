@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from dspp.members.base import MEMBERS, Member, Run, Task
+from dspp.members.base import MEMBERS, Control, Member, Task
 
 if TYPE_CHECKING:  # predicting does not need it
     from dspp.training.result import FitResult
@@ -17,7 +17,7 @@ class Dspp(Member):
     title: ClassVar[str] = "columns alone"
 
     @classmethod
-    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", run: Run) -> "FitResult":
+    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", control: Control) -> "FitResult":
         """Train the model by steps."""
         from dspp import training
 
@@ -27,9 +27,9 @@ class Dspp(Member):
             validation,
             config=task.config,
             features=task.features,
-            budget=run.budget,
+            budget=control.budget,
             checkpoint=task.checkpoint,
-            progress=run.bar or False,
-            on_epoch=run.on_epoch,
-            should_stop=run.should_stop,
+            progress=control.bar or False,
+            on_epoch=control.on_epoch,
+            should_stop=control.should_stop,
         )

@@ -25,7 +25,7 @@ from dspp.config import ModelConfig, ObjectiveConfig
 from dspp.errors import NumericalError, TrainingInterrupted
 from dspp.gp.kernels import ARDKernel, inverse_softplus
 from dspp.gp.linalg import factorise, lower_root, negative_log_normal
-from dspp.members.base import MEMBERS, Member, Run, Task
+from dspp.members.base import MEMBERS, Control, Member, Task
 from dspp.model import Model, compose, plain_layer
 from dspp.presets import Spec
 
@@ -65,9 +65,9 @@ class Gp(Member):
         return Spec("svgp", model, ObjectiveConfig("elbo", beta=1.0))
 
     @classmethod
-    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", run: Run) -> "FitResult":
+    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", control: Control) -> "FitResult":
         """Solve for the model."""
-        return fit_gp(task.spec.model, rows, task.config.seed, run.should_stop or (lambda: False))
+        return fit_gp(task.spec.model, rows, task.config.seed, control.should_stop or (lambda: False))
 
 
 def fit_gp(

@@ -21,7 +21,7 @@ from dspp.engines import WAIT, cores, is_stopped, num_workers, report, run_all, 
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.folds import Split
 from dspp.history import Epoch
-from dspp.members.base import MEMBERS, Run, Task, Trained, one_thread
+from dspp.members.base import MEMBERS, Control, Task, Trained, one_thread
 from dspp.members.blend import choose_epochs
 from dspp.members.dspp import Dspp
 from dspp.members.plan import Plan
@@ -47,29 +47,29 @@ def fit_members(
     outcome: Outcome,
     plan: Plan,
     settings: Settings,
-    run: Run,
+    control: Control,
 ) -> tuple[list[Trained], Sequence[CrossFitted]]:
     """Train all members on standardised rows; also return the boosted trees that some of them read, for each column.
 
     Raises:
         TrainingDiverged: No member could be trained.
-        TrainingInterrupted: `run.should_stop` returned True.
+        TrainingInterrupted: `control.should_stop` returned True.
         CheckpointError: See `open_folder`.
     """
     if plan.is_single:
-        checkpoint = None if settings.checkpoint is None else Checkpoint(settings.checkpoint, run.resume)
+        checkpoint = None if settings.checkpoint is None else Checkpoint(settings.checkpoint, control.resume)
         task = Task(0, *plan.slots[0], plan.spec, plan.config, is_single=True, features=settings.module)
-        return [train_member(replace(task, checkpoint=checkpoint), rows, split, means, run)], ()
+        return [train_member(replace(task, checkpoint=checkpoint), rows, split, means, control)], ()
     read_trees = any(MEMBERS[kind].reads_trees for kind, _ in plan.slots)
     growing: Any = nullcontext()
     if read_trees or plan.too_short:
-        growing = growing_trees(rows, split, means, outcome, settings.random_state, run)
+        growing = growing_trees(rows, split, means, outcome, settings.random_state, control)
     identity = None if settings.checkpoint is None else _identify(rows, split, plan, settings)
-    with open_folder(settings.checkpoint, run.resume, identity) as folder, growing as find_trees:
-        ensemble = Ensemble(plan, settings, run, folder)
+    with open_folder(settings.checkpoint, control.resume, identity) as folder, growing as find_trees:
+        ensemble = Ensemble(plan, settings, control, folder)
         trained = ensemble.train(rows, split, means, outcome, find_trees)
-        assert run.bar is not None
-        run.bar.step("learning how to mix the members")
+        assert control.bar is not None
+        control.bar.step("learning how to mix the members")
         cut_short = any(one.result is not None and one.result.time_note for one in trained)
         trees = find_trees() if find_trees and (read_trees or cut_short) else ()
         if trees and cut_short and BoostedTrees.kind in outcome.member_kinds:
@@ -77,7 +77,7 @@ def fit_members(
             for fold in range(split.num_folds):
                 task = ensemble.make_task(first + fold, BoostedTrees.kind, fold, trees=trees)
                 with one_thread():
-                    trained.append(train_member(task, rows, split, means, Run(Budget())))
+                    trained.append(train_member(task, rows, split, means, Control(Budget())))
     return trained, trees
 
 
@@ -87,12 +87,12 @@ class Ensemble:
     Args:
         plan: What to fit.
         settings: Number of processes, seed and module.
-        run: Time and callbacks.
+        control: Time and callbacks.
         folder: Of the checkpoints; None: none.
     """
 
-    def __init__(self, plan: Plan, settings: Settings, run: Run, folder: Path | None) -> None:
-        self._plan, self._settings, self._run, self._folder = plan, settings, run, folder
+    def __init__(self, plan: Plan, settings: Settings, control: Control, folder: Path | None) -> None:
+        self._plan, self._settings, self._control, self._folder = plan, settings, control, folder
         self._tried: list[Trained] = []  # pilots
         self._stopped = ""  # why training was interrupted; members that are being trained then end with a checkpoint
 
@@ -124,7 +124,7 @@ class Ensemble:
         find_trees: Callable[[], Sequence[CrossFitted]] | None,
     ) -> list[Trained]:
         """Train all members and return them by number."""
-        bar, count, trained = self._run.bar, len(self._plan.slots), dict[int, Trained]()
+        bar, count, trained = self._control.bar, len(self._plan.slots), dict[int, Trained]()
         shares: dict[int, float] = {}
         assert bar is not None
         bar.expect(count)
@@ -136,7 +136,7 @@ class Ensemble:
             bar.update(done, member if done else "preparing the training of members")
 
         def should_stop() -> bool:
-            return bool(self._stopped) or (self._run.should_stop is not None and self._run.should_stop())
+            return bool(self._stopped) or (self._control.should_stop is not None and self._control.should_stop())
 
         where = self._find_workers(len(rows))
         find_epochs = partial(choose_epochs, self._tried, rows, split, outcome, self._plan.spec.model.noise_floor)
@@ -149,9 +149,9 @@ class Ensemble:
                 self._tried.append(one)
             else:
                 trained[one.number] = one
-                if one.result is not None and self._run.on_epoch is not None:
+                if one.result is not None and self._control.on_epoch is not None:
                     for epoch in one.result.history:
-                        self._run.on_epoch(epoch)
+                        self._control.on_epoch(epoch)
                 show()
         if self._stopped or len(trained) < count:
             how = "training was stopped before the last member; repeat the same call to resume"
@@ -179,7 +179,7 @@ class Ensemble:
         where: dict[str, Any],
     ) -> Iterator[Task | Any]:
         """Yield the tasks in the order in which they can begin: those without steps need no pilots, trees take time."""
-        plan, budget, whole = self._plan, self._run.budget, self._run.budget.left
+        plan, budget, whole = self._plan, self._control.budget, self._control.budget.left
         slots = [(number, kind, fold) for number, (kind, fold) in enumerate(plan.slots)]
         yield from (self.make_task(*slot) for slot in slots if not MEMBERS[slot[1]].in_steps)
         for length in plan.pilots:
@@ -223,10 +223,10 @@ def _train_task(task: Task, modules: Sequence[str], rows: Rows, split: Split, me
     for module in modules:  # that register custom parts
         with contextlib.suppress(ImportError):  # building the model then names the missing part
             importlib.import_module(module)
-    run = Run(Budget(time_left(task)), None, on_epoch, is_stopped)
+    control = Control(Budget(time_left(task)), None, on_epoch, is_stopped)
     try:
         with one_thread() if task.config.device == "cpu" else nullcontext():
-            return train_member(task, rows, split, means, run)
+            return train_member(task, rows, split, means, control)
     except TrainingInterrupted as problem:
         return str(problem)
 
@@ -236,7 +236,7 @@ def time_left(task: Task) -> float | None:
     return None if task.seconds is None else max(task.seconds - waited(), MIN_SHARE * task.seconds)
 
 
-def train_member(task: Task, rows: Rows, split: Split, means: Without | None, run: Run) -> Trained:
+def train_member(task: Task, rows: Rows, split: Split, means: Without | None, control: Control) -> Trained:
     """Train one member; one of several that diverges is returned without a model."""
     kind = MEMBERS[task.kind]
     training, held_out = part_rows(task, rows, split, means)
@@ -244,10 +244,10 @@ def train_member(task: Task, rows: Rows, split: Split, means: Without | None, ru
     if isinstance(task.checkpoint, Path) and not task.checkpoint.parent.is_dir():
         task = replace(task, checkpoint=None)  # on another node
     try:
-        result = kind.fit(task, training, held_out if task.is_single and len(held_out) else None, run)
+        result = kind.fit(task, training, held_out if task.is_single and len(held_out) else None, control)
         fold, found = None if task.is_single else task.fold, (result.history, result.best_epoch, result.seconds)
         member = kind(task.spec, task.config, result.model, *found, fold)
-        predicted = member.predictor(held_out.x) if len(held_out) and not task.is_single else None
+        predicted = member.predictor.predict(held_out.x) if len(held_out) and not task.is_single else None
     except (NumericalError, TrainingDiverged) as problem:
         if task.is_single:
             raise

@@ -18,7 +18,7 @@ from dspp.errors import TrainingInterrupted
 from dspp.folds import Split
 from dspp.gp.kernels import inverse_softplus
 from dspp.gp.means import LastInputMean
-from dspp.members.base import MEMBERS, Member, Run, Task
+from dspp.members.base import MEMBERS, Control, Member, Task
 from dspp.members.dspp import Dspp
 from dspp.members.gp import EXACT, closed_form, set_parameter
 from dspp.model import compose, plain_layer
@@ -78,14 +78,14 @@ class BoostedTrees(Member):
         return Spec("svgp", model, ObjectiveConfig("elbo"))
 
     @classmethod
-    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", run: Run) -> "FitResult":
+    def fit(cls, task: Task, rows: "Rows", validation: "Rows | None", control: Control) -> "FitResult":
         """Fit a straight line to the trees' prediction."""
         return fit_around_last_input(task.spec.model, rows)
 
 
 @contextmanager
 def growing_trees(
-    rows: "Rows", split: Split, means: Without | None, outcome: Outcome, seed: int, run: Run
+    rows: "Rows", split: Split, means: Without | None, outcome: Outcome, seed: int, control: Control
 ) -> Iterator[Callable[[], Sequence[CrossFitted]]]:
     """Grow trees in a thread while a block runs; whatever ends it also ends the fits, before their next tree.
 
@@ -96,7 +96,7 @@ def growing_trees(
     X, targets = rows.x.numpy(), outcome.tree_target(rows.y.numpy())
     weights = np.ones(len(X)) if rows.weights is None else rows.weights.double().numpy().copy()
     weights[split.num_train :] = 0.0
-    left, ended, count = run.budget.left, threading.Event(), len(targets.T)
+    left, ended, count = control.budget.left, threading.Event(), len(targets.T)
     end = time.perf_counter() + TREES_SHARE * (left or 0.0)
 
     def grow() -> list[CrossFitted]:
@@ -126,7 +126,7 @@ def growing_trees(
 
     def result() -> list[CrossFitted]:
         while not wait([trees], timeout=BEAT).done:
-            if run.should_stop is not None and run.should_stop():
+            if control.should_stop is not None and control.should_stop():
                 how = "repeat the same call to resume"
                 raise TrainingInterrupted(f"training was stopped while trees were fitted; {how}")
         return trees.result()

@@ -53,11 +53,7 @@ class FitResult:
 def make_result(model: Model, end: State, steps_per_epoch: int, rows: Rows) -> FitResult:
     """Return the result of a finished run, with the weights that validation found best, if any.
 
-    Args:
-        model: the model that was trained to the end.
-        end: the state of the run.
-        steps_per_epoch: steps per epoch.
-        rows: training rows on which the precision of the model is checked.
+    The precision of the model is checked on these training rows.
     """
     assert end.stopped is not None
     if end.best_weights is not None:

@@ -72,11 +72,12 @@ class Rows:
         return {"x": self.x, "y": self.y} | ({} if self.weights is None else {"weights": self.weights})
 
 
-def training_rows(rows: Rows, spec: Spec, config: TrainConfig) -> Rows:
-    """Return training rows on the device, in the model's dtype, with weights of mean one.
+def place_rows(rows: Rows, validation: Rows | None, spec: Spec, config: TrainConfig) -> tuple[Rows, Rows | None]:
+    """Return training and validation rows on the device, in the model's dtype, with weights of mean one.
 
     Raises:
-        InputError: there are none, or an output is not observed in any row.
+        InputError: there are no training rows, an output is not observed in any of them, or the validation rows do not
+            have their columns.
     """
     if not len(rows):
         raise InputError("rows: expected at least one training row, got none; check the file or filter they came from")
@@ -86,25 +87,17 @@ def training_rows(rows: Rows, spec: Spec, config: TrainConfig) -> Rows:
             f"y: expected each output to be observed in some row, got only NaN in column {int(unobserved[0])} "
             f"({len(unobserved)} such columns in total); leave out these outputs"
         )
-    return _on_device(rows, spec, config)
+    if validation is None:
+        return _place(rows, spec, config), None
+    check_width(validation.x, rows.x.shape[1])
+    expected, got = rows.y.shape[1], validation.y.shape[1]
+    if got != expected:
+        raise InputError(f"validation: expected as many outputs as in the training rows, {expected}, got {got}")
+    return _place(rows, spec, config), _place(validation, spec, config)
 
 
-def validation_rows(rows: Rows, like: Rows, spec: Spec, config: TrainConfig) -> Rows:
-    """Return validation rows as `training_rows` does.
-
-    Raises:
-        InputError: they do not have the columns of the training rows.
-    """
-    check_width(rows.x, like.x.shape[1])
-    if rows.y.shape[1] != like.y.shape[1]:
-        raise InputError(
-            f"validation: expected as many outputs as in the training rows, {like.y.shape[1]}, got {rows.y.shape[1]}"
-        )
-    return _on_device(rows, spec, config)
-
-
-def _on_device(rows: Rows, spec: Spec, config: TrainConfig) -> Rows:
-    dtype, device = getattr(torch, spec.model.dtype), find_device(config.device)
+def _place(rows: Rows, spec: Spec, config: TrainConfig) -> Rows:
+    dtype, device = getattr(torch, spec.model.dtype), _find_device(config.device)
     moved = Rows(rows.x.to(device, dtype), rows.y.to(device, dtype))
     if rows.weights is None:
         return moved
@@ -112,12 +105,7 @@ def _on_device(rows: Rows, spec: Spec, config: TrainConfig) -> Rows:
     return replace(moved, weights=weights)[weights > 0]
 
 
-def find_device(name: str) -> torch.device:
-    """Return the device of this name.
-
-    Raises:
-        InputError: there is no such device.
-    """
+def _find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,7 +33,7 @@ from dspp.training.adam import Adam
 from dspp.training.budget import Budget
 from dspp.training.checkpoint import Checkpoint, CheckpointFile, identify, open_checkpoint
 from dspp.training.result import FitResult, make_result
-from dspp.training.rows import Rows, training_rows, validation_rows
+from dspp.training.rows import Rows, place_rows
 from dspp.training.schedules import SCHEDULES
 from dspp.training.state import State, Tensors
 
@@ -92,8 +92,7 @@ def fit(
     config = config or TrainConfig()
     budget = budget if isinstance(budget, Budget) else Budget(budget)  # which includes the checks below
     with _threads(config.threads):
-        rows = training_rows(rows, spec, config)
-        validation = None if validation is None else validation_rows(validation, rows, spec, config)
+        rows, validation = place_rows(rows, validation, spec, config)
         _check_objective(spec.objective.name, rows)
         opened: AbstractContextManager[CheckpointFile | None] = nullcontext()
         if checkpoint is not None:
@@ -103,32 +102,29 @@ def fit(
             return run.finish(progress)
 
 
+@dataclass(eq=False)
 class Run:
-    """One call of `fit`, which documents the arguments."""
+    """One call of `fit`, which documents the fields."""
 
-    def __init__(
-        self,
-        spec: Spec,
-        config: TrainConfig,
-        rows: Rows,
-        validation: Rows | None,
-        features: nn.Module | None,
-        budget: Budget,
-        file: CheckpointFile | None,
-        on_epoch: Callable[[Epoch], None] | None,
-        should_stop: Callable[[], bool] | None,
-    ) -> None:
-        self._spec, self._config, self._rows, self._validation = spec, config, rows, validation
-        self._features, self._budget, self._file = features, budget, file
-        self._on_epoch, self._should_stop = on_epoch, should_stop
-        self._steps_per_epoch = math.ceil(len(rows) / config.batch_size)
-        self._full_steps = config.epochs * self._steps_per_epoch
-        self._trial_steps = min(config.restart_epochs, config.epochs) * self._steps_per_epoch
+    spec: Spec
+    config: TrainConfig
+    rows: Rows
+    validation: Rows | None
+    features: nn.Module | None
+    budget: Budget
+    file: CheckpointFile | None
+    on_epoch: Callable[[Epoch], None] | None
+    should_stop: Callable[[], bool] | None
+
+    def __post_init__(self) -> None:
+        self._steps_per_epoch = math.ceil(len(self.rows) / self.config.batch_size)
+        self._full_steps = self.config.epochs * self._steps_per_epoch
+        self._trial_steps = min(self.config.restart_epochs, self.config.epochs) * self._steps_per_epoch
         self._trial: int | None = None  # the start that the model is of
         self._good: State | None = None  # to return to, and to resume from
-        self._epoch_begin = budget.clock()
-        self._state = State(self._full_steps, budget.seconds, trying=config.restarts > 1)
-        saved = None if file is None else file.read()
+        self._epoch_begin = self.budget.clock()
+        self._state = State(self._full_steps, self.budget.seconds, trying=self.config.restarts > 1)
+        saved = None if self.file is None else self.file.read()
         if saved is None:
             self._go_to(self._state)
         else:
@@ -146,17 +142,17 @@ class Run:
             raise CheckpointError(
                 f"the checkpoint is of another model ({problem!s:.200}); delete it to start afresh"
             ) from None
-        self._budget.add_spent(saved.seconds)
+        self.budget.add_spent(saved.seconds)
         if saved.stopped is None:
-            if saved.budget is None or saved.budget != self._budget.seconds:  # its plan does not apply
+            if saved.budget is None or saved.budget != self.budget.seconds:  # its plan does not apply
                 self._state.total_steps = self._full_steps
-            self._state.budget = self._budget.seconds
+            self._state.budget = self.budget.seconds
             self._state.notes = tuple(dict.fromkeys(saved.notes + notes))
 
     def finish(self, progress: bool | ProgressBar | None) -> FitResult:
         """Choose a start and train it to the end."""
         if self._state.stopped is None:
-            steps = self._state.total_steps + (self._config.restarts - 1) * self._trial_steps
+            steps = self._state.total_steps + (self.config.restarts - 1) * self._trial_steps
             with open_bar(progress, steps, smoothing=SMOOTHING) as self._bar:
                 try:
                     self._choose_start()
@@ -164,7 +160,7 @@ class Run:
                     self._state.stopped = self._why_done()
                     if self._state.stopped == "time":
                         made = self._state.step / self._steps_per_epoch
-                        self._note(f"allowed {made:.3g} of {count_epochs(self._config.epochs)}")
+                        self._note(f"allowed {made:.3g} of {count_epochs(self.config.epochs)}")
                     self._good = self._state = self._capture()
                 except KeyboardInterrupt:
                     self._write()
@@ -182,7 +178,7 @@ class Run:
         """
         if not self._state.trying:
             return
-        count = self._config.restarts
+        count = self.config.restarts
         for trial in range(len(self._state.scores), count):
             if trial != self._state.trial:
                 run = self._state
@@ -195,17 +191,18 @@ class Run:
                     return
                 score = _finite_nll(self._model, self._trial_rows)
             except (NumericalError, TrainingDiverged):
-                pass
+                if not self._state.trying:
+                    raise
             if score < min((s for s in self._state.scores if math.isfinite(s)), default=math.inf):
                 self._state.best = replace(self._capture(), best=None)
             self._state.scores += (score,)
-            if trial + 1 < count and not self._budget.has_room_for_another_start(trial + 1):
+            if trial + 1 < count and not self.budget.has_room_for_another_start(trial + 1):
                 self._note(f"allowed {trial + 1} of {count} starts to be tried")
                 break
         tried, best = self._state, self._state.best
         if best is None:
             raise TrainingDiverged(
-                f"all {len(tried.scores)} starts diverged; lower learning_rate (now {self._config.learning_rate}), "
+                f"all {len(tried.scores)} starts diverged; lower learning_rate (now {self.config.learning_rate}), "
                 "and check that the rows are standardised"
             )
         self._go_to(replace(best, trying=False, scores=tried.scores, notes=tried.notes))
@@ -216,11 +213,11 @@ class Run:
         Increases of the jitter stay counted if the start is the same.
         """
         if state.trial != self._trial:
-            self._trial, self._seed = state.trial, start_seed(self._config.seed, state.trial)
-            features = copy.deepcopy(self._features)
-            outputs = self._spec.outputs or self._rows.y.shape[1]
-            self._model = build(self._spec.model, self._rows.x, outputs, self._seed, features).train()
-            self._adam = Adam(self._model, self._config.weight_decay)
+            self._trial, self._seed = state.trial, start_seed(self.config.seed, state.trial)
+            features = copy.deepcopy(self.features)
+            outputs = self.spec.outputs or self.rows.y.shape[1]
+            self._model = build(self.spec.model, self.rows.x, outputs, self._seed, features).train()
+            self._adam = Adam(self._model, self.config.weight_decay)
         if state.weights:
             self._model.load_state_dict(state.weights)
             self._adam.load(state.moments)
@@ -231,10 +228,10 @@ class Run:
     @cached_property
     def _trial_rows(self) -> Rows:
         """The rows on which starts are compared, drawn at random because the table may be sorted."""
-        rows = self._rows
+        rows = self.rows
         if len(rows) <= MAX_TRIAL_ROWS:
             return rows
-        generator = torch.Generator().manual_seed(derive_seed(self._config.seed, TRIAL_ROWS))
+        generator = torch.Generator().manual_seed(derive_seed(self.config.seed, TRIAL_ROWS))
         return rows[torch.randperm(len(rows), generator=generator)[:MAX_TRIAL_ROWS].to(rows.x.device)]
 
     # ------------------------------------------------------------ epochs and laps
@@ -249,12 +246,12 @@ class Run:
 
     def _why_done(self) -> str | None:
         """Return why the current start is not trained any further, or None; under a plan, it ends with the time."""
-        state, patience, epochs = self._state, self._config.patience, len(self._state.history)
+        state, patience, epochs = self._state, self.config.patience, len(self._state.history)
         if state.step >= self._full_steps:
             return "finished"
         if patience is not None and state.best_epoch is not None and epochs - state.best_epoch >= patience:
             return "early"
-        is_over = self._budget.is_over and 0 < state.step <= epochs * self._steps_per_epoch
+        is_over = self.budget.is_over and 0 < state.step <= epochs * self._steps_per_epoch
         return "time" if is_over or state.step >= self._last_step else None
 
     @property
@@ -264,8 +261,8 @@ class Run:
 
     def _train_epoch(self, epoch: int) -> None:
         """Train by laps to the end of an epoch, or until the time is over; at least one step is made."""
-        state, budget, first = self._state, self._budget, epoch * self._steps_per_epoch
-        batches = batch_indices(len(self._rows), self._config.batch_size, self._seed, epoch)
+        state, budget, first = self._state, self.budget, epoch * self._steps_per_epoch
+        batches = batch_indices(len(self.rows), self.config.batch_size, self._seed, epoch)
         self._epoch_begin = budget.clock() - (state.epoch_seconds if state.step > first else 0.0)
         while True:
             budget.begin_step()
@@ -274,15 +271,15 @@ class Run:
             if self._good is None or self._good.trial != kept.trial:  # the first of a start is taken as good
                 self._accept(kept)
             for step in range(state.step, min(state.step + LAP_STEPS, end)):
-                batch = self._rows[batches[step - first].to(self._rows.x.device)]
+                batch = self.rows[batches[step - first].to(self.rows.x.device)]
                 nll = self._make_step(batch, with_nll=(step - first) % NLL_STEPS == 0)
                 if kept is not self._good:
                     self._accept(kept)
                 budget.end_step()
-                label = f"start {state.trial + 1} of {self._config.restarts}" if state.trying else "training"
+                label = f"start {state.trial + 1} of {self.config.restarts}" if state.trying else "training"
                 done = self._steps_before + state.step
                 self._bar.update(done, f"{label}, epoch {epoch + 1}", rows=len(batch), score=nll)
-                if self._should_stop is not None and self._should_stop():
+                if self.should_stop is not None and self.should_stop():
                     self._stop(f"training was stopped at step {state.step}")
                 if budget.is_over or budget.is_plan_due:
                     break
@@ -295,14 +292,14 @@ class Run:
 
         Trials are too short for a plan.
         """
-        if not self._budget.can_plan:
+        if not self.budget.can_plan:
             return
-        state, count = self._state, self._config.restarts
-        if state.trying and state.trial == 0 and not self._budget.has_room_for_starts(count * self._trial_steps):
+        state, count = self._state, self.config.restarts
+        if state.trying and state.trial == 0 and not self.budget.has_room_for_starts(count * self._trial_steps):
             self._note(f"is too short to try {count} starts; only the first was trained")
             state.trying = False
-        batches = 0 if self._validation is None else len(self._validation) / self._config.batch_size
-        left = self._budget.steps_left(self._steps_per_epoch, batches)
+        batches = 0 if self.validation is None else len(self.validation) / self.config.batch_size
+        left = self.budget.steps_left(self._steps_per_epoch, batches)
         if not state.trying:
             state.total_steps = min(self._full_steps, state.step + left)
             self._bar.expect(self._steps_before + state.total_steps)
@@ -315,7 +312,7 @@ class Run:
         Raises:
             NumericalError: a number is not finite; the parameters are unchanged.
         """
-        state, config, network = self._state, self._config, self._model.features
+        state, config, network = self._state, self.config, self._model.features
         done = state.step / state.total_steps
         self._rate = config.learning_rate * SCHEDULES[config.schedule](done, config) * state.rate_factor
         if network is not None:
@@ -336,19 +333,19 @@ class Run:
 
     def _score(self, batch: Rows, with_nll: bool) -> tuple[Tensor, float | None]:
         """Return the objective of the batch, to differentiate, and its NLL."""
-        model, objective, step = self._model, self._spec.objective, self._state.step
+        model, objective, step = self._model, self.spec.objective, self._state.step
         if len(batch) == 1 and any(isinstance(module, _BatchNorm) for module in model.modules()):
             raise InputError(
                 "a network with batch normalisation expected at least 2 rows, got 1 of a batch of 1; pass more rows, "
                 "or another batch_size"
             )
-        own = self._features is not None  # whose dropout needs torch's global generator
+        own = self.features is not None  # whose dropout needs torch's global generator
         with _randomness(derive_seed(self._seed, step, 2), batch.x.device) if own else nullcontext():
             latent = model(batch.x, noise_seed=derive_seed(self._seed, step, 1))
         options: dict[str, Any] = {"beta": objective.beta, "gamma": objective.gamma}
         if batch.weights is not None:
             options["weights"] = batch.weights
-        value = OBJECTIVES[objective.name](model.likelihood, latent, batch.y, model.kl(), len(self._rows), **options)
+        value = OBJECTIVES[objective.name](model.likelihood, latent, batch.y, model.kl(), len(self.rows), **options)
         if not with_nll:
             return value, None
         with torch.no_grad():
@@ -363,26 +360,26 @@ class Run:
             train_nll=state.nll_sum / math.ceil(steps / NLL_STEPS),
             val_nll=self._validate(),
             learning_rate=self._rate,
-            seconds=self._budget.clock() - self._epoch_begin,
+            seconds=self.budget.clock() - self._epoch_begin,
         )
         state.history += (epoch,)
         state.epoch_seconds = state.objective_sum = state.nll_sum = 0.0
         if state.best_epoch == number:
             state.best_weights = _copies(self._model.state_dict())
-        if self._on_epoch is not None and not state.trying:
-            self._on_epoch(epoch)
-        self._budget.end_epoch()
+        if self.on_epoch is not None and not state.trying:
+            self.on_epoch(epoch)
+        self.budget.end_epoch()
 
     def _validate(self) -> float | None:
         """Return the validation NLL; without validation rows, the NLL of training rows must be finite at the end."""
-        if self._validation is not None:
-            return _finite_nll(self._model, self._validation)
-        if not self._state.trying and (self._state.step >= self._last_step or self._budget.is_over):
+        if self.validation is not None:
+            return _finite_nll(self._model, self.validation)
+        if not self._state.trying and (self._state.step >= self._last_step or self.budget.is_over):
             _finite_nll(self._model, self._trial_rows)
         return None
 
     def _note(self, what: str) -> None:
-        self._state.notes += (f"the time budget of {self._budget.seconds:g} s {what}",)
+        self._state.notes += (f"the time budget of {self.budget.seconds:g} s {what}",)
 
     @property
     def _steps_before(self) -> int:
@@ -395,8 +392,8 @@ class Run:
         """Return a copy of the state, with tensors."""
         return replace(
             self._state,
-            seconds=self._budget.spent,
-            epoch_seconds=self._budget.clock() - self._epoch_begin,
+            seconds=self.budget.spent,
+            epoch_seconds=self.budget.clock() - self._epoch_begin,
             weights=_copies(self._model.state_dict()),
             moments=_copies(self._adam.moments),
             climbs=tuple(layer.climbs for layer in self._model.gp_layers),
@@ -405,8 +402,8 @@ class Run:
     def _accept(self, state: State) -> None:
         """Take a state as good."""
         self._good = state
-        if self._file is not None:
-            self._file.offer(state)
+        if self.file is not None:
+            self.file.offer(state)
 
     def _recover(self, reason: str) -> None:
         """Return to the good state and halve the learning rate.
@@ -414,7 +411,7 @@ class Run:
         Raises:
             TrainingDiverged: this has happened more than `config.max_recoveries` times.
         """
-        failed, good, limit = self._state, self._good, self._config.max_recoveries
+        failed, good, limit = self._state, self._good, self.config.max_recoveries
         assert good is not None
         self._go_to(good)
         self._state.rate_factor = 0.5 * failed.rate_factor
@@ -425,21 +422,21 @@ class Run:
         if len(self._state.recoveries) > limit:
             raise TrainingDiverged(
                 f"step {failed.step}: {reason}; {limit} returns to a good state did not help. Lower learning_rate (now "
-                f"{self._config.learning_rate}), or use dtype='float64'"
+                f"{self.config.learning_rate}), or use dtype='float64'"
             )
 
     def _write(self) -> None:
         """Write the good state to the checkpoint, if any; a resumed run repeats the steps after it."""
-        if self._file is not None and self._good is not None:
-            seconds = self._good.seconds if self._good.stopped else self._budget.spent
-            self._file.write(replace(self._good, seconds=seconds))
+        if self.file is not None and self._good is not None:
+            seconds = self._good.seconds if self._good.stopped else self.budget.spent
+            self.file.write(replace(self._good, seconds=seconds))
 
     def _stop(self, what: str) -> NoReturn:
         """Write the good state and end training."""
         self._write()
-        if self._file is None:
+        if self.file is None:
             raise TrainingInterrupted(f"{what}; there is no checkpoint, so progress is lost: pass checkpoint=<path>")
-        raise TrainingInterrupted(f"{what}; resume from {self._file.path} with the same call")
+        raise TrainingInterrupted(f"{what}; resume from {self.file.path} with the same call")
 
 
 # ---------------------------------------------------------------- helpers
@@ -452,7 +449,7 @@ def start_seed(seed: int, trial: int) -> int:
 
 def nll(model: Model, rows: Rows) -> float:
     """Return the NLL per row of the predictive distribution, by which training compares models."""
-    log_density = model.predictor()(rows.x).log_prob(rows.y).double()
+    log_density = model.predictor().predict(rows.x).log_prob(rows.y).double()
     return -float(average(log_density, None if rows.weights is None else rows.weights.double()))
 
 
