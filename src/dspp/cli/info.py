@@ -41,7 +41,7 @@ class Info:
 
 def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:
     """Return a description of the model as JSON values; several members are described in a list."""
-    members = [
+    members: list[dict[str, Any]] = [
         {
             "model": member.spec.name,
             "parameters": sum(parameter.numel() for parameter in member.model.parameters()),
