@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -281,8 +282,9 @@ def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> N
 def search(**how) -> Any:
     from dspp.tuning import tune
 
-    given = {"X_val": X_VAL, "y_val": Y_VAL, "space": RATES, "trials": 5, **SHALLOW}
-    return tune(X_TRAIN, Y_TRAIN, **{**given, **how})
+    where = {name: how.pop(name) for name in ("jobs", "engine", "address") if name in how}
+    given = {"X_val": X_VAL, "y_val": Y_VAL, "space": RATES, "trials": 5, **SHALLOW, **how}
+    return tune(X_TRAIN, Y_TRAIN, **given | {"base": given["base"] | where})
 
 
 def test_workers_find_the_setting_that_is_best_and_send_its_model(tmp_path: Path) -> None:
@@ -309,21 +311,16 @@ def test_workers_find_the_setting_that_is_best_and_send_its_model(tmp_path: Path
 
 def test_trials_that_were_running_when_a_search_ended_are_run_with_the_same_settings(tmp_path: Path) -> None:
     """Two are begun, the later is done first, and then the process dies."""
-    from dspp.tuning.search import Budget, Search, Workers
-    from dspp.tuning.space import Space
-    from dspp.tuning.study import best_file, open_study
+    from dspp.tuning.study import best_file
+    from dspp.tuning.trial import Order, run_trial
 
     path = tmp_path / "s"
     reference = search()
     search(trials=1, study=path)
-    identity = identity_of(path)
-    space, rows = Space(("ppgpr",), RATES, SHALLOW["base"]), prepared()
-    with open_study(path, identity) as study:
-        left = Search(rows, space, 0, study, 5, Budget(None), best_file(path), None, Workers())
-        asked = list(itertools.islice(left._pending_trials(), 2))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(left, "_show", lambda *a: None)
-            left._record_outcome(asked[1][0], left._evaluate(*asked[1]))
+    rows = prepared()
+    with begun_search(path, rows, best_file(path)) as left:
+        asked = list(itertools.islice(left.pending(), 2))
+        left.record(asked[1][0], run_trial(Order(asked[1][1], None, np.inf, np.inf, ()), rows, left.space))
     result = search(study=path)
     assert [t.params for t in result.trials] == [t.params for t in reference.trials]
     assert {t.state for t in result.trials} <= {"finished", "pruned"}
@@ -331,19 +328,28 @@ def test_trials_that_were_running_when_a_search_ended_are_run_with_the_same_sett
 
 
 def test_a_trial_that_a_longer_search_left_running_is_no_business_of_a_shorter_one(tmp_path: Path) -> None:
-    from dspp.tuning.search import Budget, Search, Workers
-    from dspp.tuning.space import Space
-    from dspp.tuning.study import open_study, record_done
+    from dspp.tuning.study import record_done
 
     path = tmp_path / "s"
     search(trials=2, study=path)
-    space, rows = Space(("ppgpr",), RATES, SHALLOW["base"]), prepared()
-    with open_study(path, identity_of(path)) as study:
-        left = Search(rows, space, 0, study, 5, Budget(None), None, None, Workers())
-        _, setting = next(left._pending_trials())
-        record_done(study, 2)
+    with begun_search(path, prepared(), None) as left:
+        _, setting = next(left.pending())
+        record_done(left.study, 2)
     assert [t.number for t in search(trials=2, study=path, time_budget=60).trials] == [0, 1]
     assert [t.params for t in search(trials=3, study=path).trials][2:] == [setting]
+
+
+@contextmanager
+def begun_search(path: Path, rows: Any, best: Path | None) -> Iterator[Any]:
+    """A search of five trials that is never ended."""
+    from dspp.training.budget import Budget
+    from dspp.tuning.search import Search
+    from dspp.tuning.space import Space
+    from dspp.tuning.study import digest, open_study
+
+    space = Space(("ppgpr",), RATES, SHALLOW["base"])
+    with open_study(path, {"table": digest(rows)} | space.identity) as study:
+        yield Search(study, space, 5, 1, Budget(), best)
 
 
 def prepared() -> Any:
@@ -353,13 +359,6 @@ def prepared() -> Any:
 
     validation = attach_targets(to_table(X_VAL, "X_val"), Y_VAL)
     return prepare(attach_targets(to_table(X_TRAIN), Y_TRAIN), Settings(members=1), validation=validation)
-
-
-def identity_of(path: Path) -> dict[str, str]:
-    from dspp.tuning.study import IDENTITY, _open_journal, make_pruner, silence_optuna
-
-    with silence_optuna():
-        return dict(_open_journal(path, make_pruner()).user_attrs[IDENTITY])
 
 
 def test_a_search_in_workers_stops_when_asked_and_goes_on(tmp_path: Path) -> None:
@@ -373,18 +372,18 @@ def test_a_search_in_workers_stops_when_asked_and_goes_on(tmp_path: Path) -> Non
 
 
 def test_a_setting_that_ends_its_worker_is_a_trial_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dspp.tuning.search import Workers
-    from dspp.tuning.trial import run_trial
+    from dspp.tuning import search as module
 
-    def run(self, orders, shared, while_waiting):
+    def run(function: Callable[..., Any], orders: Iterator[Any], *, shared: tuple[Any, ...], **how: Any) -> Any:
         """What `run_all` does when the worker of the second trial dies again and again."""
         first, second, third = orders
-        yield 2, run_trial(third, *shared)
-        yield 0, run_trial(first, *shared)
+        yield 2, function(third, *shared)
+        yield 0, function(first, *shared)
         raise TasksLost(f"gave up {second}", (1,))
 
-    monkeypatch.setattr(Workers, "run", run)
-    result = search(jobs=2, trials=3, study=tmp_path / "s")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "run_all", run)
+        result = search(jobs=2, trials=3, study=tmp_path / "s")
     assert [t.state for t in result.trials].index("failed") == 1
     assert result.trials[1].reason == f"gave up model ppgpr, learning_rate {result.trials[1].params['learning_rate']}"
     assert [t.number for t in result.trials] == [0, 1, 2]

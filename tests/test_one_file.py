@@ -225,8 +225,7 @@ def test_presets_of_the_package_by_name(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])  # workers import the module themselves
 def test_a_search_takes_it(jobs: int, parts: ModuleType) -> None:
-    base = {name: value for name, value in QUICK.items() if name != "progress"}
-    result = dspp.tune(X, Y, models=["my-preset"], space={"beta": [0.1, 0.2]}, base=base, jobs=jobs, progress=False)
+    result = dspp.tune(X, Y, models=["my-preset"], space={"beta": [0.1, 0.2]}, base=QUICK | {"jobs": jobs})
     assert {trial.state for trial in result.trials} <= {"finished", "pruned"}, result.trials
     assert isinstance(result.best_estimator, PresetRegressor)
     with pytest.raises(InputError, match="expected models with the same likelihood, got gaussian, my-likelihood"):

@@ -251,7 +251,10 @@ def build(
         torch.manual_seed(seed)
         if features is None and config.features:
             features = FeatureNetwork(x.shape[1], config.features)
-        inputs = _start_inputs(rows, features)
+        inputs = rows.unsqueeze(0)
+        if features is not None:
+            with torch.no_grad():  # in training mode, so that batch normalisation uses the rows
+                inputs = features.to(rows).train(len(rows) > 1)(rows).unsqueeze(0)
     notes: list[str] = []
 
     def make_layer(index: int, width: int, kernel_rows: Tensor, mean_rows: Tensor) -> tuple[GPLayer, Tensor]:
@@ -300,15 +303,6 @@ def layer_inputs(
     return read.kernel(h, inputs), inputs if top and skip else read.mean(h, inputs)
 
 
-def _start_inputs(rows: Float[Tensor, "N D"], features: nn.Module | None) -> Float[Tensor, "1 N D"]:
-    """Return the inputs of the first layer."""
-    if features is None:
-        return rows.unsqueeze(0)
-    with torch.no_grad():  # in training mode, so that batch normalisation uses the rows
-        inputs: Tensor = features.to(rows).train(len(rows) > 1)(rows)
-    return inputs.unsqueeze(0)
-
-
 def _start_layer(
     config: ModelConfig,
     index: int,
@@ -321,16 +315,16 @@ def _start_layer(
     """Return one layer, initialised on the rows that its kernels and its means read."""
     points = kmeans_points(kernel_rows, config.inducing, generator)
     mean_points = kmeans_points(kernel_rows, config.mean_inducing, generator) if config.mean_inducing else None
+    layer = plain_layer(config, index, width, mean_rows.shape[1], points, mean_points)
     for what, asked, found in (
         ("inducing points", config.inducing, points),
         ("points of the mean", config.mean_inducing, mean_points),
     ):
         if found is not None and len(found) < asked:
             notes.append(
-                f"{_name(config, index)}: expected {asked} {what}, but there are only {len(found)} distinct rows; "
+                f"{layer.name}: expected {asked} {what}, but there are only {len(found)} distinct rows; "
                 f"using {len(found)}"
             )
-    layer = plain_layer(config, index, width, mean_rows.shape[1], points, mean_points)
     layer.mean.start(mean_rows, generator)
     return layer
 
@@ -348,12 +342,8 @@ def plain_layer(
     mean = MEANS[config.top_mean if top else config.hidden_mean](mean_inputs, width)
     D = points.shape[1]
     kernel = ARDKernel(config.kernel, width, D, config.lengthscale or 0.5 * D**0.5)
-    full, name = config.covariance == "full", _name(config, index)
+    full, name = config.covariance == "full", f"layer {index + 1} of {config.layers}"
     return GPLayer(mean, kernel, points, full=full, jitter=config.jitter, mean_points=mean_points, name=name)
-
-
-def _name(config: ModelConfig, index: int) -> str:
-    return f"layer {index + 1} of {config.layers}"
 
 
 @torch.no_grad()

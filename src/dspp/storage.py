@@ -57,34 +57,32 @@ def write(path: str | Path, tensors: Mapping[str, "Tensor"], header: Mapping[str
     write_bytes(Path(path), content, error)
 
 
-def read(path: str | Path, error: StorageError) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
+def read(
+    path: str | Path, error: StorageError, form: tuple[str, int] | None = None
+) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
     """Return the tensors and the header of a file written by `write`.
 
-    Raises:
-        error: The file does not exist, was not written by dspp, or is damaged.
-    """
-    with _open(Path(path), error) as (file, header):
-        return {name: file.get_tensor(name).clone() for name in file.keys()}, header  # noqa: SIM118 - no mapping
-
-
-def read_format(path: Path, form: str, version: int, error: StorageError) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
-    """Return the tensors and the header of a file whose header names this format and this version of it.
+    Args:
+        path: the file.
+        error: what is raised.
+        form: "format" and "version" that the header must have, which are left out of the result; None for any.
 
     Raises:
-        error: The file does not exist, is of another format or version, or is damaged.
+        error: The file does not exist, was not written by dspp, is of another format or version, or is damaged.
     """
-    tensors, header = read(path, error)
-    found, number = header.get("format"), header.get("version")
-    what, renew = "model file", "fit the model again"
-    if error is CheckpointError:
-        what, renew = "checkpoint", "delete it to start afresh"
-    if found != form or type(number) is not int:
-        raise error(f"{path} is not a {what} of dspp: expected the format {form!r}, got {str(found)[:50]!r}")
-    if number != version:
-        which, remedy = ("a later", "upgrade dspp") if number > version else ("an earlier", renew)
-        raise error(f"{path} was written by {which} dspp (format {str(number)[:20]}, this reads {version}); {remedy}")
-    check_digest(path, tensors, header, error)
-    return tensors, {name: value for name, value in header.items() if name not in ("format", "version")}
+    path = Path(path)
+    with _open(path, error) as (file, header):
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no mapping
+    if form is not None:
+        _check_format(path, header, *form, error)
+    found = header.pop(DIGEST, None)
+    if found != digest(tensors, header):  # with a flipped bit a model may work, but be wrong
+        what = "is missing" if found is None else "does not match"
+        remedy = "delete it to start afresh" if error is CheckpointError else "use another copy of it"
+        raise error(f"{path} is damaged: its hash {what}; {remedy}")
+    if form is not None:
+        del header["format"], header["version"]
+    return tensors, header
 
 
 def read_header(path: str | Path, error: StorageError) -> dict[str, Any]:
@@ -116,19 +114,16 @@ def _open(path: Path, error: StorageError, framework: str = "pt") -> Iterator[tu
         raise error(f"{path} was not written by dspp, or it is damaged ({reason:.200}); check the path") from None
 
 
-def check_digest(path: Path, tensors: Mapping[str, "Tensor"], header: dict[str, Any], error: StorageError) -> None:
-    """Take the digest out of a header and check that the content is what was written.
-
-    With a flipped bit a model may work, but be wrong.
-
-    Raises:
-        error: The digest is missing or does not match.
-    """
-    found = header.pop(DIGEST, None)
-    if found != digest(tensors, header):
-        what = "is missing" if found is None else "does not match"
-        remedy = "delete it to start afresh" if error is CheckpointError else "use another copy of it"
-        raise error(f"{path} is damaged: its hash {what}; {remedy}")
+def _check_format(path: Path, header: Mapping[str, Any], form: str, version: int, error: StorageError) -> None:
+    found, number = header.get("format"), header.get("version")
+    what, renew = "model file", "fit the model again"
+    if error is CheckpointError:
+        what, renew = "checkpoint", "delete it to start afresh"
+    if found != form or type(number) is not int:
+        raise error(f"{path} is not a {what} of dspp: expected the format {form!r}, got {str(found)[:50]!r}")
+    if number != version:
+        which, remedy = ("a later", "upgrade dspp") if number > version else ("an earlier", renew)
+        raise error(f"{path} was written by {which} dspp (format {str(number)[:20]}, this reads {version}); {remedy}")
 
 
 def count_values(text: bytes) -> int:

@@ -397,8 +397,7 @@ def test_gaps_in_validation_rows_do_not_stop_a_study(tmp_path: Path) -> None:
     table = pd.DataFrame(X, columns=["a", "b"])
     gaps = table.iloc[:20].copy()
     gaps.loc[2, "a"] = np.nan
-    base = {name: value for name, value in TINY.items() if name != "progress"}
-    how = {"space": {"beta": [0.1]}, "base": base, "trials": 1, "progress": False, "study": tmp_path / "study"}
+    how = {"space": {"beta": [0.1]}, "base": TINY, "trials": 1, "study": tmp_path / "study"}
     found = dspp.tune(table, Y, X_val=gaps, y_val=Y[:20], **how)
     assert np.isfinite(found.best_estimator.predict(gaps)).all()
 

@@ -155,14 +155,14 @@ def test_a_search_on_a_ray_of_its_own_finds_what_one_process_finds(tmp_path: Pat
     X = generator.normal(size=(20_000, 2))  # more than Ray sends with a task
     y = 50 + 7 * np.sin(2 * X[:, 0]) + generator.normal(size=len(X))
     base = {"inducing": 8, "batch_size": 1000, "restarts": 1, "epochs": 4}
-    how = {"models": ("ppgpr",), "space": {"learning_rate": [1e-6, 0.05]}, "base": base}
-    here = tune(X, y, **how)
-    there = tune(X, y, **how, engine="ray", jobs=2, study=tmp_path / "s")
+    how = {"models": ("ppgpr",), "space": {"learning_rate": [1e-6, 0.05]}}
+    here = tune(X, y, **how, base=base)
+    there = tune(X, y, **how, base=base | {"engine": "ray", "jobs": 2}, study=tmp_path / "s")
     assert not ray.is_initialized()
     assert there.best_params == here.best_params
     assert there.best_nll == here.best_nll
     np.testing.assert_array_equal(there.best_estimator.predict(X), here.best_estimator.predict(X))
-    assert tune(X, y, **how, study=tmp_path / "s").trials == there.trials
+    assert tune(X, y, **how, base=base, study=tmp_path / "s").trials == there.trials
 
 
 @pytest.mark.parametrize("address", ["auto?", "127.0.0.1:PORT", "ray://127.0.0.1:PORT"])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dspp.errors import InputError
 from dspp.folds import HELD_OUT_SHARE, MAX_HELD_OUT, NEVER, assign_folds
 from dspp.members.plan import (
     CORES,
@@ -177,3 +178,10 @@ def test_a_single_dspp_is_small_and_stops_early_on_small_tables() -> None:
     assert seen(1_000, epochs=10) == (64, None), "as many epochs as were asked for"
     for preset in ("svgp", "ppgpr", "dgp"):  # made for many points, or not prone to overfit
         assert seen(1_000, preset=preset) == (300, None)
+
+
+@pytest.mark.parametrize("given", [{"batch_size": 0}, {"batch_size": 0, "epochs": 3}, {"epochs": 0}, {"restarts": 0}])
+def test_settings_that_no_member_can_have_are_named(given: dict[str, int]) -> None:
+    name = next(name for name, value in given.items() if value == 0)
+    with pytest.raises(InputError, match=f"{name}: expected at least 1, got 0"):
+        make_plan(Settings(**given), 100)

@@ -299,8 +299,7 @@ def test_a_dataset_is_tuned(folder: Path) -> None:
         time="day",
         models=["ppgpr"],
         trials=1,
-        base={"inducing": 4, "epochs": 1, "memory": limit_of(ROOM)},
-        progress=False,
+        base={"inducing": 4, "epochs": 1, "memory": limit_of(ROOM), "progress": False},
     )
     assert f"of {ROWS:,} rows are used" in str(result.best_estimator.fitted_.notes[0])
 

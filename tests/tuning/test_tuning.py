@@ -27,7 +27,7 @@ from dspp.storage import lock
 from dspp.table.memory import attach_targets, to_table
 from dspp.tuning import TrialRecord, TuneResult, tune
 from dspp.tuning import trial as module
-from dspp.tuning.search import Budget, Search
+from dspp.tuning.search import Search, share_of_time
 from dspp.tuning.space import Range, Space
 from dspp.tuning.study import best_file, digest
 
@@ -66,7 +66,8 @@ def whole() -> TuneResult:
 
 
 def test_the_better_setting_wins_and_is_the_model_that_its_trial_trained() -> None:
-    result = tune(X_TRAIN, Y_TRAIN, X_val=X_VAL, y_val=Y_VAL, space={"learning_rate": [1e-6, 0.05]}, seed=3, **SHALLOW)
+    how = {"models": ("ppgpr",), "base": SHALLOW["base"] | {"random_state": 3}}
+    result = tune(X_TRAIN, Y_TRAIN, X_val=X_VAL, y_val=Y_VAL, space={"learning_rate": [1e-6, 0.05]}, **how)
     alone = ESTIMATORS["ppgpr"](members=1, **SHALLOW["base"], learning_rate=0.05, random_state=3)
     alone.fit(X_TRAIN, Y_TRAIN, X_VAL, Y_VAL)
     assert result.best_params == {"model": "ppgpr", "learning_rate": 0.05}
@@ -252,20 +253,9 @@ def test_however_short_the_time_there_is_a_model() -> None:
     assert np.isfinite(result.best_estimator.predict(X)).all()
 
 
-def test_how_the_time_is_shared(monkeypatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("dspp.tuning.search.time.perf_counter", lambda: now[0])
-    budget = Budget(40.0)
-    assert [budget.seconds_for_next(left) for left in (1000, 4, 2, 1)] == [10.0, 10.0, 20.0, 40.0]
-    now[0] += 34.0
-    assert budget.seconds_for_next(1000) == 6.0
-    assert not budget.over
-    budget.overhead = 4.5
-    assert budget.seconds_for_next(1000) == 1.5
-    assert budget.over
-    unlimited = Budget(None)
-    assert unlimited.seconds_for_next(3) is None
-    assert not unlimited.over
+def test_how_the_time_is_shared() -> None:
+    assert [share_of_time(40.0, 40.0, rounds) for rounds in (1000, 4, 2, 1)] == [10.0, 10.0, 20.0, 40.0]
+    assert share_of_time(40.0, 6.0, 1000) == 6.0
 
 
 @pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf")])
@@ -355,7 +345,7 @@ def test_choices_of_any_kind_come_back_from_a_study(tmp_path) -> None:
         ({"space": {"learning_rate": [0.01, 0.02]}}, "another space or list of models"),
         ({"models": ("svgp",)}, "another space or list of models"),
         ({"base": SHALLOW["base"] | {"epochs": 2}}, "another base"),
-        ({"seed": 1}, "another seed"),
+        ({"base": SHALLOW["base"] | {"random_state": 1}}, "another seed"),
     ],
 )
 def test_a_study_of_something_else_is_refused(tmp_path, changes, named) -> None:
@@ -428,7 +418,7 @@ def test_asked_to_stop_it_says_how_to_go_on(tmp_path) -> None:
 
 def test_the_seed_decides_what_is_tried(whole) -> None:
     assert_same(search(), whole)
-    other = search(seed=1, trials=3)
+    other = search(base=BASE | {"random_state": 1}, trials=3)
     assert other.trials[0].params == whole.trials[0].params  # the model's own settings
     assert [t.params for t in other.trials[1:]] != [t.params for t in whole.trials[1:3]]
 
@@ -487,11 +477,11 @@ def test_ranges_are_kept() -> None:
 
 def test_settings_that_differ_in_what_does_not_apply_are_one() -> None:
     space = {"layers": [2, 3], "width": (2, 3), "topology": list(TOPOLOGIES), "gamma": [1.01, 1.1]}
-    assert len(Space(("svgp",), space, {}).grid(0)) == 1
-    assert len(Space(("dspp",), space, {}).grid(0)) == 2 + 2 * 4
-    assert len(Space(("dspp", "svgp", "gamma-dgp"), space, {}).grid(0)) == 10 + 1 + 2 * 10
-    assert Space(("dspp",), {"beta": (0.1, 1.0)}, {}).grid(0) is None
-    assert Space(("dspp",), {"inducing": (1, 10_000)}, {}).grid(0) is None
+    assert len(Space(("svgp",), space, {}).grid()) == 1
+    assert len(Space(("dspp",), space, {}).grid()) == 2 + 2 * 4
+    assert len(Space(("dspp", "svgp", "gamma-dgp"), space, {}).grid()) == 10 + 1 + 2 * 10
+    assert Space(("dspp",), {"beta": (0.1, 1.0)}, {}).grid() is None
+    assert Space(("dspp",), {"inducing": (1, 10_000)}, {}).grid() is None
     assert Range(1, 3).values() == range(1, 4)
 
 
@@ -556,8 +546,9 @@ def test_when_nothing_can_be_trained_it_says_why() -> None:
             r"space: 'betta' is not a parameter; choose from: batch_size, .*beta, .*width",
         ),
         ({"base": {"epoch": 3}}, r"base: 'epoch' is not a parameter; choose from: .*epochs"),
-        ({"base": {"random_state": 3}}, r"base: 'random_state' cannot be set here"),
+        ({"base": {"seed": 3}}, r"base: 'seed' cannot be set here"),
         ({"base": {"time_budget": 3}}, r"base: 'time_budget' cannot be set here"),
+        ({"space": {"random_state": [0, 1]}}, r"space: 'random_state' cannot be set here"),
         ({"space": {"validation_fraction": [0.1, 0.2]}}, r"space: 'validation_fraction' cannot be set here"),
         ({"space": {"model": ["dspp"]}}, r"models=\["),
         ({"space": {"width": [2, 3]}, "base": {"width": 3}}, r"'width' is both in space and in base"),
@@ -605,7 +596,8 @@ def test_it_is_quiet_and_leaves_optunas_settings_alone(capfd) -> None:
 
 def test_a_person_sees_the_trial_the_best_nll_and_the_time_left(capfd, monkeypatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    result = search(space=RATES, trials=2, time_budget=60, progress=True, **SHALLOW)
+    how = {"models": ("ppgpr",), "base": SHALLOW["base"] | {"progress": True}}
+    result = search(space=RATES, trials=2, time_budget=60, **how)
     out, shown = capfd.readouterr()
     assert out == ""
     assert "trial 2 of 2" in shown

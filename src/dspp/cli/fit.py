@@ -188,22 +188,19 @@ class Fit(FitOptions):
     def _search(self, session: Session, prepared: "Prepared", stop: Callable[[], bool]) -> Trained:
         """Train models with many settings and return the one with the best validation NLL."""
         from dspp.fitting import CHOSE_SETTINGS, evaluate_validation
-        from dspp.tuning.run import search
+        from dspp.tuning.result import TRIALS
+        from dspp.tuning.search import search
+        from dspp.tuning.space import Space
 
         params = self.params()
+        time_budget = params.pop("time_budget", None)
         result = search(
             prepared,
-            models=(self.preset,),
-            trials=self.trials,
-            time_budget=params.pop("time_budget", None),
+            Space((self.preset,), None, params | {"random_state": self.seed, "progress": session.bars}),
+            trials=self.trials or TRIALS,
+            time_budget=time_budget,
             study=self.resume_file,
-            base=params,
-            seed=self.seed,
-            progress=session.bars,
             should_stop=stop,
-            jobs=self.jobs or 1,
-            engine=self.engine,
-            address=self.address,
         )
         best = {name: f"{v:.3g}" if isinstance(v, float) else v for name, v in result.best_params.items()}
         found = ", ".join(f"{name} {value}" for name, value in best.items())

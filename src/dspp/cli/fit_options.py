@@ -26,7 +26,6 @@ from dspp.engines import ENGINES
 from dspp.settings import Parameters, Settings, descriptions
 
 DATA, MODEL, TRAINING, SEARCH, RESULT = "Data", "Model", "Training", "Search for settings", "Result"
-OF_SEARCH = ("jobs", "engine", "address")  # with --tune, not of the estimators that it trains
 
 
 def setting(name: str, metavar: str, panel: str, parser: Callable[[str], Any] | None = None) -> Any:
@@ -174,7 +173,7 @@ class FitOptions:
         further = {"threads": self.threads, "schedule": self.schedule}
         given["train_settings"] = {name: value for name, value in further.items() if value is not None} or None
         if self.tune:  # a search trains one member at a time
-            given |= {"members": 1} | dict.fromkeys(OF_SEARCH)
+            given["members"] = 1
         return {name: value for name, value in given.items() if value is not None}
 
     def settings(self, **run: Any) -> Settings:

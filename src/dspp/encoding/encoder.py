@@ -178,28 +178,22 @@ class TableEncoder:
         )
         return replace(self, columns=tuple(columns))
 
-    def with_targets(self, parsed: ParsedTable, y: Float[np.ndarray, "N T"]) -> Self:
-        """Return the encoder of the same rows with other standardised targets, whose means it holds."""
-        return self.with_means(
-            [smoothed_means(as_codes(parsed[c.name]), y, len(c.levels))[:-1] for c in self.mean_columns]
-        )
-
-    def insert_means(self, X: Float[np.ndarray, "N F"], parsed: ParsedTable) -> Float[np.ndarray, "N F"]:
-        """Return encoded rows with the columns of mean targets encoded by this encoder."""
+    def refit_means(
+        self, X: Float[np.ndarray, "N F"], parsed: ParsedTable, y: Float[np.ndarray, "N T"]
+    ) -> tuple[Self, Float[np.ndarray, "N F"]]:
+        """Return the encoder of the same rows with other standardised targets, and the rows that it encodes."""
+        codes = [as_codes(parsed[column.name]) for column in self.mean_columns]
+        means = [smoothed_means(c, y, len(one.levels)) for c, one in zip(codes, self.mean_columns, strict=True)]
         X = X.copy()
-        X[:, self.mean_features] = np.hstack([column.look_up(parsed[column.name]) for column in self.mean_columns])
-        return X
+        X[:, self.mean_features] = np.hstack([own[c] for own, c in zip(means, codes, strict=True)])
+        return self.with_means([own[:-1] for own in means]), X
 
     def cross_fit_means(
         self, parsed: ParsedTable, y: Float[np.ndarray, "N T"], inner: Int[np.ndarray, " N"], scale: Standardizer
     ) -> Without | None:
-        """Return what makes the means that these rows have while models are trained on them; None if there are none.
+        """Return what makes the means that the training rows have while models are trained; None if there are none.
 
-        Args:
-            parsed: The rows that this encoder has learned from.
-            y: Their standardised targets.
-            inner: The inner fold of each row.
-            scale: Of the encoded columns.
+        `parsed` are the rows that this encoder has learned from; `cross_fit_means` describes the rest.
         """
         codes = [as_codes(parsed[column.name]) for column in self.mean_columns]
         features, own = self.mean_features, scale.select(self.mean_features).transform
@@ -211,22 +205,23 @@ class TableEncoder:
         Raises:
             InputError: A column is missing, or a value cannot be converted to the kind of its column.
         """
-        rows = self._select(table, place.where)
-        return {c.name: c.parse(rows.column(c.name), place.of(c.name)) for c in self._used}
+        if isinstance(table, pa.RecordBatch):
+            table = pa.Table.from_batches([table])
+        names = table.column_names
+        check_names(names, place.where)
+        for absent in sorted(set(self.column_names).difference(names)):
+            close = closest(absent, names)
+            hint = "pass every column of the training rows" if close is None else f"did you mean {close!r}?"
+            raise InputError(f"{place.where}: expected a column {absent!r}, got none; {hint}")
+        return {c.name: c.parse(table.column(c.name), place.of(c.name)) for c in self._used}
 
     def encode(
         self, parsed: ParsedTable, num_rows: int, place: Place = IN_X, impute: bool = False
     ) -> Float[np.ndarray, "N F"]:
-        """Return the encoded rows: finite float64, one column per name in `feature_names`.
-
-        Args:
-            parsed: The rows, from `parse`.
-            num_rows: N.
-            place: The place of the rows, for errors.
-            impute: Whether to accept missing values where the training rows had none; see `Column.encode`.
+        """Return the rows from `parse`, encoded: finite float64, one column per name in `feature_names`.
 
         Raises:
-            InputError: A value is not finite, or missing.
+            InputError: A value is missing where the training rows had none, and `impute` is False.
         """
         out = np.empty((num_rows, len(self.feature_names)))
         for start in range(0, num_rows, BLOCK):
@@ -243,18 +238,6 @@ class TableEncoder:
     ) -> Float[np.ndarray, "N F"]:
         """Return the rows of a table, parsed and encoded."""
         return self.encode(self.parse(table, place), table.num_rows, place, impute)
-
-    def _select(self, table: pa.Table | pa.RecordBatch, where: str) -> pa.Table:
-        """Return the needed columns in the order of training."""
-        if isinstance(table, pa.RecordBatch):
-            table = pa.Table.from_batches([table])
-        names = table.column_names
-        check_names(names, where)
-        for absent in sorted(set(self.column_names).difference(names)):
-            close = closest(absent, names)
-            hint = "pass every column of the training rows" if close is None else f"did you mean {close!r}?"
-            raise InputError(f"{where}: expected a column {absent!r}, got none; {hint}")
-        return table.select(list(self.column_names))
 
 
 def reading_types(schema: pa.Schema) -> dict[str, pa.DataType]:
@@ -302,7 +285,12 @@ def parse(table: Table, encoder: TableEncoder) -> Table:
     """Return the table with its values parsed, unless they are; an array gets the names of the training columns."""
     if table.parsed is not None:
         return table
-    arrow = name_columns(table, encoder) if table.arrow is None else table.arrow
+    arrow = table.arrow
+    if arrow is None:
+        assert table.array is not None
+        names = [column.name for column in encoder.columns]
+        check_width(table.array, len(names))
+        arrow = pa.table(dict(zip(names, table.array.T, strict=True)))
     return replace(table, arrow=arrow, parsed=encoder.parse(arrow, table.place))
 
 
@@ -327,14 +315,6 @@ def encode(table: Table, encoder: TableEncoder | None, impute: bool = False) -> 
         problem = f"expected a finite number, got {got}; fill it in or remove the row"
         raise table.place.of(table.names[k]).error(problem, int(row))
     return array
-
-
-def name_columns(table: Table, encoder: TableEncoder) -> pa.Table:
-    """Return an array as a table with the column names of the training rows."""
-    assert table.array is not None
-    names = [column.name for column in encoder.columns]
-    check_width(table.array, len(names))
-    return pa.table(dict(zip(names, table.array.T, strict=True)))
 
 
 # Whatever a file may contain.

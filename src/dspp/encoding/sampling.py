@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -84,12 +84,17 @@ def read_table(
         return table
     room = partial(rows_within, default_limit() if limit is None else limit, processes=processes)
     names = [name for name in table.names if name not in drop]
-    sample = _Sample(table, names, group, seed)
+    draw = _Draw(
+        Place(table.where, group or ""), np.random.SeedSequence([seed, _SAMPLE]).generate_state(1, np.uint64)[0]
+    )
     most = max(MIN_ROWS, room(len(names)))  # if every input were a number
-    rows = table.read() if table.most_rows <= most else sample.read(most)
-    total = max(sample.seen, len(rows))
+    if table.most_rows <= most:
+        rows = table.read()
+        total = len(rows)
+    else:
+        rows, total = draw.read(table, names, most)
     if total > max(MIN_ROWS, room(len(names) + (_WIDEST - 1) * len(inputs))):
-        width = len(names) - len(inputs) + _count_features(sample.first(rows, PROBED_ROWS), inputs)
+        width = len(names) - len(inputs) + _count_features(draw.first(rows, PROBED_ROWS), inputs)
         most = room(width)
         if most < MIN_ROWS:
             needed = format_size(FIXED_BYTES + processes * PROCESS_BYTES + 2 * MIN_ROWS * row_bytes(width, processes))
@@ -97,7 +102,7 @@ def read_table(
                 f"memory: expected at least {needed} for a sample of {table.where}, got "
                 f"{format_size(room.args[0])}; raise it, or drop columns"
             )
-        rows = sample.first(rows, most)
+        rows = draw.first(rows, most)
     rows.check_no_inf()
     if len(rows) == total:
         return rows
@@ -126,80 +131,61 @@ def _count_features(rows: Table, inputs: Sequence[str]) -> int:
     return sum(1 if column.lumping else len(column.features) for column in columns)
 
 
-class _Sample:
-    """The rows of a table with the smallest hashes, in their order.
+class _Draw(NamedTuple):
+    """The order in which rows are drawn: by hashes of their numbers or, if `place` names a column, of their groups."""
 
-    Args:
-        table: The table.
-        names: Its columns that are read.
-        group: The column of groups; None: rows are drawn one by one.
-        seed: Selects the sample.
-    """
+    place: Place
+    seed: np.uint64
 
-    def __init__(self, table: FileTable, names: Sequence[str], group: str | None, seed: int) -> None:
-        self._table, self._names, self._group = table, list(names), group
-        self._seed = np.random.SeedSequence([seed, _SAMPLE]).generate_state(1, np.uint64)[0]
-        self._hashes: Hashes | None = None  # of the rows that were returned last
-        self.seen = 0
-
-    def read(self, most: int) -> Table:
-        """Read the table and return a sample of at most this many rows, or all if they are not more."""
+    def read(self, table: FileTable, names: Sequence[str], most: int) -> tuple[Table, int]:
+        """Return at most this many rows of a table, in their order, and how many it has."""
         parts: list[pa.Table] = []
-        hashes, numbers = np.empty(0, np.uint64), np.empty(0, np.int64)
+        hashes, numbers, total = np.empty(0, np.uint64), np.empty(0, np.int64), 0
         below = np.uint64(np.iinfo(np.uint64).max)
-        for rows in self._table.batches(verbatim=self._table.names):
-            batch = rows.arrow
-            assert batch is not None
-            own = self._hash(batch, self.seen)
+        for batch in table.batches(verbatim=table.names):
+            assert batch.arrow is not None
+            own = self._hash(batch.arrow, np.arange(total, total + len(batch)))
             kept = np.flatnonzero(own < below)
-            parts.append(batch.select(self._names).take(pa.array(kept)))
-            hashes, numbers = np.append(hashes, own[kept]), np.append(numbers, kept + self.seen)
-            self.seen += len(batch)
+            parts.append(batch.arrow.select(list(names)).take(pa.array(kept)))
+            hashes, numbers = np.append(hashes, own[kept]), np.append(numbers, kept + total)
+            total += len(batch)
             if len(hashes) > (1.0 + SLACK) * most:
-                parts, hashes, numbers, below = self._thin(parts, hashes, numbers, most)
-        if len(hashes) > most:
-            parts, hashes, numbers, _ = self._thin(parts, hashes, numbers, most)
-        self._hashes = hashes
-        whole = len(hashes) == self.seen
-        return self._table.to_memory(pa.concat_tables(parts).combine_chunks(), None if whole else numbers)
+                below = self._threshold(hashes, most)
+                few = hashes < below
+                parts = [pa.concat_tables(parts).filter(pa.array(few)).combine_chunks()]
+                hashes, numbers = hashes[few], numbers[few]
+        few = hashes < self._threshold(hashes, most) if len(hashes) > most else np.ones(len(hashes), bool)
+        rows = pa.concat_tables(parts).filter(pa.array(few)).combine_chunks()
+        return table.to_memory(rows, None if len(rows) == total else numbers[few]), total
 
     def first(self, rows: Table, most: int) -> Table:
-        """Return those of the rows, which are the last that were read, with the smallest hashes."""
+        """Return at most this many of the rows, in their order."""
         if len(rows) <= most:
             return rows
         assert rows.arrow is not None
-        hashes = self._hash(rows.arrow, 0) if self._hashes is None else self._hashes
+        hashes = self._hash(rows.arrow, rows.row_numbers)
         return rows.take(np.flatnonzero(hashes < self._threshold(hashes, most)))
-
-    def _thin(
-        self, parts: list[pa.Table], hashes: Hashes, numbers: Int[np.ndarray, " n"], most: int
-    ) -> tuple[list[pa.Table], Hashes, Int[np.ndarray, " n"], np.uint64]:
-        below = self._threshold(hashes, most)
-        kept = hashes < below
-        rows = pa.concat_tables(parts).filter(pa.array(kept)).combine_chunks()
-        return [rows], hashes[kept], numbers[kept], below
 
     def _threshold(self, hashes: Hashes, most: int) -> np.uint64:
         """Return the hash below which at most this many rows lie; those of a group are all below it, or none."""
         below = np.partition(hashes, most)[most]
         if below == hashes.min():
-            raise InputError(
-                f"{self._table.where}: column {self._group!r}: expected groups of at most {most:,} rows, as many as "
-                "memory has room for, got a larger one; raise memory, or leave the groups out"
+            raise self.place.error(
+                f"expected groups of at most {most:,} rows, as many as memory has room for, got a larger one; raise "
+                "memory, or leave the groups out"
             )
         return np.uint64(below)
 
-    def _hash(self, rows: pa.Table, first: int) -> Hashes:
-        """Return the hashes of rows, of which the first has this number.
+    def _hash(self, rows: pa.Table, numbers: Int[np.ndarray, " n"]) -> Hashes:
+        """Return the hashes of rows with these numbers.
 
         An outcome with rare classes will lower those of their rows here, so that they are kept first.
         """
-        if self._group is None:
-            return _mix(np.arange(first, first + len(rows), dtype=np.uint64), self._seed)
-        labels = arrays.texts(rows.column(self._group).combine_chunks(), Place(self._table.where, self._group, first))
-        found = labels.dictionary_encode()
+        if not self.place.column:
+            return _mix(numbers.astype(np.uint64), self.seed)
+        found = arrays.texts(rows.column(self.place.column).combine_chunks(), self.place).dictionary_encode()
         known = [hashlib.blake2b(label.encode(), digest_size=8).digest() for label in found.dictionary.to_pylist()]
-        hashes = _mix(np.frombuffer(b"".join(known), np.uint64), self._seed)
+        hashes = _mix(np.frombuffer(b"".join(known), np.uint64), self.seed)
         missing = len(hashes)  # rows without a group are kept, so that they are found
         codes = found.indices.fill_null(missing).to_numpy(zero_copy_only=False)
         return np.asarray(np.append(hashes, np.uint64(0))[codes])

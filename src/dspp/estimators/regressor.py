@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from dspp.fitted import interval_levels
 from dspp.history import Epoch
 from dspp.notes import warn, warn_of_notes
 from dspp.novelty import Novelty
-from dspp.outcomes import OUTCOMES, Outcome, find_outcome
+from dspp.outcomes import OUTCOMES, find_outcome
 from dspp.outcomes.real import quantile_name
 from dspp.predictive import Distribution
 from dspp.presets import Spec
@@ -29,6 +29,9 @@ from dspp.table.files import dataset_columns, from_dataset, is_dataset
 from dspp.table.frames import frame_like, is_frame
 from dspp.table.memory import attach_roles, attach_targets, drop_weightless, to_table
 from dspp.table.table import FileTable, Table
+
+if TYPE_CHECKING:
+    from dspp.prepare import Prepared
 
 Array = NDArray[np.float64]
 
@@ -121,39 +124,14 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             InputError: X or y is not valid; the message names the row and the column.
         """
         from dspp.fitting import train  # imported here, as prediction needs no training code
-        from dspp.prepare import prepare
 
-        if y is None:
-            raise InputError("this regressor requires y to be passed, but the target y is None")
-        settings = self.settings()
         roles = {"sample_weight": sample_weight, "groups": groups, "time": time}
-        how: dict[str, Any] = {}
-        table: Table | FileTable
-        if is_dataset(X):
-            table, how = from_dataset(X), dataset_columns(X.schema.names, y, **roles)
-            no_inputs = [*how["targets"], *filter(None, (how["weight"], how["group"]))]
-            self._check_columns(X.schema.empty_table().drop_columns(no_inputs), reset=True)
-        else:
-            kind, likelihood = find_outcome(*settings.named_outcome)
-            outcome, table = kind.start(self._table(X, reset=True), y, likelihood)
-            table, how = attach_roles(table, sample_weight, groups, time), {"outcome": outcome}
-        validation = self._validation(X_val, y_val, sample_weight_val, how.get("outcome"))
-        prepared = prepare(table, settings, validation=validation, **how)
+        settings = self.settings()
+        prepared = prepare_rows(self, settings, X, y, X_val, y_val, sample_weight_val=sample_weight_val, **roles)
         self.fitted_, _ = train(prepared, settings, on_epoch=on_epoch, should_stop=should_stop, resume=resume)
         self.__dict__.update(self.fitted_.outcome.attributes)
         warn_of_notes(self.fitted_.notes)
         return self
-
-    def _validation(self, X_val: Any, y_val: Any, weights: Any, outcome: Outcome | None) -> Table | None:
-        if X_val is None and y_val is None:
-            if weights is not None:
-                raise InputError("sample_weight_val: expected X_val and y_val too, got none; pass all three")
-            return None
-        if X_val is None or y_val is None:
-            raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
-        attach = attach_targets if outcome is None else outcome.attach
-        table = attach(self._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
-        return attach_roles(table, weights, weights_name="sample_weight_val")
 
     def _table(self, X: Any, reset: bool, name: str = "X", may_be_empty: bool = False) -> Table:
         """Return X as a table; with `reset`, store its column names, otherwise compare with the stored ones."""
@@ -384,6 +362,54 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         """
         check_is_fitted(self, "fitted_")
         modelfile.save(self.fitted_, path)
+
+
+def prepare_rows(
+    estimator: Regressor,
+    settings: Settings,
+    X: Any,
+    y: Any,
+    X_val: Any = None,
+    y_val: Any = None,
+    *,
+    sample_weight: Any = None,
+    sample_weight_val: Any = None,
+    groups: Any = None,
+    time: Any = None,
+    processes: int | None = None,
+) -> "Prepared":
+    """Return the arguments of `fit` prepared for training; the estimator keeps the names of the columns.
+
+    `settings` are those of the estimator, and `processes` is as in `prepare`.
+
+    Raises:
+        InputError: X, y or something else is not valid.
+    """
+    from dspp.prepare import prepare
+
+    if y is None:
+        raise InputError("this regressor requires y to be passed, but the target y is None")
+    attach = attach_targets
+    how: dict[str, Any] = {}
+    table: Table | FileTable
+    if is_dataset(X):
+        table = from_dataset(X)
+        how = dataset_columns(X.schema.names, y, sample_weight, groups, time)
+        no_inputs = [*how["targets"], *filter(None, (how["weight"], how["group"]))]
+        estimator._check_columns(X.schema.empty_table().drop_columns(no_inputs), reset=True)
+    else:
+        kind, likelihood = find_outcome(*settings.named_outcome)
+        outcome, table = kind.start(estimator._table(X, reset=True), y, likelihood)
+        table = attach_roles(table, sample_weight, groups, time)
+        how, attach = {"outcome": outcome}, outcome.attach
+    if (X_val is None) != (y_val is None):
+        raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
+    if X_val is not None:
+        validation = attach(estimator._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
+        how["validation"] = attach_roles(validation, sample_weight_val, weights_name="sample_weight_val")
+    elif sample_weight_val is not None:
+        raise InputError("sample_weight_val: expected X_val and y_val too, got none; pass all three")
+    return prepare(table, settings, **how, processes=processes)
 
 
 def to_seed(random_state: Any) -> int:

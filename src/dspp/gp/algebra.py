@@ -1,13 +1,12 @@
 """M × M matrices of the inducing points by compiled code (`algebra.cpp`), for models in float32 on the CPU."""
 
-import ctypes
 from enum import IntEnum
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dspp.gp.native import load
+from dspp.gp.native import library, load
 from dspp.gp.threads import num_threads
 
 MIN_POINTS = 12  # of a compiled product
@@ -28,7 +27,7 @@ def kernel_matrix(z: Float[Tensor, "W M D"], kind: int, horizon: float) -> tuple
     """Return k(z, z) in float64 and its slope in float32; `kind` is a position in `kernels.COMPILED`."""
     W, M, D = z.shape
     zt, K, slope = z.mT.contiguous(), z.new_empty(W, M, M, dtype=torch.float64), z.new_empty(W, M, M)
-    _library().kernel_matrix(W, D, M, kind, horizon, num_threads(), *_addresses(zt, K, slope))
+    library().kernel_matrix(W, D, M, kind, horizon, num_threads(), *_addresses(zt, K, slope))
     return K, slope
 
 
@@ -36,8 +35,8 @@ def inverse_root(K: Float[Tensor, "W M M"], jitter: Float[Tensor, " W"]) -> tupl
     """Return L⁻¹, where K + jitter = L Lᵀ, and which matrices (W,) have none; all numbers are in float64."""
     W, M, _ = K.shape
     K, B, failed = K.contiguous(), torch.empty_like(K), torch.empty(W, dtype=torch.int32)
-    scratch = K.new_empty(W, _library().root_numbers(M))
-    _library().inverse_root(W, M, num_threads(), *_addresses(K, jitter, scratch, B, failed))
+    scratch = K.new_empty(W, library().root_numbers(M))
+    library().inverse_root(W, M, num_threads(), *_addresses(K, jitter, scratch, B, failed))
     return B, failed
 
 
@@ -55,14 +54,8 @@ def transposed_product(
         return X.mT @ Y
     W, M, _ = X.shape
     X, Y, out = X.contiguous(), Y.contiguous(), X.new_empty(W, M, M)
-    _library().transposed_product(W, M, num_threads(), x, y, lower, *_addresses(X, Y, out))
+    library().transposed_product(W, M, num_threads(), x, y, lower, *_addresses(X, Y, out))
     return out
-
-
-def _library() -> ctypes.CDLL:
-    library = load()
-    assert library is not None, "the caller has asked"
-    return library
 
 
 def _addresses(*tensors: Tensor) -> list[int]:

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from dspp.derivatives import first_only
 from dspp.gp.kernels import COMPILED, KernelKind
 from dspp.gp.linalg import matrix_gradients
-from dspp.gp.native import load
+from dspp.gp.native import library, load
 from dspp.gp.threads import num_threads
 from dspp.gp.workspace import Lease
 
@@ -46,44 +46,29 @@ class _Gradients(ctypes.Structure):
     ]
 
 
-def _library() -> ctypes.CDLL:
-    library = load()
-    assert library is not None, "asked `available` first"
-    return library
-
-
 @dataclass(frozen=True)
 class Packed:
     """Inducing points and what is known of them, in the order in which the compiled code reads them.
 
-    Attributes:
-        kind: the kernel's shape.
-        zt: scaled points; here and below, M and O, the number of rows of B, count the padding.
-        B: panels of Bᵀ.
-        m: whitened mean.
-        S1: diagonal of S − 1, or its panels.
-        lead: points of padding.
-        full: whether S1 is panels.
-        triangular: whether B is lower triangular.
-        width: columns of a panel, which depends on the processor.
+    M and O, the number of rows of B, count the padding.
     """
 
     kind: type[KernelKind]
-    zt: Float[Tensor, "W D M"]
-    B: Float[Tensor, "W P"]
-    m: Float[Tensor, "W O"]
-    S1: Float[Tensor, "W Q"]
-    lead: int
-    full: bool
-    triangular: bool
-    width: int
+    zt: Float[Tensor, "W D M"]  # scaled points
+    B: Float[Tensor, "W P"]  # panels of Bᵀ
+    m: Float[Tensor, "W O"]  # whitened mean
+    S1: Float[Tensor, "W Q"]  # diagonal of S − 1, or its panels
+    lead: int  # points of padding
+    full: bool  # whether S1 is panels
+    triangular: bool  # whether B is lower triangular
+    width: int  # columns of a panel, which depends on the processor
 
     @classmethod
     def make(
         cls, kind: type[KernelKind], z: Tensor, B: Tensor, m: Tensor, S1: Tensor, triangular: bool = True
     ) -> "Packed":
         """Pack the arguments of `conditional`, S1 as `covariance_excess` returns it."""
-        width = _library().panel_columns()
+        width = library().panel_columns()
         lead, full = -z.shape[-2] % width, S1.dim() == 3
         tail = -(lead + m.shape[-1]) % width
         zt = torch.cat([z[:, :1].expand(-1, lead, -1), z], dim=-2).mT.contiguous()
@@ -100,8 +85,7 @@ class Packed:
     @property
     def usable(self) -> bool:
         """Whether it was packed on this kind of machine."""
-        library = load()
-        return library is not None and library.panel_columns() == self.width
+        return load() is not None and library().panel_columns() == self.width
 
     def moments(
         self, x: Float[Tensor, "W R D"], keep: bool = False
@@ -113,7 +97,7 @@ class Packed:
         leases = [Lease((W, R, M), like=x) for _ in range(1 + self.full)] if keep else []
         kept = [_address(lease.tensor) for lease in leases] + [None] * (2 - len(leases))
         points, threads = self.points(), num_threads()
-        _library().forward(ctypes.byref(points), R, threads, _address(x), *kept, _address(mean), _address(update))
+        library().forward(ctypes.byref(points), R, threads, _address(x), *kept, _address(mean), _address(update))
         return mean, update, leases
 
     def points(self) -> _Points:
@@ -172,12 +156,12 @@ def _products(
     panels = _join([root[:, max(i, lead) :, i : i + width] for i in range(0, M, width)])
     Bt_m = _pad((B.mT @ m.unsqueeze(-1)).squeeze(-1), lead, 1)
     from_x = x.new_empty(W, R, D + 1) if ctx.needs_input_grad[0] else None
-    from_z = x.new_zeros(W, _library().backward_tasks(M, R), D + 1, M)
+    from_z = x.new_zeros(W, library().backward_tasks(M, R), D + 1, M)
     RR, dm = x.new_empty(W, M, M), x.new_empty(W, M)
     inputs = (x.contiguous(), A, H, panels, Bt_m, g_mean.contiguous(), g_var.contiguous())
     points = packed.points()
     gradients = _Gradients(R, panels.shape[-1], *map(_address, (*inputs, from_x, from_z, RR, dm)))
-    _library().backward(ctypes.byref(points), ctypes.byref(gradients), num_threads())
+    library().backward(ctypes.byref(points), ctypes.byref(gradients), num_threads())
     return RR[:, lead:, lead:], dm[:, lead:], from_x, from_z.sum(1)[..., lead:].mT
 
 

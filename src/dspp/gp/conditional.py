@@ -51,26 +51,15 @@ def plain(kind: type[KernelKind], x: Tensor, z: Tensor, K: Tensor, m: Tensor, S:
 
 def conditional(
     kind: type[KernelKind],
-    x: Float[Tensor, "W R D"],
-    z: Float[Tensor, "W M D"],
-    K: Float[Tensor, "W M M"],
-    B: Float[Tensor, "W M M"],
-    m: Float[Tensor, "W M"],
-    C: Float[Tensor, "W M *M"],
-    jitter: Float[Tensor, " W"],
+    x: Float[Tensor, "W R D"],  # rows, scaled by the length scales
+    z: Float[Tensor, "W M D"],  # inducing points, scaled likewise
+    K: Float[Tensor, "W M M"],  # the unit kernel matrix of z, only for its gradient
+    B: Float[Tensor, "W M M"],  # L⁻¹ of K + jitter, in the dtype of x
+    m: Float[Tensor, "W M"],  # whitened mean of q(u)
+    C: Float[Tensor, "W M *M"],  # root of its whitened covariance S = C Cᵀ: the diagonal, or lower triangular
+    jitter: Float[Tensor, " W"],  # the nugget j of each GP
 ) -> Moments:
-    """Return mean and variance of W unit-variance GPs at R rows.
-
-    Args:
-        kind: the kernel's shape.
-        x: rows, scaled by the length scales.
-        z: inducing points, scaled likewise.
-        K: the unit kernel matrix of z, only for its gradient.
-        B: L⁻¹ of K + jitter, in the dtype of x.
-        m: whitened mean of q(u).
-        C: root of the whitened covariance S = C Cᵀ of q(u): its diagonal (W, M) or lower triangular (W, M, M).
-        jitter: the nugget j of each GP.
-    """
+    """Return mean and variance of W unit-variance GPs at R rows."""
     S1 = covariance_excess(C)
     centre = z.detach().mean(-2, keepdim=True)  # does not change distances, but saves digits in float32
     function = compiled_conditional if available(kind, z) else _Conditional.apply

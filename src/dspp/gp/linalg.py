@@ -29,14 +29,10 @@ class Whitening:
 def factorise(K: Float[Tensor, "W M M"], jitter: float, where: str, compiled: bool = False) -> Whitening:
     """Factorise K + jitter·1 in float64, with more jitter (counted) for the matrices that need it.
 
-    Args:
-        K: the kernel matrices.
-        jitter: the jitter to begin with.
-        where: name of the layer in error messages.
-        compiled: whether to use compiled code, whose last bits differ from torch's.
+    The last bits of compiled code differ from torch's. Errors name the layer, `where`.
 
     Raises:
-        NumericalError: a matrix holds NaN or inf, or is not positive definite even with the largest jitter.
+        NumericalError: A matrix holds NaN or inf, or is not positive definite even with the largest jitter.
     """
     K = K.detach().to(torch.float64)
     solve = inverse_root if compiled else _inverse_root

@@ -50,6 +50,13 @@ def load() -> ctypes.CDLL | None:
         return None
 
 
+def library() -> ctypes.CDLL:
+    """Return the compiled code, which the caller knows to be there."""
+    found = load()
+    assert found is not None
+    return found
+
+
 def _open(path: Path) -> ctypes.CDLL:
     """Load a library and declare its functions.
 

@@ -25,14 +25,10 @@ _pools: dict[int, ThreadPoolExecutor] = {}  # at most one, by its number of thre
 
 
 class _ThisThread(threading.local):
-    """What is known of the thread that asks.
+    """What is known of the thread that asks."""
 
-    Attributes:
-        started: Whether torch may have started threads that work for it.
-        lost: Whether a fork has left these behind.
-    """
-
-    started = lost = False
+    started = False  # whether torch may have started threads that work for it
+    lost = False  # whether a fork has left these behind
 
 
 _this = _ThisThread()

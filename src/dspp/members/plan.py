@@ -150,8 +150,10 @@ def make_plan(
         learning_rate=0.1 if in_folds else 0.05,
         restarts=1,
     )
-    assert members.batch_size is not None
-    members = _with_defaults(members, epochs=max(1, round(steps / math.ceil(num_rows / members.batch_size))))
+    if members.epochs is None:
+        assert members.batch_size is not None
+        steps_per_epoch = math.ceil(num_rows / max(members.batch_size, 1))  # which is checked below
+        members = replace(members, epochs=max(1, round(steps / steps_per_epoch)))
     config = members.train_config(num_rows)
     pilots = [max(1, round(share * config.epochs)) for share in PILOT_SHARES[folds > 1]]
     if settings.epochs is not None or not has_pilots:

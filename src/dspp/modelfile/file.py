@@ -63,7 +63,7 @@ def load(path: str | Path, features: nn.Module | None = None) -> Fitted:
     """
     path = Path(path)
     try:
-        tensors, header = storage.read_format(path, FORMAT, VERSION, ModelFileError)
+        tensors, header = storage.read(path, ModelFileError, (FORMAT, VERSION))
         _check_features(path, header.get("members"), features)
         return replace(_restore(tensors, header, features), source=str(path))
     except UnknownPartError as problem:
@@ -95,9 +95,8 @@ def _restore(tensors: Tensors, header: Mapping[str, Any], features: nn.Module | 
     """Return the fitted model, or raise an InputError, ArithmeticError or RuntimeError."""
     if len(tensors) > MAX_TENSORS:
         raise InputError(f"expected at most {MAX_TENSORS} tensors, got {len(tensors)}")
-    known = {
-        name: value for name, value in header.items() if name in stored_fields(Fitted)
-    }  # a later dspp may add some
+    fields = stored_fields(Fitted)
+    known = {name: value for name, value in header.items() if name in fields}  # a later dspp may add some
     members = known.get("members")
     if not isinstance(members, list) or not 1 <= len(members) <= MAX_MEMBERS:
         got = len(members) if isinstance(members, list) else f"{members!s:.50}"

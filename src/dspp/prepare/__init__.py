@@ -186,8 +186,7 @@ def _prepare_labelled(table: Table, settings: Settings, outcome: Outcome, valida
             outcome = better.fit(train.targets, _target_place(train), train.weights)
             y = outcome.encode(train.targets, _target_place(train))
             if encoder is not None and rows.parsed is not None and means is not None:
-                encoder = encoder.with_targets(rows.parsed, outcome.mean_target(y))
-                X = encoder.insert_means(X, rows.parsed)
+                encoder, X = encoder.refit_means(X, rows.parsed, outcome.mean_target(y))
                 scaled, scale_X, means = _standardise(X, rows, encoder, outcome.mean_target(y), inner, is_ensemble)
 
     dtype = settings.spec().model.dtype

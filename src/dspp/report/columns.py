@@ -47,19 +47,12 @@ MAX_NAMED = 3  # flagged groups in the caption
 
 @dataclass(frozen=True, eq=False)
 class Importance:
-    """Increase of the loss when a column is shuffled among the rows.
+    """Increase of the loss when a column is shuffled among the rows."""
 
-    Attributes:
-        increase: The increase in each repeat, by column, the most important one first.
-        before: The loss of the same rows as they are.
-        num_rows: How many rows.
-        num_columns: How many columns there are.
-    """
-
-    increase: Mapping[str, Float[np.ndarray, " repeats"]]
-    before: float
+    increase: Mapping[str, Float[np.ndarray, " repeats"]]  # by column, the most important one first
+    before: float  # the loss of the same rows as they are
     num_rows: int
-    num_columns: int
+    num_columns: int  # of the table, of which some may not have been tried
 
     @property
     def matter(self) -> list[str]:

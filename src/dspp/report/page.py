@@ -48,19 +48,12 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Figure:
-    """One or several drawings with a caption that explains how to read them.
+    """One or several drawings with a caption that explains how to read them."""
 
-    Attributes:
-        name: Its id, unique in the page.
-        title: Its title.
-        caption: Its caption.
-        drawings: The drawings by their titles, which are shown if there are several.
-    """
-
-    name: str
+    name: str  # its id, unique in the page
     title: str
     caption: str
-    drawings: Mapping[str, "Markup"]
+    drawings: Mapping[str, "Markup"]  # by their titles, which are shown if there are several
 
 
 @dataclass(frozen=True)

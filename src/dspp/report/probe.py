@@ -72,13 +72,9 @@ class Probe:
     def predict(
         self, at: Rows, column: str | None = None, donors: Rows | None = None, models: Sequence[Fitted] | None = None
     ) -> list[tuple[Predictive, Rows]]:
-        """Return predictions in groups, each with the positions of its rows in `at`.
+        """Predict the rows at some positions; return groups, each with the indices of its rows in `at`.
 
-        Args:
-            at: The positions of the rows to predict, any number of times.
-            column: A column of the user's table to change.
-            donors: For each row, the position of a row whose value it gets.
-            models: Used instead of `self.models`.
+        Each row gets the value of a column that the row at its position in `donors` has; `models` replace all models.
         """
         found = []
         for k, model in enumerate(self.models if models is None else models):

@@ -22,14 +22,7 @@ _TAG = re.compile(r"<[^>]+>")  # matplotlib escapes < and > in text, so only tag
 
 
 def inline_svg(draw: Drawing, name: str, label: str, legend: bool = True) -> "Markup":
-    """Return a figure as inline SVG.
-
-    Args:
-        draw: Calls a function of `dspp.plots`.
-        name: Prefix of every id, so that two figures of a page never share one.
-        label: Text for screen readers.
-        legend: Whether to keep the legend.
-    """
+    """Return a figure as inline SVG, whose ids begin with `name`, with a label for screen readers."""
     from markupsafe import Markup, escape
 
     raw = _draw_svg(draw, legend)

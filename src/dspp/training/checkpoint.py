@@ -109,7 +109,7 @@ class CheckpointFile:
         """
         if not self.path.exists():
             return None
-        tensors, header = storage.read_format(self.path, FORMAT, VERSION, CheckpointError)
+        tensors, header = storage.read(self.path, CheckpointError, (FORMAT, VERSION))
         _refuse_another_run(self.path, header.get("identity"), self._identity)
         try:
             return unpack(Saved, tensors, header)

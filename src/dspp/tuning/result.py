@@ -7,6 +7,7 @@ from typing import Any
 from dspp.estimators.regressor import Regressor
 
 STATES = ("finished", "pruned", "failed")  # their order in a table
+TRIALS = 30
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,14 @@
-"""The public function `tune`."""
+"""The public function `tune`, which needs Optuna only when a search begins."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dspp.engines import cores
-from dspp.errors import InputError
+from dspp.estimators.regressor import prepare_rows
 from dspp.extras import require
 from dspp.notes import warn_of_notes
-from dspp.outcomes import find_outcome
-from dspp.prepare import Prepared, prepare
-from dspp.settings import MIN_ROWS_TO_HOLD_OUT
-from dspp.table.files import dataset_columns, from_dataset, is_dataset
-from dspp.table.memory import attach_roles, attach_targets, to_table
-from dspp.table.table import FileTable, Table
-from dspp.tuning.result import TuneResult
-
-if TYPE_CHECKING:
-    from dspp.tuning.space import Space
-
-TRIALS = 30
+from dspp.tuning.result import TRIALS, TuneResult
 
 
 def tune(
@@ -28,21 +17,11 @@ def tune(
     *,
     models: Sequence[str] = ("dspp",),
     space: Mapping[str, Any] | None = None,
-    trials: int | None = None,
-    time_budget: float | None = None,
-    X_val: Any = None,
-    y_val: Any = None,
-    sample_weight: Any = None,
-    groups: Any = None,
-    time: Any = None,
-    study: str | Path | None = None,
     base: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    progress: bool | None = None,
-    should_stop: Callable[[], bool] | None = None,
-    jobs: int | None = 1,
-    engine: str = "local",
-    address: str | None = None,
+    trials: int = TRIALS,
+    time_budget: float | None = None,
+    study: str | Path | None = None,
+    **fit: Any,
 ) -> TuneResult:
     """Search for the settings with the lowest validation NLL, and return the model they gave.
 
@@ -59,26 +38,19 @@ def tune(
         space: For each parameter [choice, choice, ...], (low, high) or (low, high, "log"); a range between integers
             gives integers. The names are parameters of the estimators and fields of `ModelConfig` and `TrainConfig`.
             Parameters that do not apply to a model (the width of a single layer) are left out of its trials.
-        trials: Number of trials, including those of an earlier call with the same `study`; None: 30.
+        base: Fixed parameters of all estimators, such as {"inducing": 100, "epochs": 20}. Some are of the whole search:
+            the same `random_state` gives the same trials, unless the time limit or parallel trials interfere; `jobs` is
+            the number of parallel trials, by default 1, `engine` and `address` say where they run; `progress` shows a
+            line with the trial, the best NLL and the time left. A single local trial runs in this process; several run
+            in workers of one thread each, which hold copies of the rows. The choice of settings and the pruning of
+            trials then depend on which trials finish first. If its worker dies, a trial is retried.
+        trials: Number of trials, including those of an earlier call with the same `study`.
         time_budget: Time limit of this call in seconds. A trial gets at most a quarter of it, or more if fewer than
             four remain; its schedule is shortened to fit, so that even a short search returns a model.
-        X_val: Validation rows; None: the estimators' `validation_fraction` of the rows of X.
-        y_val: The targets of the validation rows.
-        sample_weight: How much each row counts; None: all the same. This and the next two are as in `fit`.
-        groups: A label per row; rows of a group are held out together.
-        time: A number, date or timestamp per row; the latest rows are held out.
         study: A file that stores the search, so that the same call resumes it, even after a crash. The best model so
             far is stored beside it, in `<study>.best.dspp`.
-        base: Fixed parameters of all estimators, such as {"inducing": 100, "epochs": 20}.
-        seed: The same seed gives the same trials, unless the time limit or parallel trials interfere.
-        progress: Whether to show a line with the trial, the best NLL and the time left; None: only on a terminal.
-        should_stop: Called after every training step or, with workers, a few times per second; returning True ends the
-            search with `TrainingInterrupted`, keeping the study.
-        jobs: Number of parallel trials; None: the number of CPUs. A single local trial runs in this process; several
-            run in workers of one thread each, which hold copies of the rows. The choice of settings and the pruning of
-            trials then depend on which trials finish first. If its worker dies, a trial is retried up to three times.
-        engine: Where workers run: "local", or "ray" (`pip install 'dspp[ray]'`).
-        address: Address of a Ray cluster, HOST:PORT or "auto"; None: start Ray on this machine.
+        **fit: Arguments of `fit`: X_val, y_val, sample_weight, sample_weight_val, groups, time, and should_stop, which
+            ends the search with `TrainingInterrupted`, keeping the study.
 
     Raises:
         MissingExtraError: Optuna is not installed.
@@ -95,89 +67,14 @@ def tune(
         (3, 2)
     """
     require("tune", "a search for settings")
+    from dspp.tuning.search import search
     from dspp.tuning.space import Space
 
-    choices = Space(models, space, base or {})
-    any_model = choices.estimator({"model": choices.models[0]}, random_state=seed)
-    settings, attach = any_model.settings(), attach_targets
-    how: dict[str, Any] = {}
-    table: Table | FileTable
-    if is_dataset(X):
-        table, how = from_dataset(X), dataset_columns(X.schema.names, y, sample_weight, groups, time)
-    else:
-        kind, likelihood = find_outcome(*settings.named_outcome)
-        outcome, table = kind.start(to_table(X), y, likelihood)
-        table, how, attach = attach_roles(table, sample_weight, groups, time), {"outcome": outcome}, outcome.attach
-    given = X_val is not None or y_val is not None
-    if given and (X_val is None or y_val is None):
-        raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
-    validation = attach(to_table(X_val, "X_val"), y_val, "y_val", every_output=False) if given else None
-    how |= {"validation": validation, "processes": 0 if jobs == 1 else jobs or cores()}
-    result = search(
-        prepare(table, settings, **how),
-        models=models,
-        space=space,
-        trials=trials,
-        time_budget=time_budget,
-        study=study,
-        base=base,
-        seed=seed,
-        progress=progress,
-        should_stop=should_stop,
-        jobs=jobs,
-        engine=engine,
-        address=address,
-    )
+    choices, should_stop = Space(models, space, base or {}), fit.pop("should_stop", None)
+    jobs = choices.where["jobs"]
+    estimator = choices.estimator({"model": choices.models[0]})
+    prepared = prepare_rows(estimator, estimator.settings(), X, y, **fit, processes=0 if jobs == 1 else jobs or cores())
+    limits: dict[str, Any] = {"trials": trials, "time_budget": time_budget}
+    result = search(prepared, choices, **limits, study=study, should_stop=should_stop)
     warn_of_notes(result.best_estimator.fitted_.notes)
     return result
-
-
-def search(
-    prepared: Prepared,
-    *,
-    models: Sequence[str] = ("dspp",),
-    space: Mapping[str, Any] | None = None,
-    trials: int | None = None,
-    time_budget: float | None = None,
-    study: str | Path | None = None,
-    base: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    progress: bool | None = None,
-    should_stop: Callable[[], bool] | None = None,
-    jobs: int | None = 1,
-    engine: str = "local",
-    address: str | None = None,
-) -> TuneResult:
-    """Search on a prepared table; for the arguments, see `tune`."""
-    require("tune", "a search for settings")
-    from dspp.tuning.search import Budget, Search, Workers
-    from dspp.tuning.space import Space
-    from dspp.tuning.study import best_file, open_study
-
-    budget, workers = Budget(time_budget), Workers(jobs, engine, address)
-    count = TRIALS if trials is None else trials
-    if not isinstance(count, int) or count < 1:
-        raise InputError(f"trials: expected an integer ≥ 1, got {trials!r}")
-    choices = Space(models, space, base or {})
-    if not len(prepared.validation):
-        raise InputError(
-            f"expected validation rows, got none of {prepared.num_rows + len(prepared.calibration)} rows; pass X_val "
-            f"and y_val, or a validation_fraction above 0 and at least {MIN_ROWS_TO_HOLD_OUT} rows"
-        )
-    path = None if study is None else Path(study)
-    identity = {} if path is None else _identity(prepared, choices, seed)
-    with open_study(path, identity) as kept:
-        file = None if path is None else best_file(path)
-        return Search(prepared, choices, seed, kept, count, budget, file, should_stop, workers).run(progress)
-
-
-def _identity(prepared: Prepared, space: "Space", seed: int) -> dict[str, str]:
-    """Return what identifies a search, by names for the error message."""
-    from dspp.tuning.study import digest
-
-    return {
-        "table": digest(prepared),
-        "space or list of models": repr(space.dimensions),
-        "base": repr(sorted(space.base.items(), key=lambda item: item[0])),
-        "seed": repr(seed),
-    }

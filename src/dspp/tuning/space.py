@@ -13,27 +13,24 @@ from dspp.batches import derive_seed
 from dspp.config import ModelConfig, TrainConfig
 from dspp.errors import InputError
 from dspp.estimators import ESTIMATORS, from_preset
-from dspp.estimators.regressor import Regressor
+from dspp.estimators.regressor import Regressor, to_seed
 from dspp.model import TOPOLOGIES
 from dspp.presets import PRESETS, preset
 from dspp.quadrature import RULES
 from dspp.registry import extension_modules
 from dspp.settings import Settings
 
-OWN = (
-    "random_state",
-    "seed",
-    "time_budget",
-    "checkpoint",
-    "progress",
-    "jobs",
-    "engine",
-    "address",
-)  # set by the search
+OWN = ("seed", "time_budget", "checkpoint")  # set by the search
+WHERE: dict[str, Any] = {"engine": "local", "jobs": 1, "address": None}  # trials run, unless `base` says otherwise
+WHOLE = ("random_state", "progress", *WHERE)  # of the whole search
 FURTHER = ("model_settings", "train_settings")  # contain further settings by name
-FIXED = ("validation_fraction", "calibration_fraction", "conformal", "likelihood", "outcome", *FURTHER, "device")
+FIXED = (
+    *("validation_fraction", "calibration_fraction", "conformal", "likelihood", "outcome", "device"),
+    *FURTHER,
+    *WHOLE,
+)
 HIDDEN_LAYER = ("width", "rule", "sites", "test_sites", "hidden_mean")  # do not apply to a single layer
-LARGEST_GRID = 1000  # a finite space up to this size is tried without repetition
+MAX_GRID = 1000  # a finite space up to this size is tried without repetition
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class Range:
 
     def values(self) -> Sequence[Any] | None:
         """Return all values, or None if there are too many."""
-        if isinstance(self.low, int) and isinstance(self.high, int) and self.high - self.low < LARGEST_GRID:
+        if isinstance(self.low, int) and isinstance(self.high, int) and self.high - self.low < MAX_GRID:
             return range(self.low, self.high + 1)
         return None
 
@@ -111,7 +108,10 @@ class Space:
     def __init__(self, models: Sequence[str], given: Mapping[str, Any] | None, base: Mapping[str, Any]) -> None:
         _check_names(base, OWN, "base")
         self.modules = extension_modules()  # with the user's own parts, for workers
-        self.base = {name: value for name, value in base.items() if value is not None}  # None means not given
+        self.seed = to_seed(base.get("random_state", 0))
+        self.progress = base.get("progress")
+        self.where = {name: base.get(name, usual) for name, usual in WHERE.items()}
+        self.base = {name: value for name, value in base.items() if value is not None and name not in WHOLE}
         self._fixed = dict(self.base)  # including the contents of FURTHER
         for where in FURTHER:
             self._fixed |= self.base.get(where, {})
@@ -131,6 +131,15 @@ class Space:
         if len(likelihoods) > 1:  # targets are encoded once for all trials
             names = ", ".join(sorted(likelihoods))
             raise InputError(f"models: expected models with the same likelihood, got {names}; set 'likelihood' in base")
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What identifies a search in this space, by names for the error message."""
+        return {
+            "space or list of models": repr(self.dimensions),
+            "base": repr(sorted(self.base.items(), key=lambda item: item[0])),
+            "seed": repr(self.seed),
+        }
 
     def choose(self, choose: Callable[[str, Dimension], Any]) -> dict[str, Any]:
         """Return a setting: the result of `choose` for each parameter that applies.
@@ -159,22 +168,19 @@ class Space:
         own = {"model": spec.name, "beta": spec.objective.beta}
         return self.choose(lambda name, _: own.get(name) or getattr(spec.model, name))
 
-    def grid(self, seed: int) -> list[dict[str, Any]] | None:
+    def grid(self) -> list[dict[str, Any]] | None:
         """Return all settings, as stored in a study, in random order; None if there are too many."""
         values = {name: dimension.values() for name, dimension in self.dimensions.items()}
         finite = [v for v in values.values() if v is not None]
-        if len(finite) < len(values) or math.prod(map(len, finite)) > LARGEST_GRID:
+        if len(finite) < len(values) or math.prod(map(len, finite)) > MAX_GRID:
             return None
         settings: list[dict[str, Any]] = []
         for combination in itertools.product(*finite):
-            setting = self._encode(dict(zip(values, combination, strict=True)))
+            chosen = dict(zip(values, combination, strict=True))
+            setting = self.choose(lambda name, dimension: dimension.encode(chosen[name]))  # noqa: B023 - called at once
             if setting not in settings:  # settings that differ only in parameters that do not apply are equal
                 settings.append(setting)
-        return [settings[i] for i in np.random.default_rng(derive_seed(seed)).permutation(len(settings))]
-
-    def _encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the setting with these values where they apply, as stored in a study."""
-        return self.choose(lambda name, dimension: dimension.encode(values[name]))
+        return [settings[i] for i in np.random.default_rng(derive_seed(self.seed)).permutation(len(settings))]
 
     def estimator(self, params: Mapping[str, Any], **more: Any) -> Regressor:
         """Return the unfitted estimator for a setting."""
@@ -185,11 +191,11 @@ class Space:
         for name in [name for name in given if name not in own]:
             routed["model_settings" if name in _model_settings() else "train_settings"][name] = given.pop(name)
         given |= {where: settings for where, settings in routed.items() if settings}
-        return from_preset(params["model"], **{"members": 1, **given}, **more)
+        return from_preset(params["model"], **{"members": 1, **given}, random_state=self.seed, **more)
 
-    def settings(self, params: Mapping[str, Any], seed: int, time_budget: float | None = None) -> Settings:
+    def settings(self, params: Mapping[str, Any], time_budget: float | None = None) -> Settings:
         """Return the `Settings` for a setting."""
-        return self.estimator(params, time_budget=time_budget, progress=False, random_state=seed).settings()
+        return self.estimator(params, time_budget=time_budget, progress=False).settings()
 
     def _applies(self, name: str, chosen: Mapping[str, Any]) -> bool:
         """Return whether a parameter applies to the chosen model."""

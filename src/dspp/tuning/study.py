@@ -34,11 +34,7 @@ FACTOR = 2
 
 @contextmanager
 def open_study(path: Path | None, identity: Mapping[str, str]) -> Iterator[optuna.Study]:
-    """Create or resume the study at `path`; without a path, create one in memory.
-
-    Args:
-        path: The journal.
-        identity: Fingerprints of data and settings, by names for the error message.
+    """Create or resume the study in the journal `path`; without a path, create one in memory.
 
     Raises:
         InputError: The study was created with other data or settings.
@@ -50,7 +46,7 @@ def open_study(path: Path | None, identity: Mapping[str, str]) -> Iterator[optun
             return
         with lock(best_file(path)):  # the suffix ".lock" of the journal itself is Optuna's
             _drop_unfinished_trial(path)
-            study = _open_journal(path, make_pruner())
+            study = _open_journal(path)
             _check_identity(study, path, identity)
             yield study
 
@@ -58,6 +54,15 @@ def open_study(path: Path | None, identity: Mapping[str, str]) -> Iterator[optun
 def make_pruner() -> optuna.pruners.BasePruner:
     """Return the pruner, which stops weak trials early."""
     return optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
+
+
+def report_step(trial: optuna.Trial, step: int, value: float) -> bool:
+    """Report the value of a trial at a step, and return whether it is among the weaker half.
+
+    `should_prune` must always be called, as it records what later trials are compared with.
+    """
+    trial.report(value, step)
+    return trial.should_prune()
 
 
 def record_done(study: optuna.Study, done: int) -> None:
@@ -106,19 +111,18 @@ class _NoLock:
     """
 
     def acquire(self) -> bool:
-        """Return True."""
         return True
 
     def release(self) -> None:
-        """Do nothing."""
+        pass
 
 
-def _open_journal(path: Path, pruner: optuna.pruners.BasePruner) -> optuna.Study:
+def _open_journal(path: Path) -> optuna.Study:
     try:
         storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock()))  # type: ignore[arg-type]
-        if NAME in optuna.get_all_study_names(storage):
-            return optuna.load_study(study_name=NAME, storage=storage, pruner=pruner)
-        return optuna.create_study(study_name=NAME, storage=storage, pruner=pruner)
+        if NAME in optuna.get_all_study_names(storage):  # `load_if_exists` would write to the journal
+            return optuna.load_study(study_name=NAME, storage=storage, pruner=make_pruner())
+        return optuna.create_study(study_name=NAME, storage=storage, pruner=make_pruner())
     except OSError as problem:
         raise CheckpointError(
             f"{path}: cannot open the journal: {problem.strerror or problem}; choose another path"
