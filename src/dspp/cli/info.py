@@ -12,7 +12,6 @@ from dspp.cli.session import Session
 
 if TYPE_CHECKING:
     from dspp.fitted import Fitted
-    from dspp.members import Member
 
 EXAMPLES = """Examples:
 
@@ -42,7 +41,17 @@ class Info:
 
 def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:
     """Return a description of the model as JSON values; several members are described in a list."""
-    members = [_member_facts(member) for member in fitted.members]
+    members: list[dict[str, Any]] = [
+        {
+            "model": member.spec.name,
+            "parameters": sum(parameter.numel() for parameter in member.model.parameters()),
+            "epochs": len(member.history) or None,
+            "best_epoch": member.best_epoch,
+            "seconds": member.seconds,
+            "settings": member.settings,
+        }
+        for member in fitted.members
+    ]
     weighted = [{"weight": weight} | values for weight, values in zip(fitted.weights, members, strict=True)]
     return {
         "file": str(path),
@@ -56,17 +65,6 @@ def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:
         "conformal_rows": 0 if fitted.conformal is None else len(fitted.conformal),
         "versions": fitted.versions,
         "notes": [str(note) for note in fitted.notes],
-    }
-
-
-def _member_facts(member: "Member") -> dict[str, Any]:
-    return {
-        "model": member.spec.name,
-        "parameters": sum(parameter.numel() for parameter in member.model.parameters()),
-        "epochs": len(member.history) or None,
-        "best_epoch": member.best_epoch,
-        "seconds": member.seconds,
-        "settings": member.settings,
     }
 
 

@@ -139,7 +139,7 @@ def prepare(
         drop=drop,
         group=group,
         limit=parse_size(settings.memory),
-        processes=settings.most_processes if processes is None else processes,
+        processes=settings.max_processes if processes is None else processes,
         seed=settings.random_state,
     )
     kind, likelihood = find_outcome(*settings.named_outcome)
