@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from threadpoolctl import threadpool_limits
 
 from benchmarks.tables import exact_gp, mlps
@@ -17,6 +16,7 @@ from benchmarks.tables.inputs import Inputs, hold_out
 from benchmarks.tables.sets import Split
 from dspp.errors import InputError
 from dspp.estimators import DSPPRegressor
+from dspp.gp.threads import use_threads
 from dspp.predictive import NormalMixture, Predictive
 from experiments.peers import fit_peer
 
@@ -84,13 +84,8 @@ def method(name: str, settings: Mapping[str, Any] | None = None, tag: str | None
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run torch and BLAS on one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with use_threads(1), threadpool_limits(1):
+        yield
 
 
 def _fit_dspp(rows: Split, settings: Mapping[str, Any]) -> Fit:

@@ -274,11 +274,7 @@ def calibration_of(
 ) -> Calibration:
     """Return the calibration of a `Comparison`, which shares computations with its scores.
 
-    Args:
-        rows: The comparison.
-        names: Names of the outputs, as in `check_calibration`.
-        recalibrated: Whether each target is inside its 90 % conformal interval, to measure as well.
-        caveat: What the rows were used for; see `Calibration`.
+    `recalibrated` is whether each target is inside its 90 % conformal interval, `caveat` that of the `Calibration`.
     """
     parts = _calibrations_of_outputs(rows)
     if rows.several:

@@ -20,8 +20,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dspp.folds import Split
+from dspp.gp.threads import use_threads
 from dspp.guard import Guard
-from dspp.members.base import MEMBERS, Trained, one_thread
+from dspp.members.base import MEMBERS, Trained
 from dspp.outcomes import Outcome
 from dspp.predictive import Predictive
 
@@ -195,7 +196,7 @@ def choose_epochs(pilots: Sequence[Trained], rows: "Rows", split: Split, outcome
     """
     guard = outcome.fit_guard(rows.y.double().numpy(), GUARD_WEIGHT)
     scores: dict[int, float] = {}
-    with one_thread():
+    with use_threads(1):
         for one in pilots:
             for group in hold_out([one], rows, split, floor):
                 assert one.member is not None

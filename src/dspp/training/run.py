@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dspp.batches import batch_indices, derive_seed
 from dspp.config import TrainConfig
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
-from dspp.gp.threads import num_threads
+from dspp.gp.threads import use_threads
 from dspp.history import Epoch, Recovery
 from dspp.model import Model, build
 from dspp.numbers import count_epochs
@@ -91,7 +91,7 @@ def fit(
     """
     config = config or TrainConfig()
     budget = budget if isinstance(budget, Budget) else Budget(budget)  # which includes the checks below
-    with _threads(config.threads):
+    with use_threads(config.threads):
         rows, validation = place_rows(rows, validation, spec, config)
         _check_objective(spec.objective.name, rows)
         opened: AbstractContextManager[CheckpointFile | None] = nullcontext()
@@ -492,14 +492,3 @@ def _check_objective(name: str, rows: Rows) -> None:
     """Raise `InputError` if rows have weights and an objective of the user does not take them."""
     if rows.weights is not None and "weights" not in inspect.signature(OBJECTIVES[name]).parameters:
         raise InputError(f"the objective {name!r} expected rows without weights, got some; give it a parameter weights")
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        num_threads()  # raises before torch would hang
-        yield
-    finally:
-        torch.set_num_threads(before)
