@@ -41,7 +41,7 @@ def split_table(
         together = table.groups if table.times is None else table.times
         most = None if together is None else len(np.unique(together))
         kinds = outcome.member_kinds
-        folds = make_plan(settings, train, outcome.num_outputs, kinds=kinds, most_folds=most).folds
+        folds = make_plan(settings, train, outcome.num_outputs, kinds=kinds, max_folds=most).folds
         fold = assign_folds(train, folds, settings.random_state, table.groups, table.times, strata)
     inner = (
         None if table.groups is None else _inner_folds_of_groups(table.groups[parts[0]], fold, settings.random_state)
