@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import dspp
 from dspp import modelfile
-from dspp.calibration import Conformal, CrossConformal
+from dspp.calibration import Conformal
 from dspp.cli.app import app
 from dspp.errors import InputError, ModelFileError
 from dspp.fitted import Fitted
@@ -56,12 +56,12 @@ def grouped(folds: dict[int, NormalMixture], fold: Tensor) -> NormalMixture:
     return NormalMixture.concat(parts).rows(torch.cat(index).argsort())
 
 
-def calibrated(n: int, J: int, seed: int = 1) -> tuple[CrossConformal, Tensor, Tensor]:
+def calibrated(n: int, J: int, seed: int = 1) -> tuple[Conformal, Tensor, Tensor]:
     """Scores of n rows, and by hand: the score of each row and its fold."""
     fold = torch.randperm(n, generator=seeded(seed)) % J
     mixture = grouped(folds_of(n, J, seed=seed), fold)
     y = 1.5 * torch.randn(n, generator=seeded(seed + 1), dtype=F64)
-    return CrossConformal.fit(mixture, y, fold), (mixture.cdf(y) - 0.5).abs(), fold
+    return Conformal.fit(mixture, y, fold), (mixture.cdf(y) - 0.5).abs(), fold
 
 
 # ---------------------------------------------------------------- the set
@@ -72,7 +72,7 @@ def test_scores_are_sorted_within_folds_and_nowhere_else() -> None:
     assert found.fold.tolist() == sorted(fold.tolist())
     for j in range(4):
         assert torch.equal(found.scores[found.fold == j], scores[fold == j].sort().values)
-    assert torch.equal(found.pooled.scores, scores.sort().values)
+    assert torch.equal(found.threshold(0.7), Conformal(scores.sort().values).threshold(0.7))
     assert (found.folds, found.counts) == ([0, 1, 2, 3], [23])
 
 
@@ -98,7 +98,7 @@ def test_the_interval_is_the_hull_of_the_set(J: int, coverage: float) -> None:
 def test_one_fold_is_plain_split_conformal() -> None:
     mixture = folds_of(50, 1)[0]
     y = torch.randn(50, generator=seeded(), dtype=F64)
-    plain, cross = Conformal.fit(mixture, y), CrossConformal.fit(mixture, y, torch.zeros(50, dtype=torch.int64))
+    plain, cross = Conformal.fit(mixture, y), Conformal.fit(mixture, y, torch.zeros(50, dtype=torch.int64))
     new = folds_of(9, 1, seed=3)
     for coverage in (0.1, 0.5, 0.9):
         for one, other in zip(plain.interval(new[0], coverage), cross.interval(new, coverage), strict=True):
@@ -112,7 +112,7 @@ def test_a_target_that_ties_with_a_score_is_inside() -> None:
     """Equal predictions in all folds and for all rows, as of a model that ignores x: the ends are calibration rows."""
     same = normal(torch.zeros(19, dtype=F64), 1.0)
     y = torch.randn(19, generator=seeded(4), dtype=F64)
-    found = CrossConformal.fit(same, y, torch.arange(19) % 3)
+    found = Conformal.fit(same, y, torch.arange(19) % 3)
     lower, upper = found.interval(dict.fromkeys(range(3), same), 0.8)
     inside = (y >= lower) & (y <= upper)
     assert int(inside.sum()) == 16  # ⌈20 · 0.8⌉
@@ -140,7 +140,7 @@ def test_the_guarantee_holds_for_members_that_are_wrong() -> None:
     for _ in range(tables):
         y = torch.from_numpy(rng.standard_t(3, size=n + new) + 5.0)
         mean = torch.stack([y[:n][fold != j].mean() for j in range(J)])
-        found = CrossConformal.fit(normal(mean[fold], 0.4), y[:n], fold)
+        found = Conformal.fit(normal(mean[fold], 0.4), y[:n], fold)
         lower, upper = found.interval({j: normal(mean[j].reshape(1), 0.4) for j in range(J)}, coverage)
         shares.append(((y[n:] >= lower) & (y[n:] <= upper)).double().mean().item())
         lower, upper = normal(mean[:1], 0.4).interval(coverage)
@@ -163,13 +163,13 @@ def test_each_output_has_its_own_scores_and_missing_ones_do_not_count() -> None:
     y = torch.randn(40, 2, generator=seeded(), dtype=F64)
     y[:30, 1] = NAN
     y[31:40:2, 1] = NAN  # fold 1 never observed the second output
-    found, new = CrossConformal.fit(mixture, y, fold), {0: several(3, 1.0), 1: several(3, 2.0)}
+    found, new = Conformal.fit(mixture, y, fold), {0: several(3, 1.0), 1: several(3, 2.0)}
     assert found.counts == [40, 5]
     lower, upper = found.interval(new, 0.8)
     assert lower.shape == upper.shape == (3, 2)
     for t, seen in enumerate((fold >= 0, ~y[:, 1].isnan())):
         part = grouped({j: new[j].rows([0] * 40).outputs()[t] for j in (0, 1)}, fold).rows(seen.nonzero().flatten())
-        alone = CrossConformal.fit(part, y[seen, t], fold[seen])
+        alone = Conformal.fit(part, y[seen, t], fold[seen])
         ends = alone.interval({j: one.outputs()[t] for j, one in new.items()}, 0.8)
         assert torch.equal(ends[0], lower[:, t])
         assert torch.equal(ends[1], upper[:, t])
@@ -192,8 +192,8 @@ def test_each_output_has_its_own_scores_and_missing_ones_do_not_count() -> None:
     ],
 )
 def test_scores_that_are_none_are_refused(scores: list[float], fold: list[float], complaint: str) -> None:
-    with pytest.raises(InputError, match=rf"{complaint}.*use CrossConformal.fit"):
-        CrossConformal(torch.tensor(scores, dtype=F64), torch.tensor(fold) if fold else torch.empty(0).long())
+    with pytest.raises(InputError, match=rf"{complaint}.*use Conformal.fit"):
+        Conformal(torch.tensor(scores, dtype=F64), torch.tensor(fold) if fold else torch.empty(0).long())
 
 
 def test_predictions_of_other_folds_are_refused() -> None:
@@ -242,7 +242,8 @@ def test_recalibrated_intervals_of_an_ensemble(ensemble: dspp.DSPPRegressor) -> 
     new = np.random.default_rng(4).normal(size=(5, 2))
     ends = ensemble.predict_interval(new, 0.8)
     folds = fitted.predict_folds(new, Place("X"))[1]
-    assert isinstance(fitted.recalibration, CrossConformal)
+    assert fitted.recalibration is not None
+    assert fitted.recalibration.fold is not None
     expected = fitted.recalibration.interval(folds, 0.8)
     np.testing.assert_array_equal(ends, torch.stack(expected, dim=1).numpy())
     assert ensemble.calibration(X, Y).recalibrated is not None

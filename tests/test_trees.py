@@ -17,9 +17,8 @@ from dspp import storage
 from dspp.codec import pack, unpack
 from dspp.errors import DsppError, InputError, TrainingInterrupted
 from dspp.trees import Trees, cross_fit, crossfit, ensemble, fit_trees
-from dspp.trees.bins import BINS, bin_columns, choose_cuts
 from dspp.trees.ensemble import LEAVES, MAX_TREES, NODES
-from dspp.trees.fit import MAX_COLUMNS, MIN_ROWS, Boosting, choose_columns, convert
+from dspp.trees.fit import BINS, MAX_COLUMNS, MIN_ROWS, Boosting, bin_columns, choose_columns, choose_cuts, convert
 
 
 def table(num_rows: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

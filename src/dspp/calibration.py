@@ -1,7 +1,7 @@
 """Calibration of predictions, measured on rows that the model has not seen, and conformal recalibration.
 
-`check_calibration` measures coverage, bias and the gain over a constant. Intervals from `Conformal`, and from
-`CrossConformal` for ensembles, keep their coverage even if the model is wrong.
+`check_calibration` measures coverage, bias and the gain over a constant. Intervals from `Conformal` keep their coverage
+even if the model is wrong.
 """
 
 import math
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dspp.errors import InputError
-from dspp.metrics import LEVELS, Comparison, ObservedOutput, constant_crps
+from dspp.metrics import LEVELS, Comparison, average, constant_crps, effective_rows, uniformity
 from dspp.predictive import Predictive, RealPredictive, unwrap
 from dspp.table.checks import Array
 
@@ -230,13 +230,6 @@ def _t_quantile(tail: float, num_rows: int) -> float:
     return float(stats.t.isf(tail, num_rows - 1))
 
 
-def least_coverage(num_rows: int, level: float, chance: float = _CHANCE) -> float:
-    """Return the smallest coverage that an interval of this level has with probability at most `chance`."""
-    from scipy import stats  # imported here so that loading a model stays fast
-
-    return float(stats.binom.isf(chance, num_rows, level) + 1.0) / num_rows  # P(K > isf) <= chance
-
-
 def chance_bounds(num_rows: int, level: float, chance: float = _CHANCE) -> tuple[float, float]:
     """Return the range of coverage that a calibrated interval of this level has with probability 1 − `chance`."""
     from scipy import stats  # imported here so that loading a model stays fast
@@ -247,8 +240,10 @@ def chance_bounds(num_rows: int, level: float, chance: float = _CHANCE) -> tuple
 
 def is_told_apart(coverage: float, num_rows: int, level: float) -> bool:
     """Return whether intervals that contain 10 % of the rows less, or always everything, would have been noticed."""
-    least = least_coverage(num_rows, level - (HEADLINE - _BAD))
-    return coverage >= least and chance_bounds(num_rows, level)[1] < 1.0
+    from scipy import stats
+
+    least = float(stats.binom.isf(_CHANCE, num_rows, level - (HEADLINE - _BAD)) + 1.0)  # P(K > isf) <= chance
+    return coverage >= least / num_rows and chance_bounds(num_rows, level)[1] < 1.0
 
 
 def check_calibration(
@@ -265,15 +260,6 @@ def check_calibration(
     Raises:
         InputError: The shape of y does not match the mixture.
         NumericalError: A distribution is not finite where y was observed.
-
-    Example:
-        >>> import torch
-        >>> from dspp import NormalMixture
-        >>> from dspp.calibration import check_calibration
-        >>> mean, noise = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
-        >>> wide = NormalMixture(torch.zeros(1), 2.0 * mean[None], torch.full((1, 1000), 9.0), torch.tensor(0.0))
-        >>> check_calibration(wide, 2.0 * mean + noise).verdict()
-        'Intervals are too wide: the 90 % interval contains 100 % of 1,000 rows.'
     """
     rows = Comparison(mixture, y)
     inside = None if conformal is None else is_inside(rows.y, conformal.interval(rows.mixture, HEADLINE))
@@ -294,9 +280,15 @@ def calibration_of(
         recalibrated: Whether each target is inside its 90 % conformal interval, to measure as well.
         caveat: What the rows were used for; see `Calibration`.
     """
-    found = replace(
-        _calibration_of_all(rows, names) if rows.several else _calibration_of_one(rows.outputs[0]), caveat=caveat
-    )
+    parts = _calibrations_of_outputs(rows)
+    if rows.several:
+        labels = [names[t] if names else f"output {t}" for t, _ in rows.outputs]
+        coverage = {level: rows.coverage(level) for level in LEVELS}
+        whole = Calibration(rows.num_rows, int(rows.observed.sum()), coverage, rows.widths, *rows.uniformity)
+        each = tuple(replace(part, name=label) for part, label in zip(parts, labels, strict=True))
+        found = replace(whole, per_output=each, caveat=caveat)
+    else:
+        found = replace(parts[0], caveat=caveat)
     if recalibrated is None:
         return found
     return replace(found, recalibrated=rows.average(recalibrated.double()).item())
@@ -310,41 +302,38 @@ def is_inside(
     return (y >= lower) & (y <= upper)
 
 
-def _calibration_of_all(rows: Comparison, names: Sequence[str]) -> Calibration:
-    labels = [names[one.index] if names else f"output {one.index}" for one in rows.outputs]
-    each = tuple(replace(_calibration_of_one(one), name=label) for one, label in zip(rows.outputs, labels, strict=True))
-    coverage = {level: rows.coverage(level) for level in LEVELS}
-    return Calibration(
-        rows.num_rows, int(rows.observed.sum()), coverage, rows.widths, *rows.uniformity, per_output=each
-    )
+def _calibrations_of_outputs(rows: Comparison) -> list[Calibration]:
+    """Return the calibration of each output, in the rows in which it was observed."""
+    kept = (rows.y, rows.mean, rows.crps_by_row, rows.pit, rows.widths_by_row)
+    columns = zip(*map(rows.by_output, kept), rows.weights_by_output, strict=True)
+    return [_calibration_of_one(*column) for column in columns]
 
 
-def _calibration_of_one(one: ObservedOutput) -> Calibration:
-    """Return the calibration of an observed output."""
-    coverage = {level: one.average(((one.pit - 0.5).abs() <= level / 2).double()).item() for level in LEVELS}
-    width = dict(zip(LEVELS, one.average(one.widths).tolist(), strict=True))
-    weights = None if one.weights is None else one.weights.numpy()
-    constant = torch.from_numpy(constant_crps(one.y.numpy(), weights))
-    bias, bias_error = _mean_and_error(one, one.mean - one.y)
+def _calibration_of_one(
+    y: Tensor, mean: Tensor, crps: Tensor, pit: Tensor, widths: Float[Tensor, "n levels"], weights: Tensor | None
+) -> Calibration:
+    """Return the calibration of one output, from the n rows in which it was observed."""
+    num_rows = effective_rows(len(y), weights)
+    constant = torch.from_numpy(constant_crps(y.numpy(), None if weights is None else weights.numpy()))
+    coverage = {level: average(((pit - 0.5).abs() <= level / 2).double(), weights).item() for level in LEVELS}
     return Calibration(
-        one.num_rows,
-        len(one.y),
+        num_rows,
+        len(y),
         coverage,
-        width,
-        *one.uniformity,
-        bias=bias,
-        bias_error=bias_error,
-        crps=one.average(one.crps).item(),
-        constant_crps=one.average(constant).item(),
-        gain_error=_mean_and_error(one, constant - one.crps)[1],
+        dict(zip(LEVELS, average(widths.T, weights).tolist(), strict=True)),
+        *uniformity(pit, weights),
+        bias=average(mean - y, weights).item(),
+        bias_error=_standard_error(mean - y, weights, num_rows),
+        crps=average(crps, weights).item(),
+        constant_crps=average(constant, weights).item(),
+        gain_error=_standard_error(constant - crps, weights, num_rows),
     )
 
 
-def _mean_and_error(one: ObservedOutput, values: Float[Tensor, " n"]) -> tuple[float, float]:
-    """Return the mean over rows and its standard error; infinite for a single row."""
-    mean = one.average(values)
-    variance = one.average((values - mean).square()).item()
-    return mean.item(), math.sqrt(variance / (one.num_rows - 1)) if one.num_rows > 1 else math.inf
+def _standard_error(values: Tensor, weights: Tensor | None, num_rows: int) -> float:
+    """Return the standard error of the mean of values; infinite for a single row."""
+    variance = average((values - average(values, weights)).square(), weights).item()
+    return math.sqrt(variance / (num_rows - 1)) if num_rows > 1 else math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,59 +346,95 @@ class Conformal:
     equal: on average over rows, not for every x. The calibration rows must not have been used to fit the model, nor to
     choose among models.
 
+    Rows may also have been held out in folds, each by some members of an ensemble (Vovk 2015). F_j is then the
+    distribution by the members that were not trained on fold j, and the score of a row i of fold j(i) is
+    s_i = |F_j(i)(y_i) − ½|. The set of coverage c holds every y with #{i : s_i >= |F_j(i)(y) − ½|} > n − (n+1)c: those
+    that are no further out than enough of the rows, each compared by the members that did not see it. The interval is
+    the smallest one that contains this set and the medians of all F_j. If the rows are exchangeable and folds have
+    equal sizes, a new y lies inside with probability at least 1 − 2α − √(2/n), where α = 1 − c, whatever the members
+    are (Barber et al. 2021, Theorem 4, whose proof holds for this set), and usually close to c. Not counted in that
+    bound is the little that all members share and that was learned from the same rows: encoding, scales, weights,
+    spread, guard, and the boosted trees, of which a row's own prediction uses those that did not see it, and the
+    prediction of a new row those fitted to all rows.
+
     If (n+1)c > n, there are too few rows for the guarantee, and if q is ½ up to rounding, no finite interval of this
     mixture has the coverage: the interval is then infinite, from -inf to inf.
 
     Attributes:
-        scores: The scores in ascending order, (n,), or (n, T) with one column per output. Columns of outputs observed
-            in fewer than n rows are padded with ones, which are not scores and do not count; an output never observed
-            has only ones, and no finite interval.
+        scores: The scores, (n,), or (n, T) with one column per output, ascending within each fold. Columns of outputs
+            observed in fewer than n rows are padded with ones, which are not scores and do not count; an output never
+            observed has only ones, and no finite interval.
+        fold: j(i) of each row, (n,), in ascending order; None: no member was trained on any of the rows.
 
     Raises:
-        InputError: The scores have another shape, order or range.
+        InputError: The scores have another shape, order or range, or the folds do.
 
     Example:
         >>> import torch
         >>> from dspp import Conformal, NormalMixture
-        >>> def predict(N):  # a model that takes every y for N(0, 1)
+        >>> def predict(N):  # a model, or the members of either fold, that take every y for N(0, 1)
         ...     return NormalMixture(torch.zeros(1), torch.zeros(1, N), torch.ones(1, N), torch.tensor(0.0))
         >>> y = 2.0 * torch.randn(999, generator=torch.Generator().manual_seed(0))  # twice as wide
-        >>> conformal = Conformal.fit(predict(999), y)
-        >>> lower, upper = conformal.interval(predict(1), 0.9)
+        >>> lower, upper = Conformal.fit(predict(999), y).interval(predict(1), 0.9)
         >>> bool(2.9 < upper < 3.7)  # about 2 · 1.645, not 1.645
+        True
+        >>> conformal = Conformal.fit(predict(999), y, fold=torch.arange(999) % 2)
+        >>> lower, upper = conformal.interval({0: predict(1), 1: predict(1)}, 0.9)
+        >>> bool(2.9 < upper < 3.7)
         True
     """
 
     scores: Float[Tensor, " n *T"]
+    fold: Int[Tensor, " n"] | None = None
 
     def __post_init__(self) -> None:
-        scores = self.scores
+        scores, fold = self.scores, self._fold
         if scores.ndim not in (1, 2) or scores.numel() == 0 or scores.dtype != torch.float64:
             raise InputError(
                 f"expected scores of shape (n,) or (n, T) in torch.float64, got {tuple(scores.shape)} in "
                 f"{scores.dtype}; use Conformal.fit"
             )
-        valid = (scores >= 0.0) & ((scores <= 0.5) | (scores == _NO_SCORE))  # False for NaN
-        if not bool(valid.all() & (scores.diff(dim=0) >= 0.0).all() & (scores[0] <= 0.5).any()):
+        if fold.dtype != torch.int64 or fold.shape != scores.shape[:1] or bool((fold.diff() < 0).any()):
             raise InputError(
-                "expected scores that ascend in each column, padded only with 1, got scores out of order or outside "
-                "[0, 0.5]; use Conformal.fit"
+                f"expected {len(scores)} folds in ascending order, got {fold.dtype} of shape {tuple(fold.shape)}; use "
+                "Conformal.fit"
+            )
+        valid = (scores >= 0.0) & ((scores <= 0.5) | (scores == _NO_SCORE))  # False for NaN
+        ascends = (scores.reshape(len(scores), -1).diff(dim=0) >= 0.0) | (fold.diff() > 0).unsqueeze(1)
+        if not bool(valid.all() & ascends.all() & (scores <= 0.5).any() & (fold[0] >= 0)):
+            raise InputError(
+                "expected scores that ascend in each column, or within each fold, padded only with 1, got scores out "
+                "of order or outside [0, 0.5]; use Conformal.fit"
             )
 
     @classmethod
-    def fit(cls, mixture: Predictive, y: Array) -> Self:
+    def fit(cls, mixture: Predictive, y: Array, fold: Int[Tensor, " N"] | None = None) -> Self:
         """Score the calibration rows.
 
         Args:
-            mixture: The predictive distribution of rows that were not used to fit or choose the model.
+            mixture: The predictive distribution of rows that were not used to fit or choose the model; with folds, of
+                each row by the members that were not trained on its fold.
             y: Their observed targets, (N,) or (N, T), in the same units; NaN in (N, T) means "not observed".
+            fold: The fold of each row.
 
         Raises:
             InputError: The shape of y does not match the mixture.
             NumericalError: A distribution is not finite where y was observed.
         """
-        scores = _scores(mixture, y).sort(dim=1).values  # (T, N)
-        return cls(scores.T.contiguous().reshape(mixture.mean.shape))
+        u = Comparison(mixture, y).cdf.cpu()
+        scores = (u - 0.5).abs().nan_to_num(_NO_SCORE)
+        of_row = torch.zeros(len(u), dtype=torch.int64) if fold is None else fold
+        parts = [scores[of_row == j].sort(dim=0).values for j in of_row.unique()]
+        return cls(torch.cat(parts).contiguous(), None if fold is None else fold.sort().values)
+
+    @property
+    def _fold(self) -> Int[Tensor, " n"]:
+        return torch.zeros(len(self.scores), dtype=torch.int64) if self.fold is None else self.fold
+
+    @property
+    def folds(self) -> list[int]:
+        """The folds, in ascending order."""
+        return [int(j) for j in self._fold.unique()]
 
     @property
     def counts(self) -> list[int]:
@@ -419,6 +444,8 @@ class Conformal:
     def threshold(self, coverage: float) -> Float[Tensor, " *T"]:
         """Return q in [0, ½] for each output; ½ means that the interval is infinite.
 
+        With folds, the interval ends between the smallest and largest of F_j⁻¹(½ ± q).
+
         Raises:
             InputError: The coverage is not inside (0, 1).
         """
@@ -426,7 +453,8 @@ class Conformal:
             raise InputError(f"coverage: expected a number inside (0, 1), such as 0.9, got {coverage}")
         count = (self.scores <= 0.5).sum(0)  # n, for each output
         rank = _rank(count, coverage)
-        q = self.scores.gather(0, (rank.clamp(max=len(self.scores)) - 1).unsqueeze(0)).squeeze(0)
+        ascending = self.scores.sort(dim=0).values
+        q = ascending.gather(0, (rank.clamp(max=len(self.scores)) - 1).unsqueeze(0)).squeeze(0)
         return torch.where(rank > count, 0.5, q)
 
     def why_infinite(self, coverage: float, names: Sequence[str] = ()) -> str:
@@ -448,164 +476,58 @@ class Conformal:
         several = self.scores.ndim == 2
         return "; ".join(why + (f" ({', '.join(those)})" if several else "") for why, those in reasons.items())
 
-    def interval(self, mixture: Predictive, coverage: float) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]:
-        """Return (lower, upper) for each row of a new prediction, with the guarantee described above.
-
-        Raises:
-            InputError: The coverage is not inside (0, 1), or the mixture has another number of outputs.
-        """
-        mixture = unwrap(mixture)
-        if mixture.mean.shape[1:] != self.scores.shape[1:]:
-            raise InputError(
-                f"expected outputs of shape {tuple(self.scores.shape[1:])}, as in the calibration rows, got "
-                f"{tuple(mixture.mean.shape[1:])}; pass predictions of the same model"
-            )
-        q = self.threshold(coverage).reshape(-1).tolist()
-        pairs = [_closed_interval(one, q_t) for one, q_t in zip(mixture.outputs(), q, strict=True)]
-        shape = mixture.mean.shape
-        lower, upper = (torch.stack(ends, dim=-1).reshape(shape) for ends in zip(*pairs, strict=True))
-        return lower, upper
-
-
-@dataclass(frozen=True, eq=False)
-class CrossConformal:
-    """Conformal intervals from the n rows of a table whose members held them out in folds (Vovk 2015).
-
-    F_j is the distribution by the members that were not trained on fold j, and the score of a row i of fold j(i) is
-    s_i = |F_j(i)(y_i) − ½|. The set of coverage c holds every y with #{i : s_i >= |F_j(i)(y) − ½|} > n − (n+1)c: those
-    that are no further out than enough of the rows, each compared by the members that did not see it. The interval is
-    the smallest one that contains this set and the medians of all F_j.
-
-    If the n rows and a new one are exchangeable and folds have equal sizes, the new y lies inside with probability at
-    least 1 − 2α − √(2/n), where α = 1 − c, whatever the members are (Barber et al. 2021, Theorem 4, whose proof holds
-    for this set), and usually close to c. Not counted in that bound is the little that all members share and that was
-    learned from the same rows: encoding, scales, weights, spread, guard, and the boosted trees, of which a row's own
-    prediction uses those that did not see it, and the prediction of a new row those fitted to all rows.
-
-    Attributes:
-        scores: The scores, (n,) or (n, T), fold by fold, ascending within a fold, and padded as in `Conformal`.
-        fold: j(i) of each row, (n,), in ascending order.
-
-    Raises:
-        InputError: The scores have another shape, order or range, or the folds do.
-
-    Example:
-        >>> import torch
-        >>> from dspp import NormalMixture
-        >>> from dspp.calibration import CrossConformal
-        >>> def predict(N):  # members of either fold take every y for N(0, 1)
-        ...     return NormalMixture(torch.zeros(1), torch.zeros(1, N), torch.ones(1, N), torch.tensor(0.0))
-        >>> y = 2.0 * torch.randn(1000, generator=torch.Generator().manual_seed(0))  # twice as wide
-        >>> conformal = CrossConformal.fit(predict(1000), y, fold=torch.arange(1000) % 2)
-        >>> lower, upper = conformal.interval({0: predict(1), 1: predict(1)}, 0.9)
-        >>> bool(2.9 < upper < 3.7)  # about 2 · 1.645, not 1.645
-        True
-    """
-
-    scores: Float[Tensor, " n *T"]
-    fold: Int[Tensor, " n"]
-
-    def __post_init__(self) -> None:
-        scores, fold = self.scores, self.fold
-        if scores.ndim not in (1, 2) or scores.numel() == 0 or scores.dtype != torch.float64:
-            raise InputError(
-                f"expected scores of shape (n,) or (n, T) in torch.float64, got {tuple(scores.shape)} in "
-                f"{scores.dtype}; use CrossConformal.fit"
-            )
-        if fold.dtype != torch.int64 or fold.shape != scores.shape[:1] or bool((fold[1:] < fold[:-1]).any()):
-            raise InputError(
-                f"expected {len(scores)} folds in ascending order, got {fold.dtype} of shape {tuple(fold.shape)}; use "
-                "CrossConformal.fit"
-            )
-        valid = (scores >= 0.0) & ((scores <= 0.5) | (scores == _NO_SCORE))  # False for NaN
-        rows = scores.reshape(len(scores), -1)
-        ascends = ((rows[1:] >= rows[:-1]) | (fold[1:] > fold[:-1]).unsqueeze(1)).all()
-        if not bool(valid.all() & ascends & (scores <= 0.5).any() & (fold[0] >= 0)):
-            raise InputError(
-                "expected scores that ascend within each fold, padded only with 1, got scores out of order or outside "
-                "[0, 0.5]; use CrossConformal.fit"
-            )
-
-    @classmethod
-    def fit(cls, mixture: Predictive, y: Array, fold: Int[Tensor, " N"]) -> Self:
-        """Score the rows, as `Conformal.fit` does.
-
-        Args:
-            mixture: The distribution of each row by the members that were not trained on its fold.
-            y: The observed targets.
-            fold: The fold of each row.
-        """
-        scores = _scores(mixture, y)  # (T, N)
-        parts = [scores[:, fold == j].sort(dim=1).values for j in fold.unique()]
-        return cls(torch.cat(parts, dim=1).T.contiguous().reshape(mixture.mean.shape), fold.sort().values)
-
-    @property
-    def folds(self) -> list[int]:
-        """The folds, in ascending order."""
-        return [int(j) for j in self.fold.unique()]
-
-    @property
-    def pooled(self) -> Conformal:
-        """The scores without folds: exact if all F_j are equal, as they are with one fold."""
-        return Conformal(self.scores.sort(dim=0).values)
-
-    @property
-    def counts(self) -> list[int]:
-        """Number of rows in which each output was observed."""
-        return self.pooled.counts
-
-    def threshold(self, coverage: float) -> Float[Tensor, " *T"]:
-        """Return q in [0, ½] for each output: the interval ends between the smallest and largest of F_j⁻¹(½ ± q)."""
-        return self.pooled.threshold(coverage)
-
-    def why_infinite(self, coverage: float, names: Sequence[str] = ()) -> str:
-        """Return why intervals of this coverage are infinite, output by output; empty if none is."""
-        return self.pooled.why_infinite(coverage, names)
-
     def interval(
-        self, mixtures: Mapping[int, Predictive], coverage: float
+        self, mixture: Predictive | Mapping[int, Predictive], coverage: float
     ) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]:
         """Return (lower, upper) for each row of a new prediction, with the guarantee described above.
 
         Args:
-            mixtures: For each fold j, the prediction F_j of the new rows.
+            mixture: The prediction; with folds, F_j of the new rows for each fold j.
             coverage: c, inside (0, 1).
 
         Raises:
             InputError: The coverage is not inside (0, 1), or the prediction of a fold is missing or has another number
                 of outputs.
         """
-        shape = next(iter(mixtures.values())).mean.shape if mixtures else torch.Size()
-        if not set(self.folds) <= set(mixtures) or shape[1:] != self.scores.shape[1:]:
+        parts = mixture if isinstance(mixture, Mapping) else {0: unwrap(mixture)}
+        folds = self.folds
+        if not set(folds) <= set(parts):
             raise InputError(
-                f"expected predictions for folds {self.folds} of outputs of shape {tuple(self.scores.shape[1:])}, got "
-                f"folds {sorted(mixtures)} of {tuple(shape[1:])}; pass predictions of the same model"
+                f"expected predictions for folds {folds}, got folds {sorted(parts)}; pass predictions of the same model"
+            )
+        shape, expected = parts[folds[0]].mean.shape, self.scores.shape[1:]
+        if shape[1:] != expected:
+            raise InputError(
+                f"expected outputs of shape {tuple(expected)}, as in the calibration rows, got {tuple(shape[1:])}; "
+                "pass predictions of the same model"
             )
         columns = self.scores.reshape(len(self.scores), -1).T
-        q = self.threshold(coverage).reshape(-1).tolist()
-        outputs = zip(*(mixtures[j].to(torch.float64).outputs() for j in self.folds), strict=True)
+        outputs = zip(*(parts[j].to(torch.float64).outputs() for j in folds), strict=True)
         pairs = []
-        for column, q_t, ones in zip(columns, q, outputs, strict=True):
+        for column, q, ones in zip(columns, self.threshold(coverage).reshape(-1).tolist(), outputs, strict=True):
             seen = column <= 0.5
-            scores = [column[seen & (self.fold == j)].contiguous() for j in self.folds]
+            scores = [column[seen & (self._fold == j)].contiguous() for j in folds]
             used = [k for k, own in enumerate(scores) if len(own)] or [0]  # folds in which the output was observed
-            pairs.append(_cross_interval([ones[k] for k in used], [scores[k] for k in used], q_t, coverage))
+            pairs.append(_interval([ones[k] for k in used], [scores[k] for k in used], q, coverage))
         lower, upper = (torch.stack(ends, dim=-1).reshape(shape) for ends in zip(*pairs, strict=True))
         return lower, upper
 
 
-def _cross_interval(
+def _interval(
     ones: Sequence[RealPredictive], scores: Sequence[Float[Tensor, " n_j"]], q: float, coverage: float
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """Return the interval of one output, by bisection of the number of rows that are as far out.
+    """Return the interval of one output: quantiles of one distribution, or by bisection of the rows as far out in some.
 
-    That number can only fall as y moves away from all medians. Where all |F_j(y) − ½| <= q it is large enough, and
+    Their number can only fall as y moves away from all medians. Where all |F_j(y) − ½| <= q it is large enough, and
     where all are greater it is not, so each end lies between the smallest and the largest quantile at ½ ± q.
     """
     tail = _tail(q)
     if tail <= 0.0:
         infinite = torch.full((len(ones[0]),), math.inf, dtype=torch.float64, device=ones[0].mean.device)
         return -infinite, infinite
+    if len(ones) == 1:
+        lower, upper = ones[0].quantile(torch.tensor([tail, 1.0 - tail], dtype=torch.float64))
+        return lower, upper
     levels = torch.tensor([tail, 0.5, 1.0 - tail], dtype=torch.float64)
     low, middle, high = torch.stack([one.quantile(levels) for one in ones]).unbind(1)  # each (J, N)
     inner = torch.stack([torch.minimum(low.amax(0), middle.amin(0)), torch.maximum(high.amin(0), middle.amax(0))])
@@ -624,24 +546,9 @@ def _cross_interval(
     return outer[0], outer[1]
 
 
-def _scores(mixture: Predictive, y: Array) -> Float[Tensor, "T N"]:
-    """Return |F(y) − ½| of each output and row, and ones where it was not observed."""
-    return (Comparison(mixture, y).cdf_columns - 0.5).abs().nan_to_num(_NO_SCORE)
-
-
 def _rank(count: Int[Tensor, " *T"], coverage: float) -> Int[Tensor, " *T"]:
     """Return ⌈(n+1)c⌉, at least 1; 100 · 0.07 is 7.000000000000001."""
     return ((count + 1).double() * coverage - 1e-9).ceil().long().clamp(min=1)
-
-
-def _closed_interval(one: RealPredictive, q: float) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """Return quantiles at ½ ± q, slightly widened so that a y that ties with q is not excluded by rounding."""
-    tail = _tail(q)
-    if tail <= 0.0:
-        infinite = torch.full((len(one),), math.inf, dtype=torch.float64, device=one.mean.device)
-        return -infinite, infinite
-    lower, upper = one.quantile(torch.tensor([tail, 1.0 - tail], dtype=torch.float64))
-    return lower, upper
 
 
 def _tail(q: float) -> float:

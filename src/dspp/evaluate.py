@@ -14,6 +14,7 @@ from dspp.calibration import HEADLINE, Verdict, is_inside
 from dspp.errors import InputError
 from dspp.fitted import Fitted
 from dspp.metrics import Comparison, Levels
+from dspp.outcomes.base import to_targets
 from dspp.predictive import Predictive
 from dspp.sample import SCORED_ROWS, Sample
 from dspp.seen import Recogniser, hash_rows
@@ -77,8 +78,7 @@ class Evaluation:
     @property
     def y(self) -> Float[np.ndarray, " N *C"]:
         """Observed values of the table, (N,) of a single column."""
-        values = self.table.targets
-        return values if values.shape[1] > 1 else values[:, 0]
+        return to_targets(self.table.targets)
 
     @cached_property
     def comparison(self) -> Comparison:
@@ -134,33 +134,27 @@ def evaluate_batches(
         first = replace(first, parsed=None)  # figures change values of columns
         return Evaluation(fitted, first, mixture, caveat=recogniser.caveat(), folds=folds)
     levels = _find_levels(fitted, first, batches)
+    parts: list[dict[str, Tensor]] = []
     weights: list[Float[np.ndarray, " n"]] = []
     inside: list[Bool[Tensor, " n *T"]] = []
-
-    def score(rows: Table, first_row: int) -> dict[str, Tensor]:
+    done = 0
+    for rows in chain([first, second], reader):
         mixture, folds = _predict_targets(fitted, rows, impute, recogniser)
-        part = outcome.compare(mixture, rows.targets, None, first_row, levels)
+        part = outcome.compare(mixture, rows.targets, None, done, levels)
         with fitted.named_in_errors(rows.place):
-            found = part.by_row(wanted)
+            parts.append(part.by_row(wanted))
         if wanted is None and (ends := fitted.recalibrate(part.mixture, folds, HEADLINE)) is not None:
             inside.append(is_inside(part.y, ends))
+        if rows.weights is not None:
+            weights.append(rows.weights)
         sample.add(rows, mixture)
-        weights.extend([] if rows.weights is None else [rows.weights])
-        return found
-
-    def score_all() -> Iterator[dict[str, Tensor]]:
-        done = 0
-        for rows in chain([first, second], reader):
-            yield score(rows, done)
-            done += len(rows)
+        done += len(rows)
 
     def predict_all() -> Predictive:
-        parts = [fitted.predict(rows, impute).to(torch.float64) for rows in batches()]
-        return type(parts[0]).concat(parts)
+        found = [fitted.predict(rows, impute).to(torch.float64) for rows in batches()]
+        return type(found[0]).concat(found)
 
-    every = outcome.comparison.join(
-        score_all(), predict_all, lambda: np.concatenate(weights) if weights else None, levels
-    )
+    every = outcome.comparison.join(parts, predict_all, np.concatenate(weights) if weights else None, levels)
     index, table, distribution = sample.join()
     return Evaluation(
         fitted,

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dspp.calibration import Conformal, CrossConformal
+from dspp.calibration import Conformal
 from dspp.codec import AnyFloat, Range
 from dspp.encoding.encoder import IN_X, TableEncoder, encode, parse
 from dspp.encoding.scaling import Standardizer, share_unknown, standardise
@@ -85,7 +85,7 @@ class Fitted:
     guard: Guard | None = None  # the marginal distribution of the targets
     trees: tuple[Trees, ...] = ()  # the boosted trees that members of this kind read, for each column of targets
     scored: str = ""  # the rows that `metrics` are of
-    conformal_folds: Int[Tensor, " n"] | None = None  # of calibration scores by folds: see calibration.CrossConformal
+    conformal_folds: Int[Tensor, " n"] | None = None  # of calibration scores by folds: see calibration.Conformal
     input_range: Float[np.ndarray, "2 D"] | None = None  # smallest and largest value of each encoded column in training
     seen_rows: Hashes | None = None  # hashes of training rows; None if not known
     source: str = field(default="the model", metadata={"stored": False})  # its file if it was loaded, for errors
@@ -111,7 +111,7 @@ class Fitted:
             raise InputError(f"expected members with the same likelihood, got the likelihoods {', '.join(likelihoods)}")
         if self.conformal_folds is not None:
             if self.conformal is not None:
-                CrossConformal(self.conformal, self.conformal_folds)  # raises if they do not belong together
+                Conformal(self.conformal, self.conformal_folds)  # raises if they do not belong together
             for fold in self.conformal_folds.unique().tolist():
                 self.without_others(fold)  # raises if no member, or not every kind, held it out
 
@@ -143,12 +143,12 @@ class Fitted:
         return self.outcome.num_outputs
 
     @property
-    def recalibration(self) -> Conformal | CrossConformal | None:
+    def recalibration(self) -> Conformal | None:
         """Conformal recalibration of the intervals, if any."""
         if self.conformal is None:
             return None
         scores = self.conformal[:, 0] if self.num_outputs == 1 else self.conformal
-        return Conformal(scores) if self.conformal_folds is None else CrossConformal(scores, self.conformal_folds)
+        return Conformal(scores, self.conformal_folds)
 
     def distribution(self, X: Array, place: Place = IN_X) -> Predictive:
         """Return the predictive distribution, in the units of y, of each row of X (N, D), encoded but not scaled.
@@ -328,9 +328,9 @@ class Fitted:
     ) -> tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]] | None:
         """Return recalibrated intervals for a prediction, or for those of each fold; None without scores."""
         found = self.recalibration
-        if isinstance(found, CrossConformal):
-            return found.interval(folds, coverage)
-        return None if found is None else found.interval(mixture, coverage)
+        if found is None:
+            return None
+        return found.interval(mixture if found.fold is None else folds, coverage)
 
     def why_infinite(self, coverage: float | Sequence[float] | None) -> str:
         """Return why recalibrated intervals of the largest coverage are infinite; empty if they are not."""

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from dspp.calibration import Conformal, CrossConformal
+from dspp.calibration import Conformal
 from dspp.engines import check_engine
 from dspp.evaluate import Evaluation
 from dspp.fitted import Fitted
@@ -191,14 +191,12 @@ def _recalibrate(fitted: Fitted, prepared: Prepared, held_out: Evaluation | None
     if held_out is None:
         note = Note("intervals are not recalibrated", "no fold was held out by members of every kind")
         return replace(fitted, notes=(*fitted.notes, note))
-    found: Conformal | CrossConformal
-    if is_single or prepared.split.num_folds == 1:
-        found = Conformal.fit(held_out.distribution, held_out.y)
-    else:
+    fold = None
+    if not is_single and prepared.split.num_folds > 1:
         fold = torch.empty(len(held_out.table), dtype=torch.int64)
         for model, rows in held_out.parts:
             fold[torch.from_numpy(rows)] = cast(int, model.members[0].fold)
-        found = CrossConformal.fit(held_out.distribution, held_out.y, fold)
+    found = Conformal.fit(held_out.distribution, held_out.y, fold)
     enough, percent = math.ceil(PROMISED / (1 - PROMISED) - 1e-9), f"{100 * PROMISED:.0f} %"  # (n+1)c ≤ n
     notes = [
         Note(
@@ -210,8 +208,7 @@ def _recalibrate(fitted: Fitted, prepared: Prepared, held_out: Evaluation | None
         if count < enough
     ]
     scores = found.scores.reshape(-1, fitted.num_outputs)
-    folds = found.fold if isinstance(found, CrossConformal) else None
-    return replace(fitted, conformal=scores, conformal_folds=folds, notes=(*fitted.notes, *notes))
+    return replace(fitted, conformal=scores, conformal_folds=found.fold, notes=(*fitted.notes, *notes))
 
 
 def _with_scores(evaluation: Evaluation, prepared: Prepared, is_single: bool) -> Fitted:

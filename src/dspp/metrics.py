@@ -40,71 +40,6 @@ Format = Literal["number", "percent", "p-value"]
 Place = Literal["fit", "evaluate", "report"]
 
 
-@dataclass(frozen=True, eq=False)
-class ObservedOutput:
-    """One output of a prediction on the n rows in which it was observed."""
-
-    index: int
-    rows: "Comparison"
-    seen: Bool[Tensor, " N"]
-
-    @cached_property
-    def pit(self) -> Float[Tensor, " n"]:
-        """PIT of each row; see `Comparison.pit`."""
-        return self._column(self.rows.pit)
-
-    @cached_property
-    def y(self) -> Float[Tensor, " n"]:
-        """The observed targets."""
-        return self._column(self.rows.y)
-
-    @cached_property
-    def mean(self) -> Float[Tensor, " n"]:
-        """The predicted mean."""
-        return self._column(self.rows.mean)
-
-    @cached_property
-    def crps(self) -> Float[Tensor, " n"]:
-        """CRPS of each row."""
-        return self._column(self.rows.crps_by_row)
-
-    @cached_property
-    def widths(self) -> Float[Tensor, "levels n"]:
-        """Width of each row's central interval, for each of `LEVELS`."""
-        return self.rows.widths_by_row[self.seen, self.index].T
-
-    @cached_property
-    def weights(self) -> Float[Tensor, " n"] | None:
-        """How much each row counts."""
-        return None if self.rows.weights is None else self.rows.weights.cpu()[self.seen]
-
-    def _column(self, values: Float[Tensor, " N *T"]) -> Float[Tensor, " n"]:
-        return values.cpu().reshape(len(values), -1)[self.seen, self.index]
-
-    @cached_property
-    def uniformity(self) -> tuple[float, float]:
-        """Kolmogorov–Smirnov distance of the PIT from the uniform distribution, and its p-value."""
-        from scipy import stats  # imported here so that loading a model stays fast
-
-        if self.weights is None:
-            test = stats.kstest(self.pit.numpy(), "uniform")
-            return float(test.statistic), float(test.pvalue)
-        u, order = self.pit.sort()
-        step = self.weights[order] / self.weights.sum()
-        above = step.cumsum(0)  # the distribution function at u, and just below it
-        distance = max((above - u).max().item(), (u - (above - step)).max().item())
-        return distance, float(stats.kstwo.sf(distance, self.num_rows))
-
-    @property
-    def num_rows(self) -> int:
-        """The number of rows or, if they have weights, of equally weighted rows that tell as much: (Σw)² / Σw²."""
-        return len(self.pit) if self.weights is None else effective_rows(self.weights)
-
-    def average(self, values: Float[Tensor, " *k n"]) -> Float[Tensor, "*k"]:
-        """Return the mean over rows, by their weights."""
-        return values.mean(-1) if self.weights is None else values @ self.weights / self.weights.sum()
-
-
 class Comparison:
     """Predictive distributions of N rows and their observed targets: the argument of a metric.
 
@@ -171,29 +106,20 @@ class Comparison:
     @classmethod
     def join(
         cls,
-        parts: Iterable[dict[str, Tensor]],
+        parts: Sequence[dict[str, Tensor]],
         predict: Callable[[], Predictive],
-        weights: Callable[[], Float[np.ndarray, " N"] | None],
+        weights: Float[np.ndarray, " N"] | None,
         levels: Levels,
     ) -> "Comparison":
-        """Return the comparison of all rows of some batches.
+        """Return the comparison of all rows of some batches, of which `parts` are what `by_row` returned.
 
-        Args:
-            parts: What `by_row` returned of each batch.
-            predict: Predicts all rows again, for a metric that needs more than what was computed.
-            weights: Returns the weight of each row after the last batch, if they differ.
-            levels: As for a batch.
+        `predict` predicts all rows again, for a metric that needs more than what was computed.
         """
-        kept: dict[str, list[Tensor]] = {}
-        for part in parts:
-            for name, values in part.items():
-                kept.setdefault(name, []).append(values)
         whole = cls.__new__(cls)
         whole._predict, whole._first_row, whole._levels = predict, 0, levels
-        for name in list(kept):
-            vars(whole)[name] = torch.cat(kept.pop(name))
-        given = weights()
-        whole.weights = None if given is None else torch.from_numpy(check_weights(given, len(whole.y), "weights"))
+        for name in list(parts[0]):
+            vars(whole)[name] = torch.cat([part.pop(name) for part in parts])  # of millions of rows, one copy less
+        whole.weights = None if weights is None else torch.from_numpy(check_weights(weights, len(whole.y), "weights"))
         return whole
 
     @cached_property
@@ -207,7 +133,7 @@ class Comparison:
     @property
     def num_rows(self) -> int:
         """The number of rows or, if they have weights, of equally weighted rows that tell as much: (Σw)² / Σw²."""
-        return len(self) if self.weights is None else effective_rows(self.weights)
+        return effective_rows(len(self), self.weights)
 
     @property
     def several(self) -> bool:
@@ -227,18 +153,13 @@ class Comparison:
     @cached_property
     @torch.no_grad()
     def cdf(self) -> Float[Tensor, " N *T"]:
-        """Fₙ(yₙ) of each row and output; NaN if not observed."""
-        columns = zip(self.mixture.outputs(), self._columns(self.y), strict=True)
-        return torch.stack([one.cdf(y) for one, y in columns], dim=-1).reshape(self.y.shape)
-
-    @cached_property
-    def cdf_columns(self) -> Float[Tensor, "T N"]:
-        """Fₙ(yₙ) of each output, NaN only where it was not observed.
+        """Fₙ(yₙ) of each row and output; NaN if not observed.
 
         Raises:
             NumericalError: A distribution is not finite where y was observed.
         """
-        return self._columns(self._check_finite(self.cdf.cpu()))
+        columns = zip(self.mixture.outputs(), self._columns(self.y), strict=True)
+        return self._check_finite(torch.stack([one.cdf(y) for one, y in columns], dim=-1).reshape(self.y.shape))
 
     @cached_property
     @torch.no_grad()
@@ -254,7 +175,7 @@ class Comparison:
         """
         levels = self._levels or [distinct_values(column.cpu().numpy()) for column in self._columns(self.y)]
         if all(values is None for values in levels):
-            return self._check_finite(self.cdf)
+            return self.cdf
         columns = []
         rows = torch.arange(self._first_row, self._first_row + len(self), dtype=torch.float64)
         for t, (one, y, values) in enumerate(zip(self.mixture.outputs(), self._columns(self.y), levels, strict=True)):
@@ -284,19 +205,29 @@ class Comparison:
         """Width of the central interval of each row, output and one of `LEVELS`; NaN if not observed."""
         levels = torch.tensor(LEVELS, dtype=torch.float64)
         levels = torch.cat([0.5 - levels / 2, 0.5 + levels / 2])
-        seen = ~self._columns(self.y).cpu().isnan()
-        found = torch.full((len(self), len(seen), len(LEVELS)), math.nan, dtype=torch.float64)
-        for t, one in enumerate(self.mixture.outputs()):
-            if seen[t].any():
-                lower, upper = one.rows(seen[t]).quantile(levels).cpu().chunk(2)
-                found[seen[t], t] = (upper - lower).T
+        ones = self.mixture.outputs()
+        found = torch.full((len(self), len(ones), len(LEVELS)), math.nan, dtype=torch.float64)
+        for t, seen in self.outputs:
+            lower, upper = ones[t].rows(seen).quantile(levels).cpu().chunk(2)
+            found[seen, t] = (upper - lower).T
         return found
 
-    @property
-    def outputs(self) -> Sequence[ObservedOutput]:
-        """Each output with observed targets, on the rows in which it was observed."""
+    @cached_property
+    def outputs(self) -> Sequence[tuple[int, Bool[Tensor, " N"]]]:
+        """The number of each output with observed targets, and whether it was observed in each row."""
         seen = ~self._columns(self.y).cpu().isnan()
-        return [ObservedOutput(t, self, rows) for t, rows in enumerate(seen) if rows.any()]
+        return [(t, rows) for t, rows in enumerate(seen) if rows.any()]
+
+    def by_output(self, values: Float[Tensor, " N *T"]) -> list[Float[Tensor, " n *_"]]:
+        """Return the values of each of `outputs` in the rows in which it was observed."""
+        each = values.cpu().reshape(len(values), -1, *values.shape[2:])
+        return [each[seen, t] for t, seen in self.outputs]
+
+    @property
+    def weights_by_output(self) -> list[Float[Tensor, " n"] | None]:
+        """The weights of these rows."""
+        weights = None if self.weights is None else self.weights.cpu()
+        return [None if weights is None else weights[seen] for _, seen in self.outputs]
 
     def _columns(self, values: Float[Tensor, " N *T"]) -> Float[Tensor, "T N"]:
         return values.reshape(len(values), -1).T
@@ -310,16 +241,12 @@ class Comparison:
 
     def joint_nll(self) -> float:
         """Return the mean over rows of -log p(yₙ), joint over the outputs observed in that row."""
-        if self.weights is None:
-            return -self.log_density.mean().item()
-        return -(self.weights @ self.log_density / self.weights.sum()).item()
+        return -average(self.log_density, self.weights).item()
 
     def nll(self) -> float:
         """Return the sum over rows of the joint NLL, divided by the number of observed targets."""
-        if self.weights is not None:
-            observed = self.observed.reshape(len(self), -1).sum(1).double()
-            return self.joint_nll() * (self.weights.sum() / (self.weights @ observed)).item()
-        return self.joint_nll() / (int(self.observed.sum()) / len(self))  # by T exactly, if nothing is missing
+        observed = self.observed.reshape(len(self), -1).sum(1).double()
+        return self.joint_nll() / average(observed, self.weights).item()  # by T exactly, if nothing is missing
 
     def rmse(self) -> float:
         """Return the root of the mean squared error of the predicted mean, over all rows and outputs.
@@ -358,13 +285,10 @@ class Comparison:
     @cached_property
     def widths(self) -> dict[float, float]:
         """Mean width of the central intervals of each of `LEVELS`, over all observed values."""
-        each = [one.widths for one in self.outputs]
-        pooled = each[0] if len(each) == 1 else torch.cat(each, dim=-1)  # of millions of rows, a copy less
-        mean = pooled.mean(1)
-        if self.weights is not None:
-            weights = torch.cat([one.weights for one in self.outputs if one.weights is not None])
-            mean = pooled @ weights / weights.sum()
-        return dict(zip(LEVELS, mean.tolist(), strict=True))
+        each = self.by_output(self.widths_by_row)
+        pooled = each[0] if len(each) == 1 else torch.cat(each)  # of millions of rows, a copy less
+        weights = [weights for weights in self.weights_by_output if weights is not None]
+        return dict(zip(LEVELS, average(pooled.T, torch.cat(weights) if weights else None).tolist(), strict=True))
 
     @cached_property
     def uniformity(self) -> tuple[float, float]:
@@ -372,7 +296,8 @@ class Comparison:
 
         Outputs may be correlated, so they are not pooled.
         """
-        distance, p_value = min((one.uniformity for one in self.outputs), key=lambda test: test[1])
+        columns = zip(self.by_output(self.pit), self.weights_by_output, strict=True)
+        distance, p_value = min((uniformity(*column) for column in columns), key=lambda test: test[1])
         return distance, min(1.0, p_value * len(self.outputs))
 
     def scores(self, names: Iterable[str] | None = None) -> dict[str, float]:
@@ -572,9 +497,28 @@ def constant_crps(
     return found
 
 
-def effective_rows(weights: Float[Tensor, " N"]) -> int:
+def average(values: Float[Tensor, " *k n"], weights: Float[Tensor, " n"] | None) -> Float[Tensor, "*k"]:
+    """Return the mean over rows, by their weights."""
+    return values.mean(-1) if weights is None else values @ weights / weights.sum()
+
+
+def effective_rows(count: int, weights: Float[Tensor, " n"] | None) -> int:
     """Return Kish's (Σw)² / Σw², the number of equally weighted rows whose mean is as precise."""
-    return max(1, round((weights.sum().square() / weights.square().sum()).item()))
+    return count if weights is None else max(1, round((weights.sum().square() / weights.square().sum()).item()))
+
+
+def uniformity(pit: Float[Tensor, " n"], weights: Float[Tensor, " n"] | None) -> tuple[float, float]:
+    """Return the Kolmogorov–Smirnov distance of the PIT from the uniform distribution, and its p-value."""
+    from scipy import stats  # imported here so that loading a model stays fast
+
+    if weights is None:
+        test = stats.kstest(pit.numpy(), "uniform")
+        return float(test.statistic), float(test.pvalue)
+    u, order = pit.sort()
+    step = weights[order] / weights.sum()
+    above = step.cumsum(0)  # the distribution function at u, and just below it
+    distance = max((above - u).max().item(), (u - (above - step)).max().item())
+    return distance, float(stats.kstwo.sf(distance, effective_rows(len(pit), weights)))
 
 
 def describe_scores(scores: Mapping[str, float], place: Place | None = None) -> dict[str, tuple[str, str, str]]:
@@ -598,90 +542,32 @@ def have_several_outputs(scores: Iterable[str]) -> bool:
 
 
 def nll(mixture: Predictive, y: Array) -> float:
-    """Return the mean over rows of -log p(yₙ), joint over the outputs observed in that row.
-
-    Example:
-        >>> import torch
-        >>> from dspp import NormalMixture
-        >>> from dspp.metrics import nll
-        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
-        >>> round(nll(mixture, torch.zeros(4)), 3)  # ½ log 2π
-        0.919
-    """
+    """Return the mean over rows of -log p(yₙ), joint over the outputs observed in that row."""
     return Comparison(mixture, y).joint_nll()
 
 
 def rmse(mixture: Predictive, y: Array) -> float:
-    """Return the root of the mean squared error of the predicted mean, over all rows and outputs.
-
-    Example:
-        >>> import torch
-        >>> from dspp import NormalMixture
-        >>> from dspp.metrics import rmse
-        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
-        >>> rmse(mixture, torch.tensor([2.0, -2.0, 2.0, -2.0]))
-        2.0
-    """
+    """Return the root of the mean squared error of the predicted mean, over all rows and outputs."""
     return Comparison(mixture, y).rmse()
 
 
 def mrmse(mixture: Predictive, y: Array) -> float:
-    """Return the mean of each output's RMSE, over the outputs that were observed.
-
-    Example:
-        >>> import torch
-        >>> from dspp import MultivariateNormalMixture
-        >>> from dspp.metrics import mrmse
-        >>> cov = torch.eye(2).expand(1, 2, 2, 2)  # S = 1, N = 2, T = 2
-        >>> both = MultivariateNormalMixture(torch.zeros(1), torch.zeros(1, 2, 2), cov, torch.zeros(2))
-        >>> mrmse(both, torch.tensor([[1.0, 3.0], [-1.0, -3.0]]))  # the mean of 1 and 3
-        2.0
-    """
+    """Return the mean of each output's RMSE, over the outputs that were observed."""
     return Comparison(mixture, y).mrmse()
 
 
 def crps(mixture: Predictive, y: Array) -> float:
-    """Return the continuous ranked probability score, the mean over rows and outputs.
-
-    Example:
-        >>> import torch
-        >>> from dspp import NormalMixture
-        >>> from dspp.metrics import crps
-        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
-        >>> round(crps(mixture, torch.zeros(4)), 3)
-        0.234
-    """
+    """Return the continuous ranked probability score, the mean over rows and outputs."""
     return Comparison(mixture, y).crps()
 
 
 def pit(mixture: Predictive, y: Array) -> Float[Tensor, " N *T"]:
-    """Return Fₙ(yₙ) of each row and output: uniform on [0, 1] for the true distribution; NaN if not observed.
-
-    Example:
-        >>> import torch
-        >>> from dspp import NormalMixture
-        >>> from dspp.metrics import pit
-        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
-        >>> [round(u, 3) for u in pit(mixture, [-9.0, -1.0, 0.0, 9.0]).tolist()]
-        [0.0, 0.159, 0.5, 1.0]
-    """
+    """Return Fₙ(yₙ) of each row and output: uniform on [0, 1] for the true distribution; NaN if not observed."""
     return Comparison(mixture, y).cdf
 
 
 def coverage(mixture: Predictive, y: Array, level: float = 0.9) -> float:
-    """Return the share of targets inside their central interval of probability `level`.
-
-    Raises:
-        InputError: The level is not between 0 and 1.
-
-    Example:
-        >>> import torch
-        >>> from dspp import NormalMixture
-        >>> from dspp.metrics import coverage
-        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
-        >>> coverage(mixture, [-9.0, -1.0, 0.0, 1.0], level=0.9)
-        0.75
-    """
+    """Return the share of targets inside their central interval of probability `level`, between 0 and 1."""
     return Comparison(mixture, y).coverage(level)
 
 
@@ -690,13 +576,5 @@ def evaluate(mixture: Predictive, y: Array) -> dict[str, float]:
 
     The NLL of one output is the sum over rows of the joint NLL, divided by the number of observed targets: the joint
     NLL divided by T if nothing is missing.
-
-    Example:
-        >>> import torch
-        >>> from dspp import NormalMixture
-        >>> from dspp.metrics import evaluate
-        >>> mixture = NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0))  # N(0, 1)
-        >>> {name: round(score, 3) for name, score in evaluate(mixture, [0.5, -1.0, 0.0, 1.0]).items()}
-        {'nll': 1.2, 'rmse': 0.75, 'crps': 0.442, 'coverage90': 1.0}
     """
     return Comparison(mixture, y).scores(PAPER)

@@ -69,7 +69,7 @@ class Parameters:
             gets no validation rows; 0: none. Tables of fewer than 20 rows hold out no rows.
         conformal: Whether to recalibrate intervals on held-out rows, with a finite-sample guarantee. These are the rows
             that members of an ensemble held out (coverage at least 1 − 2α with folds, 1 − α with one part), or rows
-            held out for a single model (at least 1 − α). See `calibration.CrossConformal` and `Conformal`.
+            held out for a single model (at least 1 − α). See `calibration.Conformal`.
         calibration_fraction: For a single model: fraction of the rows held out for recalibration.
         missing: What predictions do with missing values in a column of a data frame that had none in training:
             "refuse" them, or "impute" the training median, an unknown category, or halfway between true and false. It

@@ -15,7 +15,7 @@ import dspp
 from dspp import DSPPRegressor
 from dspp.codec import pack, unpack
 from dspp.encoding.scaling import Standardizer
-from dspp.encoding.warping import FEWEST_VALUES, MOST_ROWS, POWERS, Warp, spaced, yeo_johnson
+from dspp.encoding.warping import MAX_ROWS, MIN_VALUES, POWERS, Warp, spaced, yeo_johnson
 
 RNG = np.random.default_rng(0)
 SKEWED = np.exp(RNG.normal(size=3_000))  # skewness far above 1
@@ -66,7 +66,7 @@ def test_a_warped_column_is_standardised_and_hardly_skewed() -> None:
 
 def test_other_columns_are_left_as_they_are() -> None:
     few = np.where(RNG.random(3_000) < 0.01, 1.0, 0.0)  # skewed, but a flag
-    many = SKEWED.round(0).clip(0, FEWEST_VALUES - 2)
+    many = SKEWED.round(0).clip(0, MIN_VALUES - 2)
     zeros = np.where(RNG.random(3_000) < 0.4, 0.0, SKEWED)
     middle = np.where(RNG.random(3_000) < 0.6, np.median(SKEWED), SKEWED)
     Z = standardised(SYMMETRIC, few, many, zeros, middle, SKEWED, SKEWED)
@@ -101,10 +101,10 @@ def test_weights_count_as_repeated_rows() -> None:
         np.testing.assert_allclose(getattr(once, name), getattr(often, name), rtol=1e-6)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, MOST_ROWS, MOST_ROWS + 1, 1_234_567])
+@pytest.mark.parametrize("count", [0, 1, 2, MAX_ROWS, MAX_ROWS + 1, 1_234_567])
 def test_spaced_rows(count: int) -> None:
     rows = spaced(count)
-    assert len(rows) == min(count, MOST_ROWS)
+    assert len(rows) == min(count, MAX_ROWS)
     assert len(np.unique(rows)) == len(rows)
     assert count == 0 or (rows[0], rows[-1]) == (0, count - 1)
 

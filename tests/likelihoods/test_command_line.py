@@ -64,5 +64,5 @@ def test_a_target_that_is_not_positive_is_refused(tmp_path: Path) -> None:
     given = ("--target", "price", "--out", tmp_path / "m.dspp", "--likelihood", "log-normal", *TINY)
     result = run("fit", path, *given)
     assert result.exit_code == 2
-    assert "expected a positive number for the likelihood 'log-normal', got -3" in result.output.replace("\n", " ")
+    assert "expected a positive number for the outcome 'positive', got -3" in result.output.replace("\n", " ")
     assert "'price', row 7" in result.output.replace("\n", " ")

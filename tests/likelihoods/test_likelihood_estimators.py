@@ -113,4 +113,4 @@ def test_a_short_time_budget_chooses_a_likelihood_with_few_trees(monkeypatch: py
     monkeypatch.setattr(choice, "fit_trees", grow)
     for budget in (None, 1e6, 10.0, 1.0):
         assert choice.choose_outcome(X, Y, 0, time_budget=budget)[0] == "positive"
-    assert asked == [MAX_TREES] * 12 + [80] * 6 + [choice.FEWEST_TREES] * 6
+    assert asked == [MAX_TREES] * 12 + [80] * 6 + [choice.MIN_TREES] * 6

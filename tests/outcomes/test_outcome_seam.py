@@ -9,6 +9,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ import dspp
 from dspp.errors import InputError
 from dspp.likelihoods import LIKELIHOODS
 from dspp.metrics import METRICS
+from dspp.objectives import OBJECTIVES
 from dspp.outcomes import OUTCOMES
+from dspp.predictive import LatentMixture
 from dspp.prepare import prepare
 from dspp.registry import restored
 from dspp.report.model import write_model_report
@@ -272,8 +275,6 @@ def test_an_interval_has_the_mass_of_scipy_and_a_narrow_one_its_density() -> Non
 def test_classes_are_normalised_and_finite_far_out() -> None:
     from labels_likelihood import Categorical
 
-    from dspp.predictive import LatentMixture
-
     likelihood = Categorical(3, dspp.ModelConfig())
     latent = LatentMixture(torch.zeros(1), 1e4 * torch.randn(1, 50, 3), torch.ones(1, 50, 3))
     found = likelihood(latent)
@@ -281,6 +282,30 @@ def test_classes_are_normalised_and_finite_far_out() -> None:
     torch.testing.assert_close(found.log_probabilities.logsumexp(1), torch.zeros(50), rtol=0, atol=1e-5)
     wide = found.to(torch.float64).widen(1e8)
     torch.testing.assert_close(wide.log_probabilities.logsumexp(1), torch.zeros(50, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("preset", ["dspp", "ppgpr", "dgp", "svgp", "gamma-dgp"])
+def test_classes_train_by_every_objective(preset: str) -> None:
+    x, y = X[["a", "b"]].to_numpy(), pd.factorize(KINDS, sort=True)[0].astype(float)
+    spec = replace(
+        dspp.preset(preset, likelihood="categorical", inducing=12, width=2, sites=3, test_sites=4), outputs=3
+    )
+    config = dspp.TrainConfig(epochs=8, batch_size=60, restarts=1)
+    result = dspp.fit(spec, dspp.Rows.of(x[:N], y[:N, None]), dspp.Rows.of(x[N:], y[N:, None]), config=config)
+    probabilities = result.model.predictor()(x[N:]).probabilities
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(NEW), rtol=0, atol=1e-5)
+    assert (probabilities.argmax(1).numpy() == y[N:]).mean() > 0.6
+    assert min(epoch.val_nll for epoch in result.history) < 0.8 * math.log(3)
+
+
+def test_the_elbo_of_classes_is_below_the_log_of_their_average() -> None:
+    from labels_likelihood import Categorical
+
+    latent = LatentMixture(torch.tensor([0.4, 0.6]).log(), torch.randn(2, 5, 3), torch.rand(2, 5, 3))
+    likelihood, y = Categorical(3, dspp.ModelConfig()), torch.tensor([[0.0], [1.0], [2.0], [0.0], [1.0]])
+    likelihood.sites.data = torch.special.ndtri((torch.arange(5) + 0.5) / 5)[:, None].expand(5, 3)
+    values = {name: OBJECTIVES[name](likelihood, latent, y, torch.zeros(()), 5).item() for name in OBJECTIVES}
+    assert values["elbo"] < values["predictive"] < 0
 
 
 # ---------------------------------------------------------------- the command line

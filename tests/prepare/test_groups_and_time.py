@@ -271,14 +271,12 @@ def test_means_of_categories_and_the_choice_of_likelihood_keep_groups_together(
     table = attach_roles(attach_targets(frame, np.exp(Y)), groups=GROUPS)
     folds: list[np.ndarray] = []
 
-    def recording_score(
-        X: Any, y: Any, fold: np.ndarray, seed: int, weights: Any, stop_early: bool, *more: Any
-    ) -> float:
-        assert not stop_early
+    def recording_score(X: Any, y: Any, weights: Any, fold: np.ndarray, limits: dict[str, Any]) -> float:
+        assert not limits["stop_early"]
         folds.append(fold)
         return 0.0
 
-    monkeypatch.setattr("dspp.outcomes.choice._score", recording_score)
+    monkeypatch.setattr("dspp.outcomes.choice.score_by_trees", recording_score)
     many = prepare(table, Settings(**TINY))
     assert len(folds) == 2
     assert len(set(zip(GROUPS.tolist(), folds[0].tolist(), strict=True))) == len(set(GROUPS))

@@ -191,13 +191,9 @@ class TableEncoder:
     def cross_fit_means(
         self, parsed: ParsedTable, y: Float[np.ndarray, "N T"], inner: Int[np.ndarray, " N"], scale: Standardizer
     ) -> Without | None:
-        """Return what makes the means that these rows have while models are trained on them; None if there are none.
+        """Return what makes the means that the training rows have while models are trained; None if there are none.
 
-        Args:
-            parsed: The rows that this encoder has learned from.
-            y: Their standardised targets.
-            inner: The inner fold of each row.
-            scale: Of the encoded columns.
+        `parsed` are the rows that this encoder has learned from; `cross_fit_means` describes the rest.
         """
         codes = [as_codes(parsed[column.name]) for column in self.mean_columns]
         features, own = self.mean_features, scale.select(self.mean_features).transform
@@ -222,16 +218,10 @@ class TableEncoder:
     def encode(
         self, parsed: ParsedTable, num_rows: int, place: Place = IN_X, impute: bool = False
     ) -> Float[np.ndarray, "N F"]:
-        """Return the encoded rows: finite float64, one column per name in `feature_names`.
-
-        Args:
-            parsed: The rows, from `parse`.
-            num_rows: N.
-            place: The place of the rows, for errors.
-            impute: Whether to accept missing values where the training rows had none; see `Column.encode`.
+        """Return the rows from `parse`, encoded: finite float64, one column per name in `feature_names`.
 
         Raises:
-            InputError: A value is not finite, or missing.
+            InputError: A value is missing where the training rows had none, and `impute` is False.
         """
         out = np.empty((num_rows, len(self.feature_names)))
         for start in range(0, num_rows, BLOCK):

@@ -38,12 +38,7 @@ class Learned(NamedTuple):
 
 
 def learn_column(values: pa.ChunkedArray, place: Place, given: pa.DataType | None = None) -> Learned:
-    """Learn the encoding of a column.
-
-    Args:
-        values: The column.
-        place: Its place, for errors.
-        given: The type that the column was given in; None: that of the values.
+    """Learn the encoding of a column that was given in this type; None: that of its values.
 
     Raises:
         InputError: A value is not valid; the error names it.

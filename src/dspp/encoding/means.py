@@ -80,12 +80,9 @@ def as_codes(parsed: Parsed) -> Int[np.ndarray, " n"]:
 def smoothed_means(
     codes: Int[np.ndarray, " n"], y: Float[np.ndarray, "n T"], levels: int
 ) -> Float[np.ndarray, "L+1 T"]:
-    """Return Σ y / (count + `PRIOR_ROWS`) of each level, and 0 in a last row, for unknown levels.
+    """Return Σ y / (count + `PRIOR_ROWS`) of each level, and 0 in a last row, for unknown levels (`NEW` in `codes`).
 
-    Args:
-        codes: The number of each row's level; `NEW`: unknown, or missing.
-        y: Standardised targets, with mean 0; NaN: not observed.
-        levels: L.
+    Standardised targets have mean 0; NaN is not observed.
     """
     means = np.zeros((levels + 1, y.shape[1]))
     for column, mean in zip(y.T, means.T, strict=True):
@@ -133,12 +130,9 @@ def cross_fit_means(
 
 
 def levels_with_means(levels: Sequence[str], columns: int, outputs: int) -> list[str]:
-    """Return the levels, of those ordered by frequency, whose means are stored: all if a model file can hold them.
+    """Return those of the levels of a column, the most frequent first, whose means are stored.
 
-    Args:
-        levels: Of one column.
-        columns: The number of columns with means.
-        outputs: The number of means per level.
+    They are all if a model file can hold them for so many columns, with a mean per output.
     """
     short = [level for level in levels if is_short_text(level)]
     most = min(MAX_MEANS, MAX_NUMBERS // (columns * (1 + outputs)))

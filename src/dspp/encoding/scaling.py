@@ -13,7 +13,7 @@ from dspp.encoding.warping import Warp
 from dspp.table.messages import Place
 
 # Of a target: the square of a larger one overflows float64.
-LARGEST_SCALE = 1e150
+MAX_SCALE = 1e150
 # In widths of the range of the training rows: nearer to it, rows count as inside, and farther nothing changes any more.
 NEAR, FAR = 1e-3, 10.0
 # A column whose spread is below this share of its magnitude varies by rounding only.
@@ -43,12 +43,10 @@ class Standardizer:
         Pass training rows only: others would leak into the model.
         """
         magnitude = np.abs(array).max(axis=0)
-        unit = _unit(magnitude)
+        unit = np.ldexp(1.0, np.frexp(magnitude)[1] - 1)  # a power of two: exact, and 1e200² does not overflow
         scaled = array / unit
         mean = _average(scaled, weights)
-        mean = mean + _average(
-            scaled - mean, weights
-        )  # corrects the rounding of the first pass beside an offset of 1e8
+        mean = mean + _average(scaled - mean, weights)  # corrects the rounding of the first beside an offset of 1e8
         std = np.sqrt(_average(np.square(scaled - mean), weights))
         std = std * unit
         return cls(np.asarray(mean * unit), np.asarray(np.where(std <= ROUNDING * magnitude, 1.0, std)))
@@ -65,19 +63,12 @@ class Standardizer:
 
 def standardise(
     rows: Float[np.ndarray, "N ..."],
-    scale: Standardizer,
-    dtype: str,
-    names: Sequence[str] | None,
+    scale: Standardizer,  # of the training rows
+    dtype: str,  # of the model
+    names: Sequence[str] | None,  # of the columns, for errors, as the next one
     place: Place,
 ) -> Float[np.ndarray, "N ..."]:
-    """Return inputs or targets in standardised units.
-
-    Args:
-        rows: The inputs (N, D), or the targets (N,) or (N, T), NaN where not observed.
-        scale: The standardizer of the training rows.
-        dtype: The dtype of the model.
-        names: The names of the columns.
-        place: The place of the rows, for errors.
+    """Return inputs (N, D), or targets (N,) or (N, T), NaN where not observed, in standardised units.
 
     Raises:
         InputError: A value exceeds a thousandth of the number whose square overflows the dtype.
@@ -104,9 +95,7 @@ def share_unknown(Z: Float[np.ndarray, "N D"], ends: Float[np.ndarray, "2 D"]) -
     h = 1 − exp(−Σ_d e_d⁴), where e_d is how many widths of the range the row lies outside of it in column d: 0.0001 a
     tenth of the width outside, 0.06 half of it, 0.63 the whole width.
 
-    Args:
-        Z: Standardised rows.
-        ends: The smallest and the largest value of each column in the training rows, standardised too.
+    `ends` are the smallest and the largest value of each column in the training rows, standardised as Z is.
     """
     low, high = ends
     width = high - low
@@ -121,8 +110,3 @@ def share_unknown(Z: Float[np.ndarray, "N D"], ends: Float[np.ndarray, "2 D"]) -
 
 def _average(array: Float[np.ndarray, " N *D"], weights: Float[np.ndarray, " N"] | None) -> Float[np.ndarray, "*D"]:
     return np.asarray(array.mean(axis=0) if weights is None else np.average(array, axis=0, weights=weights))
-
-
-def _unit(magnitude: Float[np.ndarray, "*D"]) -> Float[np.ndarray, "*D"]:
-    """Return a power of two near the magnitude: dividing by it is exact, and 1e200² then does not overflow."""
-    return np.asarray(np.ldexp(1.0, np.frexp(magnitude)[1] - 1))

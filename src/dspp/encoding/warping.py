@@ -14,9 +14,9 @@ from jaxtyping import Float
 from dspp.codec import POSITIVE, Range
 
 SKEWED = 1.0  # smallest absolute skewness of a column that is warped
-FEWEST_VALUES = 10  # distinct ones of such a column
+MIN_VALUES = 10  # distinct ones of such a column
 POWERS = -2.0, 4.0  # smallest and largest power; 1 changes nothing, 0 is a logarithm on the right
-MOST_ROWS = 10_000  # that the powers are learned from
+MAX_ROWS = 10_000  # that the powers are learned from
 UNCHANGED = 0.0, 1.0, 1.0, 0.0, 1.0  # centre, unit, power, mean and scale of a column that is not warped
 
 
@@ -54,7 +54,7 @@ class Warp:
         """Learn the powers of skewed columns, those that make them most like a Normal; None if there are none.
 
         Args:
-            Z: Standardised training rows, of which at most `MOST_ROWS` are used, evenly spaced.
+            Z: Standardised training rows, of which at most `MAX_ROWS` are used, evenly spaced.
             weights: Their weights.
             leave: The numbers of columns to leave as they are.
         """
@@ -81,8 +81,8 @@ def yeo_johnson(z: Float[np.ndarray, " N"], power: float) -> Float[np.ndarray, "
 
 
 def spaced(num_rows: int) -> np.ndarray:
-    """Return the numbers of at most `MOST_ROWS` rows, evenly spaced."""
-    return np.unique(np.linspace(0, max(num_rows - 1, 0), min(num_rows, MOST_ROWS)).round().astype(np.int64))
+    """Return the numbers of at most `MAX_ROWS` rows, evenly spaced."""
+    return np.unique(np.linspace(0, max(num_rows - 1, 0), min(num_rows, MAX_ROWS)).round().astype(np.int64))
 
 
 def _fit_column(z: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]) -> tuple[float, ...]:
@@ -107,7 +107,7 @@ def _fit_column(z: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]) ->
 
 
 def _is_skewed(z: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]) -> bool:
-    if len(np.unique(z)) < FEWEST_VALUES:
+    if len(np.unique(z)) < MIN_VALUES:
         return False
     deviation = z - np.average(z, weights=weights)
     second, third = (np.average(deviation**k, weights=weights) for k in (2, 3))

@@ -23,16 +23,6 @@ class Gaussian(Likelihood):
 
     The noise has a floor, which is part of the model: without one, the density could grow without bound on repeated
     targets. A starts at the identity.
-
-    Example:
-        >>> import torch
-        >>> from dspp import ModelConfig
-        >>> from dspp.likelihoods import Gaussian
-        >>> from dspp.predictive import LatentMixture
-        >>> latent = LatentMixture(torch.zeros(1), torch.zeros(1, 3, 1), torch.ones(1, 3, 1))  # S = 1, N = 3, L = 1
-        >>> likelihood = Gaussian(1, ModelConfig())
-        >>> bool((likelihood(latent).var == 1.0 + likelihood.noise_var).all())
-        True
     """
 
     closed_form: ClassVar[bool] = True
@@ -65,7 +55,7 @@ class Gaussian(Likelihood):
         if self.num_outputs > 1:
             return coregionalise(latent, self.mixing, self.noise_var)
         mean, var = latent.mean.squeeze(-1), latent.var.squeeze(-1)
-        return NormalMixture(latent.log_weights, mean, var, self.noise_var.squeeze(0))
+        return NormalMixture(latent.log_weights, mean, var, self.noise_var)
 
     @classmethod
     def from_moments(
@@ -75,7 +65,7 @@ class Gaussian(Likelihood):
         noise = var.new_zeros(var.shape[-1])
         if var.shape[-1] > 1:
             return MultivariateNormalMixture(log_weights, mean, torch.diag_embed(var), noise)
-        return NormalMixture(log_weights, mean.squeeze(-1), var.squeeze(-1), noise.squeeze(0))
+        return NormalMixture(log_weights, mean.squeeze(-1), var.squeeze(-1), noise)
 
     def expected_log_prob(self, latent: LatentMixture, y: Float[Tensor, "N T"]) -> Float[Tensor, "S N"]:
         """Return E[log p(y_n | f)] in closed form."""

@@ -31,16 +31,6 @@ class StudentT(Likelihood):
     the sites at their initial values.
 
     c² is bounded below by the noise floor, and ν > 2 by construction, so variances are finite.
-
-    Example:
-        >>> import torch
-        >>> from dspp import ModelConfig
-        >>> from dspp.likelihoods import StudentT
-        >>> from dspp.predictive import LatentMixture
-        >>> latent = LatentMixture(torch.zeros(1), torch.zeros(1, 3, 1), torch.ones(1, 3, 1))  # S = 1, N = 3, L = 1
-        >>> likelihood = StudentT(1, ModelConfig())
-        >>> likelihood(latent), round(float(likelihood.df.detach()), 3)  # three sites for the one component
-        (StudentTMixture(N=3, S=3, mean 0), 5.0)
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from dspp.calibration import Verdict
-from dspp.encoding.scaling import LARGEST_SCALE, Standardizer, standardise
+from dspp.encoding.scaling import MAX_SCALE, Standardizer, standardise
 from dspp.errors import InputError
 from dspp.guard import Guard
 from dspp.likelihoods import LIKELIHOODS
@@ -128,16 +128,9 @@ class Outcome(ABC):
         """
 
     def attach(self, table: Table, y: Any, name: str = "y", every_output: bool = True) -> Table:
-        """Return a table with the values of targets passed separately.
+        """Return a table with the values of targets passed separately, called `name` in errors.
 
-        Args:
-            table: The rows.
-            y: One target per row, from any library.
-            name: The name used in errors.
-            every_output: Whether each output must be observed in some row, as in training rows.
-
-        Raises:
-            InputError: y has the wrong number of rows, or a cell holds something else.
+        With `every_output`, each output must be observed in some row, as in training rows.
         """
         return table.with_targets(self.read(to_columns(y, len(table), name), Place(name)), self.names)
 
@@ -171,23 +164,17 @@ class Outcome(ABC):
     def with_scale(self, scale: Standardizer, place: Place) -> Self:
         """Return the outcome with this scale, or raise `InputError` if float64 could not hold what depends on it."""
         for name, mean, std in zip(self.encoded_names, scale.mean, scale.scale, strict=True):
-            if not (abs(mean) <= LARGEST_SCALE and 1 / LARGEST_SCALE <= std <= LARGEST_SCALE):
+            if not (abs(mean) <= MAX_SCALE and 1 / MAX_SCALE <= std <= MAX_SCALE):
                 raise place.of(name).error(
-                    f"expected a mean below {LARGEST_SCALE:g} and a standard deviation from {1 / LARGEST_SCALE:g} to "
-                    f"{LARGEST_SCALE:g}, got {mean:.3g} and {std:.3g}; remove outliers, or use other units"
+                    f"expected a mean below {MAX_SCALE:g} and a standard deviation from {1 / MAX_SCALE:g} to "
+                    f"{MAX_SCALE:g}, got {mean:.3g} and {std:.3g}; remove outliers, or use other units"
                 )
         return replace(self, scale=scale)
 
     def encode(self, values: Values, place: Place, dtype: str = "") -> Encoded:
-        """Return the encoded, standardised columns.
+        """Return the encoded, standardised columns; `dtype` is that of the model, in which numbers must stay finite.
 
-        Args:
-            values: The user's values.
-            place: Their location, for error messages.
-            dtype: Of the model, in which numbers must stay finite; empty: of rows from which the scale was learned.
-
-        Raises:
-            InputError: A value is not possible, or too large.
+        It is empty for the rows from which the scale was learned.
         """
         numbers = self.to_numbers(values, place)
         if not dtype:
@@ -235,14 +222,7 @@ class Outcome(ABC):
     ) -> tuple["Outcome", list[Note]]:
         """Return the outcome that suits the training rows best, not yet fitted, and notes on the choice.
 
-        Args:
-            X: Encoded rows.
-            values: Their targets.
-            held_out: Targets of rows that are only scored.
-            seed: The seed.
-            weights: How much each row counts, with mean one; None: all the same.
-            groups: Rows of a group stay in one fold.
-            time_budget: Seconds for the whole fit; None: any time.
+        It must be able to score the targets `held_out`; `X` are the encoded training rows. See `choose_outcome`.
         """
         return self, []
 
@@ -291,15 +271,9 @@ class Outcome(ABC):
     def columns(
         self, predictive: Predictive, wanted: Wanted, recalibrate: Callable[[float], Ends | None]
     ) -> dict[str, np.ndarray]:
-        """Return columns of predictions.
+        """Return the columns of predictions that are wanted, or raise `InputError` if one has no meaning here.
 
-        Args:
-            predictive: The distribution of each row.
-            wanted: Which columns.
-            recalibrate: Returns recalibrated intervals of a coverage; None: there is no recalibration.
-
-        Raises:
-            InputError: A column has no meaning for this outcome.
+        `recalibrate` returns the recalibrated intervals of a coverage, or None without recalibration.
         """
 
     # ---------------------------------------------------------------- scores
@@ -318,8 +292,7 @@ class Outcome(ABC):
         levels: Levels | None = None,
     ) -> Comparison:
         """Return predictions and observed values as metrics take them; see `Comparison`."""
-        y = values if values.shape[1] > 1 else values[:, 0]
-        return self.comparison(predictive, y, weights, first_row, levels)
+        return self.comparison(predictive, to_targets(values), weights, first_row, levels)
 
     def may_have_levels(self, values: Values) -> bool:
         """Return whether a target may have few distinct values, given the first rows, so that scores need to know."""
@@ -331,8 +304,7 @@ class Outcome(ABC):
 
     def loss(self, predictive: Predictive, values: Values) -> Float[Tensor, "N L"]:
         """Return a proper loss of each row, whose increase tells how much a column of inputs matters."""
-        y = torch.from_numpy(values if values.shape[1] > 1 else values[:, 0])
-        return -predictive.log_prob(y).unsqueeze(1)
+        return -predictive.log_prob(torch.from_numpy(to_targets(values))).unsqueeze(1)
 
     def loss_scale(self, values: Values) -> Float[np.ndarray, " L"] | None:
         """Return what losses are divided by before they are averaged; None: nothing."""
@@ -344,10 +316,8 @@ class Outcome(ABC):
     ) -> Verdict:
         """Return what these rows say about whether the distributions can be trusted.
 
-        Args:
-            rows: The predictions and the observed values.
-            recalibrated: Whether each value is inside its recalibrated 90 % interval; None: not recalibrated.
-            caveat: What the rows were used for; empty for new rows.
+        `recalibrated` is whether each value is inside its recalibrated 90 % interval, `caveat` what the rows were used
+        for; empty for new rows.
         """
 
     def check_recalibration(self) -> None:
@@ -382,6 +352,11 @@ class Outcome(ABC):
     def panels(self, rows: Comparison) -> Sequence[Panel]:
         """Return tables that are shown below the scores."""
         return ()
+
+
+def to_targets(values: Values) -> Float[np.ndarray, " N *C"]:
+    """Return values as distributions take them: (N,) of a single column."""
+    return values if values.shape[1] > 1 else values[:, 0]
 
 
 def find_outcome(name: str, likelihood: str, is_named: bool) -> tuple[type[Outcome], str]:

@@ -17,14 +17,14 @@ from dspp.trees import fit_trees
 from dspp.trees.ensemble import MAX_TREES
 
 FOLDS = 3
-MOST_ROWS = 6_000  # drawn at random from larger tables
-FEWEST_ROWS = 100
-TREES_PER_SECOND, FEWEST_TREES = 8, 40  # of a time budget
+MAX_ROWS = 6_000  # drawn at random from larger tables
+MIN_ROWS = 100
+TREES_PER_SECOND, MIN_TREES = 8, 40  # of a time budget
 FEW_ZEROS = 0.01  # share of the rows up to which zeros look like mistakes
 BINS = 10  # of the predictions, with a spread each
-FEWEST_PER_BIN = 25
-ENOUGH = 0.02  # nats per row by which a log-normal must be better
-LEAST_RATIO = 3.0  # of the largest to the smallest target, below which a logarithm hardly bends
+MIN_PER_BIN = 25
+MIN_GAIN = 0.02  # nats per row by which a log-normal must be better
+MIN_RATIO = 3.0  # of the largest to the smallest target, below which a logarithm hardly bends
 
 
 def choose_outcome(
@@ -45,53 +45,48 @@ def choose_outcome(
         groups: Rows of a group stay in one fold.
         time_budget: Seconds for the whole fit, of which a short one leaves time for few trees; None: any time.
     """
-    if len(y) >= FEWEST_ROWS and y.min() == 0.0 and (zeros := int((y == 0.0).sum())) <= FEW_ZEROS * len(y):
+    if len(y) >= MIN_ROWS and y.min() == 0.0 and (zeros := int((y == 0.0).sum())) <= FEW_ZEROS * len(y):
         text = (
             "so a log-normal cannot be used, and intervals may reach below 0; leave these rows out if they mean nothing"
         )
         return "real", [Note(f"the target is 0 in {zeros:,} row{'s' * (zeros > 1)} and positive elsewhere", text)]
-    if len(y) < FEWEST_ROWS or not (y > 0.0).all() or y.max() < LEAST_RATIO * y.min():
+    if len(y) < MIN_ROWS or not (y > 0.0).all() or y.max() < MIN_RATIO * y.min():
         return "real", []
-    random = np.random.default_rng(seed)
-    if len(y) > MOST_ROWS:
-        chosen = random.choice(len(y), MOST_ROWS, replace=False)
-        X, y = X[chosen], y[chosen]
-        weights, groups = (None if part is None else part[chosen] for part in (weights, groups))
+    random, w = np.random.default_rng(seed), np.ones(len(y)) if weights is None else weights
+    if len(y) > MAX_ROWS:
+        chosen = random.choice(len(y), MAX_ROWS, replace=False)
+        X, y, w, groups = X[chosen], y[chosen], w[chosen], None if groups is None else groups[chosen]
     together = groups is not None and np.ptp(groups) > 0
     fold = deal_groups(groups, FOLDS, seed) if groups is not None and together else random.permutation(len(y)) % FOLDS
     log_y = np.log(y)
-    trees = MAX_TREES if time_budget is None else min(max(FEWEST_TREES, int(TREES_PER_SECOND * time_budget)), MAX_TREES)
-    plain = _score(X, y, fold, seed, weights, not together, trees)
-    logarithmic = _score(X, log_y, fold, seed, weights, not together, trees)
-    logarithmic -= float(np.average(log_y, weights=weights))  # log p(y) = log p(log y) − log y
-    gain = logarithmic - plain
-    if gain <= ENOUGH:
+    trees = MAX_TREES if time_budget is None else min(max(MIN_TREES, int(TREES_PER_SECOND * time_budget)), MAX_TREES)
+    limits: dict[str, Any] = {"seed": seed, "stop_early": not together, "max_rounds": trees}
+    # log p(y) = log p(log y) − log y
+    logarithmic = score_by_trees(X, log_y, w, fold, limits) - float(np.average(log_y, weights=w))
+    gain = logarithmic - score_by_trees(X, y, w, fold, limits)
+    if gain <= MIN_GAIN:
         return "real", []
-    text = f"its density is higher by {gain:.2f} nats per row out of fold; likelihood='gaussian' overrides it"
+    text = f"its density is higher by {gain:.2f} nats per row out of fold; outcome='real' overrides it"
     return "positive", [Note("the target is positive and modelled as log-normal", text)]
 
 
-def _score(
+def score_by_trees(
     X: Float[np.ndarray, "N D"],
     y: Float[np.ndarray, " N"],
+    w: Float[np.ndarray, " N"],
     fold: Int[np.ndarray, " N"],
-    seed: int,
-    weights: Float[np.ndarray, " N"] | None,
-    stop_early: bool,
-    max_rounds: int,
+    limits: dict[str, Any],
 ) -> float:
     """Return the mean log density of y under Normals around out-of-fold predictions."""
     scale = float(y.std()) or 1.0
     standardised = (y - y.mean()) / scale
     predicted = np.empty_like(standardised)
-    w = np.ones(len(y)) if weights is None else weights
     for k in range(int(fold.max()) + 1):
         others = fold != k
-        how: dict[str, Any] = {"seed": seed, "stop_early": stop_early, "max_rounds": max_rounds}
-        trees = fit_trees(X[others], standardised[others], weights=w[others], **how)
+        trees = fit_trees(X[others], standardised[others], weights=w[others], **limits)
         predicted[fold == k] = trees.predict(X[fold == k])
     residual = standardised - predicted
-    bins = max(1, min(BINS, len(y) // FEWEST_PER_BIN))
+    bins = max(1, min(BINS, len(y) // MIN_PER_BIN))
     edges = np.quantile(predicted, np.linspace(0.0, 1.0, bins + 1)[1:-1])
     place = np.searchsorted(edges, predicted)
     total = np.bincount(place, weights=w, minlength=bins)

@@ -13,16 +13,7 @@ from dspp.table.messages import Place
 
 @OUTCOMES.register("positive")
 class Positive(Real):
-    """One positive target: its logarithm, standardised.
-
-    Example:
-        >>> import numpy as np
-        >>> from dspp.outcomes import Positive
-        >>> from dspp.table.messages import Place
-        >>> outcome = Positive(("y",), "log-normal").fit(np.array([[1.0], [10.0], [100.0]]), Place("y"))
-        >>> round(float(np.exp(outcome.scale.mean[0])), 3)
-        10.0
-    """
+    """One positive target: its logarithm, standardised."""
 
     kind: ClassVar[str] = "positive"
     default_likelihood: ClassVar[str] = "log-normal"
@@ -34,8 +25,8 @@ class Positive(Real):
         if len(bad):
             n, t = bad[0].tolist()
             raise place.of(self.names[t]).error(
-                f"expected a positive number for the likelihood 'log-normal', got {values[n, t]:g}; use "
-                "likelihood='gaussian', or remove this row",
+                f"expected a positive number for the outcome 'positive', got {values[n, t]:g}; use outcome='real' "
+                "(--outcome real) for other numbers, or remove this row",
                 n,
             )
         return np.asarray(np.log(values))

@@ -14,11 +14,11 @@ from dspp.encoding.scaling import Standardizer
 from dspp.likelihoods import LIKELIHOODS, Gaussian
 from dspp.metrics import METRICS, Comparison, Levels
 from dspp.notes import Note
-from dspp.outcomes.base import OUTCOMES, Encoded, Ends, Outcome, Values, Wanted
+from dspp.outcomes.base import OUTCOMES, Encoded, Ends, Outcome, Values, Wanted, to_targets
 from dspp.outcomes.choice import choose_outcome
 from dspp.outcomes.notes import censoring_notes, negative_note, target_notes
 from dspp.predictive import Predictive, RealPredictive
-from dspp.table.discrete import MOST_DISTINCT, distinct_values
+from dspp.table.discrete import MAX_DISTINCT, distinct_values
 from dspp.table.memory import attach_targets, read_numbers
 from dspp.table.messages import Place
 from dspp.table.table import Table
@@ -29,16 +29,7 @@ MAX_JUDGED = 2_000
 
 @OUTCOMES.register("real")
 class Real(Outcome):
-    """Real targets, standardised.
-
-    Example:
-        >>> import numpy as np
-        >>> from dspp.outcomes import Real
-        >>> from dspp.table.messages import Place
-        >>> outcome = Real(("y",), "gaussian").fit(np.array([[1.0], [3.0]]), Place("y"))
-        >>> outcome.encode(np.array([[5.0]]), Place("y")).tolist()
-        [[3.0]]
-    """
+    """Real targets, standardised."""
 
     kind: ClassVar[str] = "real"
     default_likelihood: ClassVar[str] = "gaussian"
@@ -163,7 +154,7 @@ class Real(Outcome):
 
     def may_have_levels(self, values: Values) -> bool:
         """Return whether some column has few distinct values so far."""
-        return any(len(np.unique(column)) <= MOST_DISTINCT for column in values.T)
+        return any(len(np.unique(column)) <= MAX_DISTINCT for column in values.T)
 
     def levels(self, values: Values) -> Levels:
         """Return the distinct values of each target, None if they are many."""
@@ -171,8 +162,7 @@ class Real(Outcome):
 
     def loss(self, predictive: Predictive, values: Values) -> Float[Tensor, "N L"]:
         """Return the CRPS of each output, NaN if it was not observed."""
-        y = torch.from_numpy(values if values.shape[1] > 1 else values[:, 0])
-        return predictive.crps(y).reshape(len(values), -1)
+        return predictive.crps(torch.from_numpy(to_targets(values))).reshape(len(values), -1)
 
     def loss_scale(self, values: Values) -> Float[np.ndarray, " L"] | None:
         """Return the standard deviation of each of several outputs, as they may have different units."""

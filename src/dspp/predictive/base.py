@@ -55,17 +55,7 @@ class LatentMixture:
 
 
 class Predictive(Protocol):
-    """The distribution of the targets of N rows, of one output or of T; `*T` is empty for one output.
-
-    Example:
-        >>> import torch
-        >>> from dspp import NormalMixture
-        >>> from dspp.predictive import Predictive
-        >>> def spread(predictive: Predictive) -> float:  # of any distribution, of one output or several
-        ...     return float(predictive.std.mean())
-        >>> spread(NormalMixture(torch.zeros(1), torch.zeros(1, 4), torch.ones(1, 4), torch.tensor(0.0)))
-        1.0
-    """
+    """The distribution of the targets of N rows, of one output or of T; `*T` is empty for one output."""
 
     @property
     def num_outputs(self) -> int:
@@ -351,15 +341,6 @@ class RealPredictive(Mixture):
     """The distribution of one real output: a mixture with a cdf, quantiles and all that follows from them.
 
     They are computed and returned in float64, which probabilities near 1 need.
-
-    Example:
-        >>> import torch
-        >>> from dspp import StudentTMixture
-        >>> from dspp.predictive import RealPredictive
-        >>> def median(predictive: RealPredictive) -> list[float]:  # of a mixture of any kind
-        ...     return predictive.quantile(0.5).tolist()
-        >>> median(StudentTMixture(torch.zeros(1), torch.zeros(1, 2), torch.tensor(1.0), torch.tensor(4.0)))
-        [0.0, 0.0]
     """
 
     support: ClassVar[tuple[float, float]] = (-math.inf, math.inf)  # the ends between which y lies

@@ -32,31 +32,30 @@ _SMALL_GAP, _SMALL_BEND = 1e-4, 1e-3  # on the scale of Φ⁻¹, from which one 
 _NEWTON_STEPS, _ALL_STEPS = 40, 160  # 120 bisections shrink any bracket to neighbouring floats
 
 
-def check_components(
-    log_weights: Tensor, mean: Tensor, latent: Tensor, parameter: Tensor, axes: str = "S, N"
-) -> Tensor:
+def check_components(log_weights: Tensor, mean: Tensor, latent: Tensor, *parameters: Tensor, axes: str) -> list[Tensor]:
     """Check that the shapes match a mean with these axes, "S, N" or "S, N, T", and that Σ_s ω_s = 1, in every row.
 
     Returns:
-        The parameter, such as the noise, with all axes: of length 1 where components or rows share it.
+        The parameters, such as the noise, with all axes: of length 1 where components or rows share them.
     """
-    full = parameter.reshape((1,) * (mean.ndim - parameter.ndim) + parameter.shape)
+    found = [part.reshape((1,) * (mean.ndim - part.ndim) + part.shape) for part in parameters]
     fits = log_weights.shape in (mean.shape[:1], mean.shape[:2]) and latent.shape == mean.shape + mean.shape[2:]
-    fits = fits and full.ndim == mean.ndim == axes.count(",") + 1 and full.shape[2:] == mean.shape[2:]
-    fits = fits and all(size in (1, whole) for size, whole in zip(full.shape, mean.shape, strict=True))
-    if not fits or len(log_weights) == 0:
-        got = ", ".join(str(tuple(tensor.shape)) for tensor in (log_weights, mean, latent, parameter))
-        raise InputError(
-            f"expected log-weights, means, latent (co)variances and noise variances of shapes (S), ({axes}), "
-            f"({axes}{axes[4:]}), and ({axes[6:]}) or ({axes[3:]}) or one that broadcasts to ({axes}); "
-            f"log-weights may be (S, N) too, with S >= 1, got {got}"
-        )
+    fits = fits and len(log_weights) > 0 and mean.ndim == axes.count(",") + 1
+    for part, full in zip(parameters, found, strict=True):
+        same = fits and full.ndim == mean.ndim and full.shape[2:] == mean.shape[2:]
+        if not same or any(size not in (1, whole) for size, whole in zip(full.shape, mean.shape, strict=True)):
+            got = ", ".join(str(tuple(tensor.shape)) for tensor in (log_weights, mean, latent, part))
+            raise InputError(
+                f"expected log-weights, means, latent (co)variances and noise variances of shapes (S), ({axes}), "
+                f"({axes}{axes[4:]}), and ({axes[6:]}) or ({axes[3:]}) or one that broadcasts to ({axes}); "
+                f"log-weights may be (S, N) too, with S >= 1, got {got}"
+            )
     total = log_weights.detach().exp().sum(0)
     wrong = (total - 1.0).abs() > _WEIGHT_TOLERANCE
     if bool(wrong.any()):
         got = f"{total[wrong][0]:.6g}"
         raise InputError(f"expected exp(log_weights) to sum to 1, got {got}; pass log_softmax of any logits")
-    return full
+    return found
 
 
 def check_variance(var: Float[Tensor, "S N"]) -> None:

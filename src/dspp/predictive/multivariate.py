@@ -50,7 +50,7 @@ class MultivariateNormalMixture(Mixture):
 
     def __post_init__(self) -> None:
         parts = self.log_weights, self.component_mean, self.latent_cov, self.noise_var
-        object.__setattr__(self, "noise_var", maths.check_components(*parts, "S, N, T"))
+        object.__setattr__(self, "noise_var", *maths.check_components(*parts, axes="S, N, T"))
 
     @property
     def latent_var(self) -> Float[Tensor, "S N T"]:

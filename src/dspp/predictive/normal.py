@@ -62,8 +62,8 @@ class NormalMixture(RealPredictive):
     noise_var: Float[Tensor, "#S #N"]
 
     def __post_init__(self) -> None:
-        noise_var = maths.check_components(self.log_weights, self.component_mean, self.latent_var, self.noise_var)
-        object.__setattr__(self, "noise_var", noise_var)
+        parts = self.log_weights, self.component_mean, self.latent_var, self.noise_var
+        object.__setattr__(self, "noise_var", *maths.check_components(*parts, axes="S, N"))
         maths.check_variance(self.component_var)
 
     @property

@@ -20,7 +20,7 @@ from dspp.table.checks import Array
 _BREAKS = (1.5, 5.0, 20.0, 60.0, 250.0)  # ends of the panels of ∫ F(1 − F), in units of a component's scale
 _PANEL_NODES = 8  # Gauss–Legendre nodes per panel
 _KNOTS, _LAST_KNOT = 2**15, math.asinh(1e6)  # of the table of a cdf, equally spaced in asinh z
-_MOST_TABLES = 64  # distinct degrees of freedom up to which tables are faster
+_MAX_TABLES = 64  # distinct degrees of freedom up to which tables are faster
 
 
 def student_log_prob(y: Tensor, mean: Tensor, scale: Tensor, df: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class _Tables:
     def of(cls, df: Float[Tensor, "S N"]) -> "_Tables | None":
         """Return the tables of these degrees of freedom, or None if there are too many."""
         distinct = df.unique()
-        if len(distinct) > _MOST_TABLES:
+        if len(distinct) > _MAX_TABLES:
             return None
         knots = torch.linspace(0.0, _LAST_KNOT, _KNOTS, dtype=df.dtype, device=df.device)
         tails = _cdf(-knots.sinh(), distinct[:, None])
@@ -183,8 +183,8 @@ class StudentTMixture(RealPredictive):
 
     def __post_init__(self) -> None:
         mean = self.component_mean
-        for name in self._PARAMETERS:
-            parameter = maths.check_components(self.log_weights, mean, mean, vars(self)[name])
+        parts = self.log_weights, mean, mean, self.scale, self.df
+        for name, parameter in zip(self._PARAMETERS, maths.check_components(*parts, axes="S, N"), strict=True):
             object.__setattr__(self, name, parameter)
         if not bool((self.df.detach() > 2.0).all()):
             raise InputError(f"df: expected more than 2 degrees of freedom, got {float(self.df.detach().min()):.6g}")

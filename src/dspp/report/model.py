@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dspp import storage
-from dspp.calibration import Conformal, CrossConformal
+from dspp.calibration import Conformal
 from dspp.errors import InputError
 from dspp.estimators.regressor import Regressor
 from dspp.evaluate import Evaluation
@@ -181,14 +181,14 @@ def _select_rows(evaluation: Evaluation) -> tuple[Rows, list[str]]:
     return shown, notes
 
 
-def _conformal(conformal: Conformal | CrossConformal, names: Sequence[str]) -> str:
+def _conformal(conformal: Conformal, names: Sequence[str]) -> str:
     """Return what recalibration does to the intervals, and what it guarantees."""
     counts = sorted(set(conformal.counts))
     rows = f"{counts[0]:,} rows" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} rows"
     levels = (2.0 * conformal.threshold(0.9)).reshape(-1).tolist()
     finite = {name: f"{100 * level:.1f} %" for name, level in zip(names, levels, strict=True) if level < 1.0}
     takes = " and ".join(text if len(names) == 1 else f"{text} ({name})" for name, text in finite.items())
-    crossed = isinstance(conformal, CrossConformal)
+    crossed = conformal.fold is not None
     span = f"{'about ' if crossed else ''}the central {takes} of the model's distribution"
     said = [f"to contain 90 % of new rows, they span {span}"] if finite else []
     why = conformal.why_infinite(0.9, names)

@@ -51,18 +51,19 @@ def output_panels(
     if values is None:
         return sections
     judged = cast(Calibration, evaluation.calibration)  # of real outputs
+    pits = comparison.by_output(comparison.pit)
     observed = [
-        pair
-        for pair in zip(comparison.outputs, judged.per_output or (judged,), strict=True)
-        if not np.isnan(values[:, pair[0].index]).all()
+        (t, pit.double().numpy(), part)
+        for (t, _), pit, part in zip(comparison.outputs, pits, judged.per_output or (judged,), strict=True)
+        if not np.isnan(values[:, t]).all()
     ]
     several, scores = len(observed) > 1, []
-    effects, averaged = measure_effects(evaluation, matter, [one.index for one, _ in observed[:TOP_OUTPUTS]])
+    effects, averaged = measure_effects(evaluation, matter, [t for t, *_ in observed[:TOP_OUTPUTS]])
     distributions = evaluation.distribution.rows(torch.from_numpy(shown)).outputs()
-    for k, (whole, calibration) in enumerate(observed):
-        seen = ~np.isnan(values[:, whole.index])
-        rows, name, key = shown[seen], fitted.outcome.output_names[whole.index], str(k)
-        drawn = Comparison(distributions[whole.index].rows(torch.from_numpy(seen)), values[seen, whole.index])
+    for k, (t, every_pit, calibration) in enumerate(observed):
+        seen = ~np.isnan(values[:, t])
+        rows, name, key = shown[seen], fitted.outcome.output_names[t], str(k)
+        drawn = Comparison(distributions[t].rows(torch.from_numpy(seen)), values[seen, t])
         if several:
             found = drawn.scores(["nll", "rmse", "crps"])
             scores.append((name, *map(number, found.values()), percent(calibration.coverage[0.9])))
@@ -70,13 +71,13 @@ def output_panels(
             continue
         part, spread = table.take(rows), half_width(drawn)
         at = rows if evaluation.index is None else evaluation.index[rows]
-        pit = comparison.pit.cpu().double().numpy().reshape(len(comparison), -1)[at, whole.index]
+        pit = comparison.pit.cpu().double().numpy().reshape(len(comparison), -1)[at, t]
         groups = measure_groups({column: column_values(fitted, part, column) for column in matter}, pit)
         about = [groups_figure(groups, key)] if groups else []
         about += [effects_figure(effects, k, name, averaged)] if effects and k < TOP_OUTPUTS else []
         dots = max(MIN_DOTS, MAX_DOTS // len(observed))
         head = name if several else ""
-        judgement = calibration_figures(whole.pit.numpy(), key)
+        judgement = calibration_figures(every_pit, key)
         accuracy = [predicted_observed(drawn, dots, key), crps_by_spread(drawn, spread, key)]
         sections["calibration"].append(Panel(head, figures=judgement, table=coverage_table(calibration)))
         sections["accuracy"].append(Panel(head, figures=accuracy))

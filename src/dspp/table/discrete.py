@@ -5,10 +5,10 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float
 
-MOST_DISTINCT: Final = 100  # values of a discrete column
-LARGEST_SHARE: Final = 0.05  # of distinct values among its rows, unless there are
+MAX_DISTINCT: Final = 100  # values of a discrete column
+MAX_SHARE: Final = 0.05  # of distinct values among its rows, unless there are
 FEW_DISTINCT: Final = 20  # or fewer, each in three rows on average or in a column of at least
-FEWEST_ROWS: Final = 50
+MIN_ROWS: Final = 50
 
 
 def is_discrete(y: Float[np.ndarray, " N *T"]) -> bool:
@@ -20,10 +20,10 @@ def distinct_values(column: Float[np.ndarray, " N"]) -> Float[np.ndarray, " K"] 
     """Return the distinct values of a column in ascending order, or None if they are not few."""
     observed = column[~np.isnan(column)]
     values, rows = np.unique(observed), len(observed)
-    if not 0 < len(values) <= MOST_DISTINCT:
+    if not 0 < len(values) <= MAX_DISTINCT:
         return None
-    few = len(values) <= FEW_DISTINCT and (rows >= FEWEST_ROWS or 3 * len(values) <= rows)
-    return values if few or len(values) < LARGEST_SHARE * rows else None
+    few = len(values) <= FEW_DISTINCT and (rows >= MIN_ROWS or 3 * len(values) <= rows)
+    return values if few or len(values) < MAX_SHARE * rows else None
 
 
 def cell_ends(column: Float[np.ndarray, " N"], values: Float[np.ndarray, " K"]) -> Float[np.ndarray, "2 N"]:

@@ -9,9 +9,8 @@ from numpy.typing import ArrayLike
 
 from dspp.errors import InputError
 from dspp.table.checks import Array
-from dspp.trees.bins import bin_columns
 from dspp.trees.ensemble import MAX_TREES, Trees
-from dspp.trees.fit import MAX_COLUMNS, Boosting, check_rows
+from dspp.trees.fit import MAX_COLUMNS, Boosting, bin_columns, check_rows
 
 INNER_FOLDS = 5
 MAX_ROWS = 200_000  # per fit

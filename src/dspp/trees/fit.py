@@ -2,6 +2,10 @@
 
 scikit-learn has no public access to the nodes of its histogram trees, so they are read from `_predictors`, once, at the
 end of a fit, and the result is compared with scikit-learn's own predictions. Predicting needs nothing of this file.
+
+Trees see columns cut into at most 255 bins. scikit-learn would cut them too, but at values of the rows themselves,
+where rounding x to float32 can change the side, and with weights it takes minutes. Here cuts lie between values and do
+not depend on weights.
 """
 
 from collections.abc import Callable
@@ -9,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int32, Shaped, UInt8
+from jaxtyping import Bool, Float, Int32, Shaped, UInt8
 
 from dspp.errors import DsppError, InputError, TrainingInterrupted
 from dspp.table.checks import Array, check_X, check_y
-from dspp.trees.bins import Binned, bin_columns
 from dspp.trees.ensemble import LEAVES, MAX_TREES, NODES, Trees
 
 # Chosen on tables of 270 to 98,000 rows. With 16 leaves, equal errors take 1.5 to 2 times as many trees.
@@ -27,9 +30,49 @@ MAX_VALIDATION = 5_000  # rows that decide
 PATIENCE = 20  # rounds without improvement
 CHECKED = 200  # rows on which the conversion is checked
 MAX_COLUMNS = 300  # per fit, since the time of a tree grows with its columns: of wider tables, those that say most
+BINS = 255
+BINNED_ROWS = 200_000  # from which cuts are chosen
 GROUPS = 8  # of neighbouring bins, whose mean targets say how much a column says
 
 _FIELDS = {"value", "feature_idx", "num_threshold", "left", "right", "is_leaf", "is_categorical"}  # of a node
+
+
+@dataclass(frozen=True, eq=False)
+class Binned:
+    """The number of each row's bin per column, and the cuts between bins: a bin is the number of cuts below x."""
+
+    codes: UInt8[np.ndarray, "N D"]
+    cuts: list[Float[np.ndarray, " _"]]
+
+    def select(self, rows: Bool[np.ndarray, " N"]) -> "Binned":
+        """Return some of the rows, with the same cuts."""
+        return Binned(self.codes[rows], self.cuts)
+
+
+def bin_columns(X: Float[np.ndarray, "N D"], weights: Float[np.ndarray, " N"], seed: int) -> Binned:
+    """Return the rows in bins that hold about as many rows each, or one value each if there are few values.
+
+    Rows of weight 0 have no influence on the cuts.
+    """
+    rows = np.flatnonzero(weights)
+    if len(rows) > BINNED_ROWS:
+        rows = np.random.default_rng(seed).choice(rows, BINNED_ROWS, replace=False)
+    cuts = [choose_cuts(X[rows, d]) for d in range(X.shape[1])]
+    codes = np.empty(X.shape, np.uint8)
+    for d, column in enumerate(cuts):
+        codes[:, d] = np.searchsorted(column, X[:, d])
+    return Binned(codes, cuts)
+
+
+def choose_cuts(x: Float[np.ndarray, " N"]) -> Float[np.ndarray, " _"]:
+    """Return at most 254 numbers that lie halfway between neighbouring values of x."""
+    values, counts = np.unique(x, return_counts=True)
+    below = np.arange(len(values) - 1)  # the values below a cut
+    if len(values) > BINS:
+        targets = np.arange(1, BINS) / BINS * len(x)
+        below = np.unique(np.searchsorted(np.cumsum(counts)[:-1], targets).clip(max=len(values) - 2))
+    middle = 0.5 * values[below] + 0.5 * values[below + 1]
+    return np.unique(np.where(middle < values[below + 1], middle, values[below]))  # the smallest numbers round up
 
 
 @dataclass(frozen=True)
@@ -37,22 +80,14 @@ class Boosting:
     """How trees are boosted on the squared error, on one thread; equal settings and rows give equal bits.
 
     From 2,000 rows on, a tenth of them decides how many trees are kept. With fewer rows there are 200 trees.
-
-    Attributes:
-        seed: Selects the rows that decide, and the rows in use if there are more than `max_rows`.
-        stop_early: Whether random rows decide, from 2,000 rows on; not for rows that must stay together.
-        max_rounds: The largest number of trees.
-        max_rows: The largest number of rows in use; None for all.
-        learning_rate: None: one that suits the number of rows.
-        should_stop: Called before each tree; returning True ends the fit.
     """
 
-    seed: int = 0
-    stop_early: bool = True
+    seed: int = 0  # selects the rows that decide, and the rows in use if there are more than `max_rows`
+    stop_early: bool = True  # whether random rows decide; not for rows that must stay together
     max_rounds: int = MAX_TREES
-    max_rows: int | None = None
-    learning_rate: float | None = None
-    should_stop: Callable[[], bool] | None = None
+    max_rows: int | None = None  # None: all
+    learning_rate: float | None = None  # None: one that suits the number of rows
+    should_stop: Callable[[], bool] | None = None  # called before each tree; returning True ends the fit
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_rounds <= MAX_TREES:
@@ -120,16 +155,7 @@ def fit_trees(
     max_rounds: int = MAX_TREES,
     max_rows: int | None = None,
 ) -> Trees:
-    """Return trees boosted on the squared error: see `Boosting`.
-
-    Args:
-        X: The inputs, finite.
-        y: One target per row.
-        weights: One weight per row; a row of weight 0 is left out.
-        seed: See `Boosting` for this and what follows.
-        stop_early: Whether random rows decide how many trees are kept.
-        max_rounds: The largest number of trees.
-        max_rows: The largest number of rows in use.
+    """Return trees boosted on the squared error with these settings of `Boosting`; rows of weight 0 are left out.
 
     Raises:
         InputError: The arguments are not finite numbers of matching shapes, or no weight is positive.
