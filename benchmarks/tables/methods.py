@@ -22,7 +22,7 @@ from experiments.peers import fit_peer
 
 FLOOR = 1e-4  # of the noise variance, in standardised units
 PEERS = {"lightgbm": "LightGBM", "catboost": "CatBoost", "ngboost": "NGBoost"}
-LIMITS = {"exact-gp": exact_gp.MOST_ROWS}  # of the number of training rows
+LIMITS = {"exact-gp": exact_gp.MAX_ROWS}  # of the number of training rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +90,8 @@ def one_thread() -> Iterator[None]:
 
 def _fit_dspp(rows: Split, settings: Mapping[str, Any]) -> Fit:
     model = DSPPRegressor(**settings).fit(rows.X, rows.y)
-    climbs = sum(member.model.jitter_climbs for member in model.fitted_.members)
-    return Fit(model.predict_dist, standardised=False, details={"jitter_climbs": climbs})
+    increases = sum(member.model.jitter_increases for member in model.fitted_.members)
+    return Fit(model.predict_dist, standardised=False, details={"jitter_climbs": increases})
 
 
 def _fit_peer(name: str) -> Callable[[Split, int], Fit]:

@@ -112,7 +112,7 @@ def _make_fitted(
         conformal=None,
         num_rows=prepared.num_rows,
         params=settings.params(),
-        spread=mixing.spread,
+        variance_scale=mixing.variance_scale,
         judged=mixing.judged,
         guard=mixing.guard,
         trees=tuple(one.all_rows for one in trees) if reads_trees else (),

@@ -221,8 +221,8 @@ class Run:
         if state.weights:
             self._model.load_state_dict(state.weights)
             self._adam.load(state.moments)
-            for layer, climbs in zip(self._model.gp_layers, state.climbs, strict=True):
-                layer.climbs = max(layer.climbs, climbs)
+            for layer, count in zip(self._model.gp_layers, state.jitter_increases, strict=True):
+                layer.jitter_increases = max(layer.jitter_increases, count)
         self._state = replace(state)
 
     @cached_property
@@ -396,7 +396,7 @@ class Run:
             epoch_seconds=self.budget.clock() - self._epoch_begin,
             weights=_copies(self._model.state_dict()),
             moments=_copies(self._adam.moments),
-            climbs=tuple(layer.climbs for layer in self._model.gp_layers),
+            jitter_increases=tuple(layer.jitter_increases for layer in self._model.gp_layers),
         )
 
     def _accept(self, state: State) -> None:
