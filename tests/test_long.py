@@ -55,7 +55,7 @@ def test_default_runs_need_no_more_jitter_than_configured(name):
         pytest.skip(str(missing))
     rows = slice(5000)
     model = DSPPRegressor(epochs=3, time_budget=300.0, progress=False).fit(data.X[rows], data.y[rows])
-    assert all(member.model.jitter_climbs == 0 for member in model.fitted_.members)
+    assert all(member.model.jitter_increases == 0 for member in model.fitted_.members)
 
 
 @pytest.mark.parametrize(("rows", "seconds"), [(1_000, 10), (50_000, 20), (120_000, 30)])

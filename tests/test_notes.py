@@ -19,7 +19,7 @@ import dspp
 from dspp import DsppWarning, PPGPRRegressor
 from dspp.cli import app
 from dspp.estimators.show import describe
-from dspp.notes import MOST_LISTED, Note, list_notes
+from dspp.notes import MAX_LISTED, Note, list_notes
 
 QUICK: dict[str, Any] = {"inducing": 4, "epochs": 1, "restarts": 1, "progress": False}
 RNG = np.random.default_rng(0)
@@ -101,12 +101,12 @@ def test_a_notebook_shows_notes_without_a_click() -> None:
 
 
 def test_long_lists_are_cut() -> None:
-    notes = [Note(f"column {i}", "is left out") for i in range(MOST_LISTED + 1_500)]
+    notes = [Note(f"column {i}", "is left out") for i in range(MAX_LISTED + 1_500)]
     first, *lines = list_notes(notes).split("\n")
     assert first == ""
-    assert len(lines) == MOST_LISTED + 1
+    assert len(lines) == MAX_LISTED + 1
     assert lines[-1] == "  and 1,500 more in fitted_.notes"
-    assert "more" not in list_notes(notes[:MOST_LISTED])
+    assert "more" not in list_notes(notes[:MAX_LISTED])
     assert list_notes([]) == ""
 
 

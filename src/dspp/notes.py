@@ -8,7 +8,7 @@ from traceback import walk_stack
 
 from dspp.errors import DsppWarning
 
-MOST_LISTED = 10
+MAX_LISTED = 10
 _BETWEEN = ("dspp", "joblib", "mlflow", "sklearn", "skpro")  # packages that call us on behalf of the user
 _LOOPS = ("sklearn.utils.parallel", "sklearn.model_selection")
 _warned: set[tuple[str, str, int]] = set()  # from these loops: text, file and line
@@ -38,8 +38,8 @@ def note_missing_targets(count: int) -> list[Note]:
 
 def list_notes(notes: Sequence[Note]) -> str:
     """Return the notes, each on a line of its own that begins with a line break; of many, the first ones."""
-    rest = f"\n  and {len(notes) - MOST_LISTED:,} more in fitted_.notes" if len(notes) > MOST_LISTED else ""
-    return "".join(f"\n  {note}" for note in notes[:MOST_LISTED]) + rest
+    rest = f"\n  and {len(notes) - MAX_LISTED:,} more in fitted_.notes" if len(notes) > MAX_LISTED else ""
+    return "".join(f"\n  {note}" for note in notes[:MAX_LISTED]) + rest
 
 
 def warn_of_notes(notes: Sequence[Note]) -> None:

@@ -18,12 +18,12 @@ from dspp.presets import Spec, preset
 if TYPE_CHECKING:  # imported where it is needed, as the command line checks its options before it imports torch
     from torch import nn
 
-MOST_MEMBERS = 100
+MAX_MEMBERS = 100
 MISSING = ("refuse", "impute")  # what predictions do with missing values where the training rows had none
-BATCH_SIZE, RESTARTS, LEARNING_RATE = 500, 3, 0.05  # of a single model, if they are None
-FEWEST_STEPS = 1000  # of Adam, if `epochs` is None
+MIN_STEPS = 1000  # of Adam, if `epochs` is None
 SHARED_WIDTH = 20  # of hidden layers shared by several outputs, if `width` is None
-FEWEST_ROWS_TO_HOLD_OUT = 20  # smaller tables hold out no rows
+MIN_ROWS_TO_HOLD_OUT = 20  # smaller tables hold out no rows
+TRAIN_SETTINGS = ("batch_size", "learning_rate", "restarts", "patience", "device")
 MODEL_SETTINGS = ("layers", "width", "inducing", "kernel", "rule", "sites", "topology", "beta", "likelihood")
 LARGE_MEMBERS = 4  # processes that train members of a large table at once, if `members` is "auto"
 RUN_ONLY = ("checkpoint", "progress", "jobs", "engine", "address", "memory")  # of one run; not stored with a model
@@ -161,15 +161,15 @@ class Settings(Parameters):
             InputError: The number of members is not valid.
         """
         if self.members == "auto":
-            return self.preset == "dspp" and num_rows >= FEWEST_ROWS_TO_HOLD_OUT
+            return self.preset == "dspp" and num_rows >= MIN_ROWS_TO_HOLD_OUT
         if not isinstance(self.members, Integral) or isinstance(self.members, bool) or self.members < 1:
             raise InputError(f"members: expected 'auto' or a number >= 1, got {self.members!r:.100}")
-        if self.members > MOST_MEMBERS:
-            raise InputError(f"members: expected at most {MOST_MEMBERS}, got {self.members}")
-        if self.members > 1 and num_rows < max(FEWEST_ROWS_TO_HOLD_OUT, 2 * self.members):
+        if self.members > MAX_MEMBERS:
+            raise InputError(f"members: expected at most {MAX_MEMBERS}, got {self.members}")
+        needed = max(MIN_ROWS_TO_HOLD_OUT, 2 * self.members)
+        if self.members > 1 and num_rows < needed:
             raise InputError(
-                f"members: expected at least {max(FEWEST_ROWS_TO_HOLD_OUT, 2 * self.members)} rows for {self.members} "
-                f"members, got {num_rows}; use members=1"
+                f"members: expected at least {needed} rows for {self.members} members, got {num_rows}; use members=1"
             )
         return self.members > 1
 
@@ -186,7 +186,7 @@ class Settings(Parameters):
         return self.outcome == "auto" and not named
 
     @property
-    def most_processes(self) -> int:
+    def max_processes(self) -> int:
         """The processes that train members of a table which is too large for memory, however many cores there are."""
         if self.members == "auto":
             return LARGE_MEMBERS if self.preset == "dspp" else 0
@@ -222,19 +222,12 @@ class Settings(Parameters):
             parameter = "random_state" if name == "seed" else name
             if parameter in known:
                 raise InputError(f"train_settings: expected further fields, got {name!r}; pass {parameter}=... instead")
-        given = {
-            "batch_size": BATCH_SIZE if self.batch_size is None else self.batch_size,
-            "learning_rate": LEARNING_RATE if self.learning_rate is None else self.learning_rate,
-            "restarts": RESTARTS if self.restarts is None else self.restarts,
-            "patience": self.patience,
-            "seed": self.random_state,
-            "device": self.device,
-        }
-        config = TrainConfig().change(**given, **further)
+        given = {name: getattr(self, name) for name in TRAIN_SETTINGS if getattr(self, name) is not None}
+        config = TrainConfig().change(seed=self.random_state, **given, **further)
         if self.epochs is not None:
             return config.change(epochs=self.epochs)
         steps_per_epoch = math.ceil(num_rows / config.batch_size)
-        return config.change(epochs=max(config.epochs, math.ceil(FEWEST_STEPS / steps_per_epoch)))
+        return config.change(epochs=max(config.epochs, math.ceil(MIN_STEPS / steps_per_epoch)))
 
     def shares(self, num_rows: int, validation_given: bool) -> tuple[float, float]:
         """Return the fractions of validation and calibration rows.
@@ -251,9 +244,9 @@ class Settings(Parameters):
         for name, share in shares.items():
             if not 0 <= share < 1 or sum(shares.values()) >= 1:
                 raise InputError(f"{name}: expected a fraction in [0, 1) that leaves training rows, got {share!r}")
-        if num_rows < FEWEST_ROWS_TO_HOLD_OUT:
+        if num_rows < MIN_ROWS_TO_HOLD_OUT:
             if self.conformal:
-                needed = f"at least {FEWEST_ROWS_TO_HOLD_OUT} rows"
+                needed = f"at least {MIN_ROWS_TO_HOLD_OUT} rows"
                 raise InputError(f"conformal=True: expected {needed}, got {num_rows}; use conformal=False")
             return 0.0, 0.0
         return shares["validation_fraction"], shares["calibration_fraction"]

@@ -18,7 +18,7 @@ import dspp
 from dspp import DSPPRegressor, InputError, PPGPRRegressor, SVGPRegressor, storage
 from dspp.estimators import ESTIMATORS, Regressor
 from dspp.prepare import split_rows
-from dspp.settings import FEWEST_STEPS, SHARED_WIDTH
+from dspp.settings import MIN_STEPS, SHARED_WIDTH
 
 QUICK = {"members": 1, "inducing": 12, "epochs": 15, "restarts": 1, "sites": 4, "learning_rate": 0.05}
 RNG = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def test_only_public_names_are_listed() -> None:
 
 def test_defaults_take_enough_steps_on_small_tables() -> None:
     steps = DSPPRegressor().train_config(200, seed=0).epochs
-    assert steps == FEWEST_STEPS  # one step an epoch
+    assert steps == MIN_STEPS  # one step an epoch
     assert DSPPRegressor().train_config(1_000_000, seed=0).epochs == 40
     assert DSPPRegressor(epochs=3).train_config(200, seed=0).epochs == 3
 

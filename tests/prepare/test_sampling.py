@@ -237,7 +237,7 @@ def test_what_is_no_size_is_refused(text: object, folder: Path) -> None:
 
 
 def prepared(folder: Path, settings: Settings, **roles: str) -> Prepared:
-    limit = limit_of(ROOM, settings.most_processes)
+    limit = limit_of(ROOM, settings.max_processes)
     drop = [name for name in ("who", "w") if name not in roles.values()]
     return prepare(open_tables(folder / "many"), replace(settings, memory=limit), targets=["y"], drop=drop, **roles)
 

@@ -12,7 +12,6 @@ from dspp.cli.session import Session
 
 if TYPE_CHECKING:
     from dspp.fitted import Fitted
-    from dspp.members import Member
 
 EXAMPLES = """Examples:
 
@@ -42,7 +41,17 @@ class Info:
 
 def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:
     """Return a description of the model as JSON values; several members are described in a list."""
-    members = [_member_facts(member) for member in fitted.members]
+    members: list[dict[str, Any]] = [
+        {
+            "model": member.spec.name,
+            "parameters": sum(parameter.numel() for parameter in member.model.parameters()),
+            "epochs": len(member.history) or None,
+            "best_epoch": member.best_epoch,
+            "seconds": member.seconds,
+            "settings": member.settings,
+        }
+        for member in fitted.members
+    ]
     weighted = [{"weight": weight} | values for weight, values in zip(fitted.weights, members, strict=True)]
     return {
         "file": str(path),
@@ -56,17 +65,6 @@ def facts(fitted: "Fitted", path: Path) -> dict[str, Any]:
         "conformal_rows": 0 if fitted.conformal is None else len(fitted.conformal),
         "versions": fitted.versions,
         "notes": [str(note) for note in fitted.notes],
-    }
-
-
-def _member_facts(member: "Member") -> dict[str, Any]:
-    return {
-        "model": member.spec.name,
-        "parameters": sum(parameter.numel() for parameter in member.model.parameters()),
-        "epochs": len(member.history) or None,
-        "best_epoch": member.best_epoch,
-        "seconds": member.seconds,
-        "settings": member.settings,
     }
 
 
@@ -94,7 +92,7 @@ def _describe(fitted: "Fitted", path: Path) -> list[Any]:
     if len(members) > 1:
         lines += show.text_table("Members", members_table(fitted))
     if known["columns"]:
-        rows = [(column["column"], column["kind"], column["how"]) for column in known["columns"]]
+        rows = [(column["column"], column["kind"], column["description"]) for column in known["columns"]]
         lines += show.table("Columns", ("column", "kind", "how the model reads it"), rows)
     if fitted.metrics:
         lines += show.score_table(f"Scores on {fitted.scored or 'validation rows'}", fitted.metrics, "evaluate")

@@ -50,7 +50,7 @@ class Sources:
             drop=options.drop or [],
             group=options.group,
             limit=parse_size(options.memory),
-            processes=trials if options.tune else settings.most_processes,
+            processes=trials if options.tune else settings.max_processes,
             seed=options.seed,
         )
         if options.outcome != "auto":  # others read their targets themselves, which needs torch

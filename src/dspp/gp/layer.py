@@ -76,7 +76,7 @@ class GPLayer(nn.Module):
         self.inducing_points = nn.Parameter(points.detach().expand(width, *points.shape).clone())
         self.q = WhitenedGaussian(width, len(points), full)
         self.jitter, self.name = jitter, name
-        self.climbs = 0  # increases of the jitter so far
+        self.jitter_increases = 0  # increases of the jitter so far
         self.mean_points: nn.Parameter | None = None
         if mean_points is not None:
             self.mean_points = nn.Parameter(mean_points.detach().expand(width, *mean_points.shape).clone())
@@ -138,7 +138,7 @@ class GPLayer(nn.Module):
         z = self.kernel.scale(self.inducing_points)
         K = self.kernel.exact_matrix(z)
         result = factorise(K, self.jitter, self.name, available(self.kernel.kind, z))
-        self.climbs += result.climbs if count else 0  # once per step, once per predictor
+        self.jitter_increases += result.jitter_increases if count else 0  # once per step, once per predictor
         B, jitter = result.inverse_root.to(z.dtype), result.jitter.to(z.dtype)
         solved = _Solved(z, K, B, self.q.mean, self.q.root, jitter)
         return solved if self.mean_points is None else self._decouple(solved, result)

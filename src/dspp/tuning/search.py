@@ -22,7 +22,7 @@ from dspp.fitted import Fitted
 from dspp.fitting import train
 from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
-from dspp.settings import FEWEST_ROWS_TO_HOLD_OUT
+from dspp.settings import MIN_ROWS_TO_HOLD_OUT
 from dspp.training.budget import Budget
 from dspp.tuning.result import TRIALS, TrialRecord, TuneResult
 from dspp.tuning.space import Space
@@ -51,7 +51,7 @@ def search(
     if not len(prepared.validation):
         raise InputError(
             f"expected validation rows, got none of {prepared.num_rows + len(prepared.calibration)} rows; pass X_val "
-            f"and y_val, or a validation_fraction above 0 and at least {FEWEST_ROWS_TO_HOLD_OUT} rows"
+            f"and y_val, or a validation_fraction above 0 and at least {MIN_ROWS_TO_HOLD_OUT} rows"
         )
     path = None if study is None else Path(study)
     identity = {} if path is None else {"table": digest(prepared)} | space.identity
