@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from dspp import DSPPRegressor, evaluate, load, sample, write_model_report
+from dspp import DSPPRegressor, evaluate, load, write_model_report
 from dspp.cli import app
 from dspp.fitted import Fitted
 from dspp.metrics import METRICS, Comparison, Metric
 from dspp.report.model import report as report_on
-from dspp.seen import MOST_HASHES, Recogniser, choose_hashes, hash_rows
+from dspp.seen import MAX_HASHES, Recogniser, choose_hashes, hash_rows
 from dspp.table.memory import attach_targets, to_table
 
 SMALL: dict[str, Any] = {"inducing": 6, "width": 2, "sites": 3, "epochs": 2, "jobs": 1, "progress": False}
@@ -58,9 +58,8 @@ def in_batches(patch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(X))
         return distribution(self, X, *place)
 
-    for module in (evaluate, sample):
-        patch.setattr(module, "SCORED_ROWS", BATCH)
-    patch.setattr(sample, "SAMPLE_ROWS", KEPT)
+    patch.setattr(evaluate, "SCORED_ROWS", BATCH)
+    patch.setattr(evaluate, "SAMPLE_ROWS", KEPT)
     patch.setattr(Fitted, "distribution", counted)
     return sizes
 
@@ -196,7 +195,7 @@ def test_a_few_of_many_hashes_recognise_rows() -> None:
     hashes = hash_rows(X, y, None)
     kept = choose_hashes(hashes)
     assert kept is not None
-    assert len(kept) == MOST_HASHES
+    assert len(kept) == MAX_HASHES
     other = hash_rows(X + 1e-3, y, None)
     for rows, share in ((hashes[:5_000], 1.0), (np.concatenate([hashes[:5_000], other[:5_000]]), 0.5), (other, 0.0)):
         recogniser = Recogniser(kept)

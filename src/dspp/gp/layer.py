@@ -50,13 +50,12 @@ class GPLayer(nn.Module):
         mean = Aᵀ m + (k(x, Z') − Aᵀ A') a,   A' = L⁻¹ k(Z, Z'),   KL += ½ aᵀ (K_Z'Z' − A'ᵀ A') a
 
     Args:
-        mean: the mean function.
-        kernel: the kernels.
-        points: initial inducing points (M, D), the same for all W GPs.
-        full: whether q(u) has a full covariance.
-        jitter: the nugget of the unit kernel.
-        mean_points: initial points of the mean basis, (M', D).
-        name: name of the layer in error messages.
+        mean, kernel: The mean function and the kernels.
+        points: The initial inducing points, the same for all W GPs.
+        full: Whether q(u) has a full covariance.
+        jitter: The nugget of the unit kernel.
+        mean_points: The initial points of the mean basis.
+        name: What errors call the layer.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from dspp.model import Model
 from dspp.modelfile.weights import cheap_to_factorise, has_own_features, model_converter
 from dspp.outcomes import Outcome
 from dspp.registry import UnknownPartError
-from dspp.seen import MOST_HASHES
+from dspp.seen import MAX_HASHES
 from dspp.table.messages import Place
 
 FORMAT, VERSION = "dspp-model", 1
@@ -136,8 +136,8 @@ def _check_columns(fitted: Fitted) -> None:
         if ends.shape[1] != D or bool((ends[0] > ends[1]).any()):
             raise InputError(f"input_range: expected ranges of {D} columns, got others")
         standardise(ends, fitted.scale_X, "float32", None, Place("input_range"))
-    if hashes is not None and not (1 <= len(hashes) <= MOST_HASHES and bool((np.diff(hashes) > 0).all())):
-        raise InputError(f"seen_rows: expected up to {MOST_HASHES} numbers in ascending order, got others")
+    if hashes is not None and not (1 <= len(hashes) <= MAX_HASHES and bool((np.diff(hashes) > 0).all())):
+        raise InputError(f"seen_rows: expected up to {MAX_HASHES} numbers in ascending order, got others")
     for trees in fitted.trees:
         if trees.num_features != D:
             raise InputError(f"trees: expected {D} columns, got {trees.num_features}")
