@@ -122,18 +122,18 @@ def score(found: dict[str, Any], variant: Variant) -> dict[str, float]:
     sizes = Counter(blend.label_of(one, split) for one, _ in kept)
     weights = [mixing.weights[blend.label_of(one, split)] / sizes[blend.label_of(one, split)] for one, _ in kept]
     judged = min(sum(len(group.predictions[label]) for label in mixing.weights) for group in groups)
-    spread = blend.spread_of(mixing.spread, judged if variant.shrink else None, len(kept))
+    variance_scale = blend.variance_scale_of(mixing.variance_scale, judged if variant.shrink else None, len(kept))
     parts = pull_together([test.to(torch.float64) for _, test in kept], weights, pull)
     with_weight = replace(guard, weight=mixing.guard_weight)
     unknown = found["unknown_test"]
-    mixed: Any = blend.mix(parts, weights, spread, with_weight, found["outcome"], found["floor"], unknown)
+    mixed: Any = blend.mix(parts, weights, variance_scale, with_weight, found["outcome"], found["floor"], unknown)
     y_test = torch.from_numpy(np.asarray(found["y_test"], dtype=np.float64)[:, 0])
     lower, upper = mixed.interval(0.9)
     return {
         "nll": -float(mixed.log_prob(y_test).mean()),
         "crps": float(mixed.crps(y_test).mean()),
         "coverage90": float(((y_test >= lower) & (y_test <= upper)).double().mean()),
-        "spread": spread,
+        "spread": variance_scale,
         "pull": pull,
     }
 
@@ -143,9 +143,9 @@ def learn_pull(
 ) -> tuple[blend.Mixing, float]:
     """Return the share of the way to the common mean that suits the held-out rows, with its spread and guard."""
     parts = [(part.to(torch.float64), w) for label, w in mixing.weights.items() for part in group.predictions[label]]
-    weights, near = [w for _, w in parts], np.abs(np.log(blend.SPREADS / mixing.spread)) < NEAR
+    weights, near = [w for _, w in parts], np.abs(np.log(blend.VARIANCE_SCALES / mixing.variance_scale)) < NEAR
     best, learned = -math.inf, (mixing, 0.0)
-    with patch.object(blend, "SPREADS", blend.SPREADS[near][::2]):
+    with patch.object(blend, "VARIANCE_SCALES", blend.VARIANCE_SCALES[near][::2]):
         for pull in PULLS:
             mixed = type(parts[0][0]).mix(pull_together([part for part, _ in parts], weights, pull), weights)
             pulled = replace(group, predictions={"all": [mixed]})
@@ -153,8 +153,8 @@ def learn_pull(
             value = found.evidence - PULL_PRIOR * pull**2
             if value > best + 1e-9:
                 best = value
-                how = replace(mixing, spread=found.spread, guard_weight=found.guard_weight)
-                learned = (how, pull) if pull else (mixing, 0.0)
+                learned_mixing = replace(mixing, variance_scale=found.variance_scale, guard_weight=found.guard_weight)
+                learned = (learned_mixing, pull) if pull else (mixing, 0.0)
     return learned
 
 

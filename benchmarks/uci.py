@@ -56,7 +56,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, object]:
         "seconds": round(result.seconds, 1),
         "best_epoch": result.best_epoch,
         "recoveries": len(result.recoveries),
-        "jitter_climbs": result.jitter_climbs,
+        "jitter_climbs": result.jitter_increases,
         "noise_var": result.model.likelihood.noise_var.item(),
         "weights": [round(float(w), 4) for w in weights],
         "restart_nll": [round(v, 3) for v in result.restart_nll],

@@ -20,7 +20,7 @@ from experiments.protocol import Setting
 SIZES = ("batch_size", "inducing", "sites", "width")  # the settings that matter here
 INPUTS = 8
 REPOSITORY = Path(__file__).resolve().parents[1]
-FEWEST_STEPS, SECONDS = 5, 1.5  # per measurement
+MIN_STEPS, SECONDS = 5, 1.5  # per measurement
 
 
 def measure(method: str, setting: Setting) -> dict[str, float]:
@@ -46,7 +46,7 @@ def _measure(method: str, setting: Setting) -> dict[str, float]:
     times: list[float] = []
 
     def steps() -> None:
-        while len(times) < 1 + FEWEST_STEPS or sum(times) < SECONDS:
+        while len(times) < 1 + MIN_STEPS or sum(times) < SECONDS:
             begin = time.perf_counter()
             step()
             times.append(time.perf_counter() - begin)

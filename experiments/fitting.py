@@ -129,7 +129,7 @@ def _details(result: FitResult) -> dict[str, Any]:
         "curve": [None if epoch.val_nll is None else round(epoch.val_nll, 4) for epoch in result.history],
         "weights": _weights(result.model),
         "noise_var": cast(Gaussian, result.model.likelihood).noise_var.detach().flatten().tolist(),
-        "jitter_climbs": result.jitter_climbs,
+        "jitter_climbs": result.jitter_increases,
         "recoveries": len(result.recoveries),
     }
 
@@ -183,7 +183,7 @@ def _run_ensemble(
     details = {
         "training_rows": len(X),  # validation rows included
         "members": len(members),
-        "jitter_climbs": sum(member.model.jitter_climbs for member in members),
+        "jitter_climbs": sum(member.model.jitter_increases for member in members),
     }
     return standardise_scores(found, scale), seconds, details
 

@@ -24,8 +24,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 Record = dict[str, Any]
 
 
-def read(path: Path) -> list[Record]:
-    """Return the records of a file, none if it does not exist; lines that are not records are left out."""
+def read(path: Path, fields: Sequence[str] = KEYS[:-1]) -> list[Record]:
+    """Return the records of a file, none if it does not exist; lines without these fields are left out."""
     if not path.is_file():
         return []
     records = []
@@ -34,7 +34,7 @@ def read(path: Path) -> list[Record]:
             record = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if isinstance(record, dict) and record.keys() >= set(KEYS[:-1]):
+        if isinstance(record, dict) and record.keys() >= set(fields):
             records.append(record)
     return records
 

@@ -148,11 +148,11 @@ def test_promise_34_verdicts_are_earned(rows: int) -> None:
     """Exact probabilities, by summing over all possible counts: neither error in more than 5 % of tables."""
     said = np.array(verdicts(rows))
     right, bad = (stats.binom.pmf(range(rows + 1), rows, level) for level in (0.9, 0.8))
-    blamed = np.array([verdict.endswith(("too narrow", "too wide")) for verdict in said])
+    flagged = np.array([verdict.endswith(("too narrow", "too wide")) for verdict in said])
     praised = said == "Intervals are calibrated"
-    assert right[blamed].sum() < 0.05
+    assert right[flagged].sum() < 0.05
     assert bad[praised].sum() <= 0.05
-    assert set(said[~blamed & ~praised]) <= {"Too few rows to tell whether intervals are calibrated"}
+    assert set(said[~flagged & ~praised]) <= {"Too few rows to tell whether intervals are calibrated"}
     assert praised.any() == (rows >= 36)
     assert right[praised].sum() > {100: 0.8, 300: 0.95, 1000: 0.95}.get(rows, -1.0), "and it can be said of a right one"
 
@@ -392,7 +392,7 @@ def test_a_good_model_of_many_outputs_is_seldom_blamed() -> None:
     mixture = several_outputs(200, (1.0,) * 6)
     verdicts = [check_calibration(mixture, drawn(mixture, seed)).verdict() for seed in range(40)]
     good = [verdict.startswith("Intervals are calibrated: ") for verdict in verdicts]
-    assert sum(good) >= 34  # about 5 % of coverages and 1 % of PITs are blamed by accident
+    assert sum(good) >= 34  # about 5 % of coverages and 1 % of PITs are flagged by accident
 
 
 def test_calibration_needs_targets_and_finite_predictions() -> None:

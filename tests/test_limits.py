@@ -82,12 +82,12 @@ def test_a_certain_q_leaves_the_nugget_at_the_inducing_points(dtype: str) -> Non
         assert bool((var <= 2.01e-7 * layer.kernel.outputscale).all())
 
 
-def test_jitter_climbs_only_where_it_must_and_is_counted() -> None:
+def test_jitter_increases_only_where_it_must_and_is_counted() -> None:
     good = eye = torch.eye(4, dtype=torch.float64)
     bad = torch.ones(4, 4, dtype=torch.float64) - 3e-4 * eye  # has the eigenvalue −3e-4
     matrices = (good, bad, good, bad)
     result = factorise(torch.stack(matrices), 1e-6, "here")
-    assert result.climbs == 3 + 3  # 1e-5, 1e-4, 1e-3 for each of the bad ones
+    assert result.jitter_increases == 3 + 3  # 1e-5, 1e-4, 1e-3 for each of the bad ones
     assert_close(result.jitter, torch.tensor([1e-6, 1e-3, 1e-6, 1e-3], dtype=torch.float64), 1e-15)
     for K, B, jitter in zip(matrices, result.inverse_root, result.jitter, strict=True):
         assert_close(B @ (K + jitter * eye) @ B.mT, eye)

@@ -83,7 +83,7 @@ def test_it_builds_and_predicts(config: ModelConfig, objective: str, outputs: in
         assert bool((mixture.component_var > mixture.noise_var).all())
         assert_close(mixture.log_weights.exp().sum(), 1.0)
     assert model.kl().shape == ()
-    assert model.jitter_climbs == 0
+    assert model.jitter_increases == 0
     short = [layer for layer in model.gp_layers if layer.inducing_points.shape[1] < config.inducing]
     assert len(model.notes) == len(short)  # fewer points than asked for is never silent
 

@@ -19,13 +19,12 @@ from dspp.simulation import (
     RANGE_FINDER,
     RobotArm,
     end_effector,
-    robot_arm,
 )
 
 
 @pytest.fixture(scope="module")
 def arm() -> RobotArm:
-    return robot_arm()
+    return RobotArm()
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +122,7 @@ def test_the_density_is_the_documented_mixture(arm: RobotArm) -> None:
 
 
 def test_the_density_integrates_to_one_and_has_the_stated_moments() -> None:
-    arm = robot_arm(20, seed=1)
+    arm = RobotArm(20, seed=1)
     error, step = error_grid(arm)
     density = np.exp(arm.log_density(arm.clean + error))
     np.testing.assert_allclose(density.sum(0) * step, 1.0, atol=1e-10)
@@ -133,7 +132,7 @@ def test_the_density_integrates_to_one_and_has_the_stated_moments() -> None:
 
 
 def test_the_nll_of_the_sample_is_the_entropy() -> None:
-    arm = robot_arm(2000, seed=2)
+    arm = RobotArm(2000, seed=2)
     error, step = error_grid(arm, num=801)
     log_density = arm.log_density(arm.clean + error)
     entropy = -(np.exp(log_density) * log_density).sum(0) * step
@@ -193,7 +192,7 @@ def test_the_density_of_the_motion_is_the_normal_one(motion: RobotArmMotion) -> 
 # ---------------------------------------------------------------- reproducible
 
 
-@pytest.mark.parametrize("simulate", [robot_arm, robot_arm_motion])
+@pytest.mark.parametrize("simulate", [RobotArm, robot_arm_motion])
 def test_the_seed_decides_and_the_number_of_rows_does_not(simulate: type) -> None:
     long, short, other = simulate(200, seed=5), simulate(50, seed=5), simulate(50, seed=6)
     for name in ("X", "y", "clean"):
@@ -211,7 +210,7 @@ def test_the_data_set_stays_what_it_is(arm: RobotArm, motion: RobotArmMotion) ->
     np.testing.assert_allclose(velocity, [0.7129462788663176, 0.023874034566261623, -0.05577511355717367], rtol=1e-9)
 
 
-@pytest.mark.parametrize("simulate", [robot_arm, robot_arm_motion])
+@pytest.mark.parametrize("simulate", [RobotArm, robot_arm_motion])
 def test_impossible_requests_are_refused(simulate: type) -> None:
     with pytest.raises(InputError, match="num_rows: expected at least 1, got 0"):
         simulate(0)

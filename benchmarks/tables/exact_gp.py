@@ -1,7 +1,7 @@
 """An exact Gaussian process: Matérn-5/2 kernel with one lengthscale per input, and noise, by marginal likelihood.
 
 The hyperparameters are learned by L-BFGS on at most `LEARNING_ROWS` random training rows, from the best of a few starts
-on fewer rows. Predictions are conditioned on all training rows, so a table may have at most `MOST_ROWS` of them.
+on fewer rows. Predictions are conditioned on all training rows, so a table may have at most `MAX_ROWS` of them.
 """
 
 import math
@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 
 from dspp.predictive import NormalMixture
 
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 LEARNING_ROWS = 3_000
 START_ROWS = 750
 STARTS = 4

@@ -28,7 +28,7 @@ STEPS = (3_000, 10_000)  # at least and at most; the latter takes about two minu
 WARM_UP = 0.05  # share of the steps on squared error
 RATE = 5e-3  # falls to 0 along a cosine
 WEIGHT_DECAY = 1e-4
-LARGEST_GRADIENT = 5.0  # norm, per member
+MAX_GRADIENT = 5.0  # norm, per member
 VALIDATIONS = 300  # at most
 
 
@@ -54,7 +54,7 @@ class Networks(nn.Module):
     def clip_gradients(self) -> None:
         """Shorten the gradient of each member to the largest norm allowed."""
         square = sum(p.grad.square().flatten(1).sum(1) for p in self.parameters())  # (members,)
-        factor = (LARGEST_GRADIENT / square.sqrt().clamp_min(1e-12)).clamp_max(1.0)
+        factor = (MAX_GRADIENT / square.sqrt().clamp_min(1e-12)).clamp_max(1.0)
         for p in self.parameters():
             p.grad.mul_(factor[:, None, None])
 

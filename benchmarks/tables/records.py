@@ -2,14 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from dspp import storage
 from dspp.errors import CheckpointError
+from experiments import results
+from experiments.results import Record
 
-Record = dict[str, Any]
 Key = tuple[str, int, str]
 FIELDS = ("set", "fold", "method", "metrics", "seconds", "rows")  # which every line has
 
@@ -21,18 +21,8 @@ def key(record: Record) -> Key:
 
 def read(path: Path) -> list[Record]:
     """Return the records of a file, none if it does not exist; lines that are not records are left out."""
-    if not path.is_file():
-        return []
-    records = []
-    for line in path.read_text().splitlines():
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(record, dict) and record.keys() >= set(FIELDS):
-            record["metrics"] = {name: float(value) for name, value in record["metrics"].items()}
-            records.append(record)
-    return records
+    found = results.read(path, FIELDS)
+    return [{**r, "metrics": {name: float(value) for name, value in r["metrics"].items()}} for r in found]
 
 
 def add(path: Path, record: Record) -> None:

@@ -24,7 +24,7 @@ SYMBOLS = {"N": "batch_size", "M": "inducing", "S": "sites", "W": "width"}
 NAMES = {"N": "batch N (rows)", "M": "inducing points M", "S": "sites S", "W": "width W"}
 MEASURES = {"step_ms": "time per step (ms)", "peak_mb": "peak memory (MB)"}
 LOOKS = ((MAIN, "o", MAIN), (CONTRAST, "s", "none"))  # colour, marker, its fill: both stay visible where they overlap
-LEAST_SPAN = 5.0  # least ratio of top to bottom of a vertical axis
+MIN_SPAN = 5.0  # least ratio of top to bottom of a vertical axis
 Size = tuple[float, ...]  # N, M, S, W
 
 # From the paper's appendix on complexity; its B is our N.
@@ -223,6 +223,6 @@ def _log_axes(ax: "Axes", x: Sequence[float]) -> None:
         axis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()
     low, high = ax.get_ylim()
-    if high < LEAST_SPAN * low:  # otherwise noise looks like growth
+    if high < MIN_SPAN * low:  # otherwise noise looks like growth
         middle = math.sqrt(low * high)
-        ax.set_ylim(middle / math.sqrt(LEAST_SPAN), middle * math.sqrt(LEAST_SPAN))
+        ax.set_ylim(middle / math.sqrt(MIN_SPAN), middle * math.sqrt(MIN_SPAN))

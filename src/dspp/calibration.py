@@ -147,21 +147,21 @@ class Calibration:
         """Return a sentence on the intervals, after those on other faults."""
         if complaint := self._complaint(_CHANCE):
             return f"Intervals are {complaint}: {self._finding()}."
-        earned = self._is_earned()
-        blamed = [part for part in self.per_output if part._complaint(self._share)]
-        if blamed:
-            worst = max(blamed, key=lambda part: abs(part._gap) * math.sqrt(part.num_rows))
-            overall = "Intervals are calibrated overall, but those" if earned else "Intervals"
+        supported = self._is_supported()
+        flagged = [part for part in self.per_output if part._complaint(self._share)]
+        if flagged:
+            worst = max(flagged, key=lambda part: abs(part._gap) * math.sqrt(part.num_rows))
+            overall = "Intervals are calibrated overall, but those" if supported else "Intervals"
             return f"{overall} of {worst.name} are {worst._complaint(self._share)}: {worst._finding()}."
         if self.p_value < _SMALL_P:
             if has_faults:
                 return f"Even so, {self._finding()}."
-            start = "Intervals are calibrated at 90 %, but the" if earned else "The"
+            start = "Intervals are calibrated at 90 %, but the" if supported else "The"
             return (
                 f"{start} distribution is shifted or has the wrong shape: "
                 f"{self._finding()}, yet the PIT is not uniform (p = {self.p_value:.1g})."
             )
-        if not earned:
+        if not supported:
             return f"Too few rows to tell whether intervals are calibrated: {self._finding()}."
         return f"Intervals are calibrated: {self._finding()}."
 
@@ -197,7 +197,7 @@ class Calibration:
 
     @property
     def _share(self) -> float:
-        """A Bonferroni correction, so that a good model is blamed no more often than with one output."""
+        """A Bonferroni correction, so that a good model is flagged no more often than with one output."""
         return _CHANCE / max(1, len(self.per_output))
 
     def _complaint(self, chance: float) -> str:
@@ -208,7 +208,7 @@ class Calibration:
         slightly = "slightly " if abs(self._gap) <= _SLIGHT else ""
         return slightly + ("too narrow" if self._gap < 0.0 else "too wide")
 
-    def _is_earned(self) -> bool:
+    def _is_supported(self) -> bool:
         """Return whether intervals that contain 80 %, or always everything, would have been told from right ones."""
         return is_told_apart(self.coverage[HEADLINE], self._independent, HEADLINE)
 
@@ -274,11 +274,7 @@ def calibration_of(
 ) -> Calibration:
     """Return the calibration of a `Comparison`, which shares computations with its scores.
 
-    Args:
-        rows: The comparison.
-        names: Names of the outputs, as in `check_calibration`.
-        recalibrated: Whether each target is inside its 90 % conformal interval, to measure as well.
-        caveat: What the rows were used for; see `Calibration`.
+    `recalibrated` is whether each target is inside its 90 % conformal interval, `caveat` that of the `Calibration`.
     """
     parts = _calibrations_of_outputs(rows)
     if rows.several:

@@ -30,18 +30,8 @@ Batches = Callable[[], Iterator[Table]]
 class Evaluation:
     """A model, rows with targets and its predictions for them; scores are computed once, on first use.
 
-    Attributes:
-        fitted: The model.
-        table: The rows; of a table that was scored in batches, a sample of them, evenly spaced.
-        distribution: Their predictive distributions.
-        parts: Of rows that were held out in turn, the members that held out the same rows as a model, and the numbers
-            of these rows; empty if `fitted` predicted all of them.
-        caveat: What the rows were used for; empty for new rows.
-        folds: Predictions by folds, for recalibration; None: not to be measured.
-        every: The comparison of all rows, if the table is a sample of them.
-        index: The numbers of the rows of the table among all rows, likewise.
-        recalibrated: Whether each target is inside its recalibrated 90 % interval, likewise.
-        notes: Sentences about these rows, such as what the training rows had not.
+    Rows that were held out in turn have `parts`: the members that held out the same rows as a model, and the numbers of
+    these rows; otherwise `fitted` predicted all of them.
 
     Example:
         >>> import numpy as np
@@ -54,15 +44,15 @@ class Evaluation:
     """
 
     fitted: Fitted
-    table: Table
+    table: Table  # of a table that was scored in batches, a sample of its rows, evenly spaced
     distribution: Predictive
     parts: tuple[tuple[Fitted, Int[np.ndarray, " n"]], ...] = ()
-    caveat: str = ""
-    folds: Mapping[int, Predictive] | None = None
-    every: Comparison | None = None
-    index: Int[np.ndarray, " n"] | None = None
-    recalibrated: Bool[Tensor, " N *T"] | None = None
-    notes: tuple[str, ...] = ()
+    caveat: str = ""  # what the rows were used for; empty for new rows
+    folds: Mapping[int, Predictive] | None = None  # predictions for recalibration; None: not to be measured
+    every: Comparison | None = None  # of all rows, if the table is a sample of them
+    index: Int[np.ndarray, " n"] | None = None  # the numbers of the rows of the table among all, likewise
+    recalibrated: Bool[Tensor, " N *T"] | None = None  # whether each target is inside its 90 % interval, likewise
+    notes: tuple[str, ...] = ()  # about these rows, such as what the training rows had not
 
     @property
     def num_rows(self) -> int:

@@ -24,7 +24,7 @@ from dspp.errors import InputError, NumericalError
 from dspp.gp.threads import run
 from dspp.guard import Guard
 from dspp.members.base import Inputs, Member
-from dspp.members.blend import mix, spread_of
+from dspp.members.blend import mix, variance_scale_of
 from dspp.notes import Note, list_notes
 from dspp.outcomes import Outcome, Wanted
 from dspp.predictive import Predictive
@@ -45,7 +45,7 @@ class Fitted:
 
     Members may differ in their settings, but not in the likelihood. All other fields are shared by the members. The
     prediction is p(y) = (1 − g) Σ_k w_k p_k(y) + g p_guard(y), where the variances of all components of p_k are
-    multiplied by `spread`, or by less if more members are mixed than it was learned from: see `members.blend`.
+    multiplied by `variance_scale`, or by less if more members are mixed than it was learned from: see `members.blend`.
 
     `metrics` are the scores of `dspp evaluate` by name, such as "nll", "crps" and "coverage90", on the rows that
     `scored` describes: for an ensemble, rows predicted only by members that did not see them (out of fold); for a
@@ -80,7 +80,7 @@ class Fitted:
     conformal: Float[Tensor, "n T"] | None  # calibration scores in float64: see calibration.Conformal
     num_rows: int  # training rows
     params: dict[str, Any] | None = None  # parameters of the estimator; None in files that do not store them
-    spread: Annotated[float, Range(1e-3, 1e3)] = 1.0  # factor of the variances of a mixture of `judged` members
+    variance_scale: Annotated[float, Range(1e-3, 1e3)] = 1.0  # factor of the variances of a mixture of `judged` members
     judged: int | None = None  # None: as many as there are
     guard: Guard | None = None  # the marginal distribution of the targets
     trees: tuple[Trees, ...] = ()  # the boosted trees that members of this kind read, for each column of targets
@@ -100,8 +100,8 @@ class Fitted:
             raise InputError(
                 f"weights: expected positive numbers that sum to 1, got {str(weights)[:100]}; divide them by their sum"
             )
-        if not (math.isfinite(self.spread) and self.spread > 0.0):
-            raise InputError(f"spread: expected a positive number, got {self.spread}")
+        if not (math.isfinite(self.variance_scale) and self.variance_scale > 0.0):
+            raise InputError(f"variance_scale: expected a positive number, got {self.variance_scale}")
         if self.judged is not None and self.judged < 1:
             raise InputError(f"judged: expected at least one member, got {self.judged}")
         if not self.trees and any(member.reads_trees for member in self.members):
@@ -221,8 +221,9 @@ class Fitted:
 
     def mix(self, parts: Sequence[Predictive], unknown: Float[Tensor, " N"] | None = None) -> Predictive:
         """Mix the predictions of all members in standardised units; see `members.blend.mix`."""
-        spread, floor = spread_of(self.spread, self.judged, len(parts)), self.members[0].spec.model.noise_floor
-        return mix(parts, self.weights, spread, self.guard, self.outcome, floor, unknown)
+        scale = variance_scale_of(self.variance_scale, self.judged, len(parts))
+        floor = self.members[0].spec.model.noise_floor
+        return mix(parts, self.weights, scale, self.guard, self.outcome, floor, unknown)
 
     def without_others(self, fold: int) -> Self:
         """Return the model of the members that held out a fold, in which kinds weigh as in the whole mixture.

@@ -15,9 +15,10 @@ from dspp.calibration import Conformal
 from dspp.engines import check_engine
 from dspp.evaluate import Evaluation
 from dspp.fitted import Fitted
+from dspp.gp.threads import use_threads
 from dspp.history import Epoch
 from dspp.members import BoostedTrees
-from dspp.members.base import Control, Trained, one_thread
+from dspp.members.base import Control, Trained
 from dspp.members.blend import Blend, blend
 from dspp.members.run import fit_members
 from dspp.notes import Note
@@ -78,7 +79,7 @@ def train(
             bar.step("scoring the held-out rows", SCORING)
             evaluation = evaluate_validation(fitted, prepared)
         else:
-            with one_thread():  # of many small operations
+            with use_threads(1):  # of many small operations
                 mixing = blend(trained, rows, split, outcome, plan.spec.model.noise_floor)
                 fitted = _make_fitted(prepared, settings, trained, mixing, trees)
                 evaluation = _evaluate_held_out(fitted, prepared, mixing, rows, trees)
@@ -111,7 +112,7 @@ def _make_fitted(
         conformal=None,
         num_rows=prepared.num_rows,
         params=settings.params(),
-        spread=mixing.spread,
+        variance_scale=mixing.variance_scale,
         judged=mixing.judged,
         guard=mixing.guard,
         trees=tuple(one.all_rows for one in trees) if reads_trees else (),

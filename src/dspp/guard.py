@@ -19,7 +19,7 @@ BINS = 8  # of equal probability, one component each
 ROWS_PER_BIN = 20  # at least
 WIDE = 0.3  # weight of one component that covers the range of the targets, so that no value within it is a surprise:
 WIDE_STDS = 2.0  # standard deviations from its centre to the ends; a wider one would spoil the mean of a log-normal
-LIGHTEST = 1e-12  # share of a component whose rows have hardly any weight
+MIN_SHARE = 1e-12  # of a component whose rows have hardly any weight
 MIN_STD = 0.05  # of a component, in standardised units: repeated values must not become spikes
 
 
@@ -61,7 +61,7 @@ class Guard:
         known = [np.argsort(column)[: np.count_nonzero(~np.isnan(column))] for column in y.T]  # NaN comes last
         count = max(1, min(BINS, len(known[0]) // ROWS_PER_BIN)) if len(known) == 1 else 1
         bins = [np.array_split(rows, count) for rows in known]
-        total = np.array([max(weights[part].sum(), LIGHTEST * weights.sum()) for part in bins[0]])
+        total = np.array([max(weights[part].sum(), MIN_SHARE * weights.sum()) for part in bins[0]])
 
         low, high = np.nanmin(y, axis=0), np.nanmax(y, axis=0)
         mean, var = np.empty((2, count + 1, y.shape[1]))

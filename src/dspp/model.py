@@ -145,9 +145,9 @@ class Model(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, GPLayer)]
 
     @property
-    def jitter_climbs(self) -> int:
+    def jitter_increases(self) -> int:
         """Number of times a Cholesky factorisation needed more jitter than configured."""
-        return sum(layer.climbs for layer in self.gp_layers)
+        return sum(layer.jitter_increases for layer in self.gp_layers)
 
     def predictor(self, min_weight: float = MIN_WEIGHT) -> "Predictor":
         """Return a frozen copy for predictions, much faster than calling the model."""

@@ -114,7 +114,6 @@ def _stores_all_levels(column: Column) -> bool:
 
 
 def _find_ranges(fitted: Fitted) -> dict[str, tuple[float, float]]:
-    """Return the smallest and the largest training value of each column of numbers."""
     if fitted.input_range is None:
         return {}
     ends = list(zip(*fitted.input_range.tolist(), strict=True))

@@ -232,7 +232,6 @@ class _LearnedGrid(Rule):
         )
 
     def _free(self, sites: Float[Tensor, "S W"]) -> Tensor:
-        """Return the free part of the sites."""
         return sites
 
     def columns(self, layer: int) -> Float[Tensor, "S W"]:

@@ -31,6 +31,8 @@ Rows = Int[np.ndarray, " n"] | Bool[np.ndarray, " N"] | slice | None
 class RobotArm:
     """Joint angles, and the measured distance of the end effector from `RANGE_FINDER`.
 
+    The first rows do not depend on `num_rows`.
+
     The range finder hears the arm itself, or a late echo that makes it seem farther away: given the joint angles θ of a
     row, its error is (1 - w) N(0, s²) + w N(δ, (1.5 s)²) with
 
@@ -48,7 +50,7 @@ class RobotArm:
         late_std: 1.5 s.
     """
 
-    def __init__(self, num_rows: int, seed: int) -> None:
+    def __init__(self, num_rows: int = 10_000, seed: int = 0) -> None:
         angles_rng, echo_rng, spread_rng = generators(num_rows, seed, stream=0)
         self.X = angles_rng.uniform(-JOINT_RANGE, JOINT_RANGE, (num_rows, NUM_JOINTS))
         self.clean = np.linalg.norm(end_effector(self.X) - RANGE_FINDER, axis=1)
@@ -73,11 +75,6 @@ class RobotArm:
         It is in the units of y; for targets divided by `scale` subtract log(scale).
         """
         return -float(self.log_density()[slice(None) if rows is None else rows].mean())
-
-
-def robot_arm(num_rows: int = 10_000, seed: int = 0) -> RobotArm:
-    """Simulate the data set. The first rows do not depend on `num_rows`."""
-    return RobotArm(num_rows, seed)
 
 
 def end_effector(angles: Float[np.ndarray, "N 8"]) -> Float[np.ndarray, "N 3"]:

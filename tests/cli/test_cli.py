@@ -525,7 +525,7 @@ def test_info_shows_what_a_model_is_made_of(model: Path) -> None:
     assert known.notes
     for column in known.encoder.describe():
         assert column["column"] in text
-        assert column["how"][:30] in text
+        assert column["description"][:30] in text
     assert found["columns"] == known.encoder.describe()
     assert found["validation"] == known.metrics
     assert found["parameters"] == sum(p.numel() for p in known.members[0].model.parameters())

@@ -368,7 +368,7 @@ def test_columns_without_information_are_left_out_with_a_note() -> None:
     }.items():
         assert any(f"column {name!r} is left out" in str(note) and reason in str(note) for note in encoder.notes)
     assert "column 'id' is left out: it is text with 30 different values in 30 rows" in map(str, encoder.notes)
-    assert encoder.describe()[1] == {"column": "empty", "kind": "left out", "how": "has no values"}
+    assert encoder.describe()[1] == {"column": "empty", "kind": "left out", "description": "has no values"}
     np.testing.assert_array_equal(encoded(encoder, a=[1, 2]), [[1], [2]])  # the others are not needed
 
 

@@ -110,7 +110,7 @@ def test_the_encoding_is_stored_exactly() -> None:
     assert np.concatenate(parts).tobytes() == encoder.transform(table).tobytes()
     chunked = pa.concat_tables([table[:100], table[100:]])
     assert TableEncoder.fit(chunked, y=y) == encoder
-    assert encoder.describe()[0]["how"] == "the mean target of each of 60 levels"
+    assert encoder.describe()[0]["description"] == "the mean target of each of 60 levels"
 
 
 @pytest.mark.parametrize(

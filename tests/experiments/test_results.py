@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 WITHOUT_DETAILS = (
+    "bars",
     "complexity",
     "corrections",
     "forecasts",

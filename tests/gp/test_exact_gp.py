@@ -104,7 +104,7 @@ def test_a_layer_is_the_papers_unwhitened_equations(kind: str, basis: bool, full
                 mu, var = gp.moments(rows[s, n].numpy())
                 assert_close(mean_f[s, n, w], mu, 1e-9)
                 assert_close(var_f[s, n, w], var, 1e-9)
-    assert layer.climbs == 0
+    assert layer.jitter_increases == 0
 
 
 def test_the_mean_function_reads_rows_of_its_own_where_they_are_given() -> None:

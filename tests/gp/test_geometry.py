@@ -77,7 +77,7 @@ def test_ordinary_geometry_needs_no_excuse():
         X = GEOMETRIES[geometry](torch.Generator().manual_seed(1)).float()
         model = build(preset("dspp", inducing=8, width=2, sites=3).model, X)
         assert torch.isfinite(predicted(model, X).log_prob(torch.zeros(len(X)))).all()
-        assert model.jitter_climbs == 0
+        assert model.jitter_increases == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -112,7 +112,7 @@ def test_every_climb_of_the_jitter_ladder_is_counted():
     model = build(preset("ppgpr", inducing=8, jitter=0.0, dtype="float64", kernel="rbf").model, X)
     with torch.no_grad():
         model.gp_layers[0].inducing_points[:] = X[:1]
-    assert model.jitter_climbs == 0
+    assert model.jitter_increases == 0
     mixture = predicted(model, X)
-    assert model.jitter_climbs > 0
+    assert model.jitter_increases > 0
     assert torch.isfinite(mixture.log_prob(X[:, 0])).all()

@@ -67,7 +67,7 @@ def exit_code_of(step: int, checkpoint: Path) -> int:
 
 
 def fingerprint(fitted: Fitted) -> list[Any]:
-    return [bits(fitted.distribution(X)), fitted.weights, fitted.spread, fitted.metrics]
+    return [bits(fitted.distribution(X)), fitted.weights, fitted.variance_scale, fitted.metrics]
 
 
 def main(folder: Path) -> None:

@@ -75,8 +75,8 @@ def test_members_differ_and_each_is_seeded_by_its_number(model: DSPPRegressor) -
 
 
 def test_the_prediction_is_the_formula(model: DSPPRegressor) -> None:
-    """p(y) = (1 − g) Σ_k w_k p_k(y) + g p_guard(y), with the variances of p_k multiplied by the spread."""
-    fitted = replace(model.fitted_, spread=1.7, judged=None)
+    """p(y) = (1 − g) Σ_k w_k p_k(y) + g p_guard(y), with the variances of p_k multiplied by the variance scale."""
+    fitted = replace(model.fitted_, variance_scale=1.7, judged=None)
     assert fitted.guard is not None
     assert len(fitted.trees) == 1
     scale, rows = fitted.outcome.scale, fitted.scale_X.transform(X)
@@ -98,7 +98,7 @@ def test_the_prediction_is_the_formula(model: DSPPRegressor) -> None:
 
 def test_no_value_in_the_range_is_more_of_a_surprise_than_the_guard_allows(model: DSPPRegressor) -> None:
     """Promise 32, for members that are ten times too sure of themselves."""
-    sure = replace(model.fitted_, spread=1e-4)
+    sure = replace(model.fitted_, variance_scale=1e-4)
     guard, scale = sure.guard, float(sure.outcome.scale.scale[0])
     assert guard is not None
     width = 0.5 * np.ptp(Y) / scale / WIDE_STDS

@@ -47,7 +47,7 @@ def test_given_epochs_are_kept() -> None:
     assert {member.train.epochs for member in model.fitted_.members} == {3}
 
 
-def test_the_score_of_a_pilot_does_not_depend_on_its_spread() -> None:
+def test_the_score_of_a_pilot_does_not_depend_on_its_variance_scale() -> None:
     y = RNG.normal(size=(200, 1))
     guard = Guard.fit(y, 0.01)
     zeros = torch.zeros(1, 200, dtype=torch.float64)

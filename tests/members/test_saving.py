@@ -24,7 +24,7 @@ MASKS = torch.zeros(1, 31, dtype=torch.int64)
 @pytest.fixture(scope="module")
 def model(two_folds: None) -> DSPPRegressor:
     estimator = DSPPRegressor(**TINY).fit(X, Y)
-    estimator.fitted_ = replace(estimator.fitted_, spread=1.3)
+    estimator.fitted_ = replace(estimator.fitted_, variance_scale=1.3)
     return estimator
 
 
@@ -40,8 +40,8 @@ def test_predictions_are_the_same_bits_after_loading(model: DSPPRegressor, saved
     loaded = load(tmp_path / "m")
     before, after = model.fitted_, loaded.fitted_
     assert bits(loaded.fitted_.distribution(X)) == bits(model.fitted_.distribution(X))
-    assert (after.weights, after.spread, after.scored, after.metrics) == (
-        *(before.weights, before.spread, before.scored, before.metrics),
+    assert (after.weights, after.variance_scale, after.scored, after.metrics) == (
+        *(before.weights, before.variance_scale, before.scored, before.metrics),
     )
     assert [member.kind for member in after.members] == [member.kind for member in before.members]
     assert after.guard is not None
@@ -63,13 +63,13 @@ def test_corrections_change_predictions(model: DSPPRegressor) -> None:
     assert fitted.guard is not None
     trees = tuple(replace(one, base=one.base + 1.0) for one in fitted.trees)
     heavier = replace(fitted.guard, weight=2 * fitted.guard.weight)
-    for changed in (replace(fitted, spread=1.0), replace(fitted, guard=heavier), replace(fitted, trees=trees)):
+    for changed in (replace(fitted, variance_scale=1.0), replace(fitted, guard=heavier), replace(fitted, trees=trees)):
         assert bits(changed.distribution(X)) != bits(fitted.distribution(X))
 
 
 HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     **{
-        f"spread {value!r}": lambda h, value=value: h.update(spread=value)
+        f"variance_scale {value!r}": lambda h, value=value: h.update(variance_scale=value)
         for value in (0, 0.0, -1.0, math.nan, math.inf, -math.inf, 10**400, 1e-400, 1e-4, 1e4, "1", None, True, [1.0])
     },
     **{
@@ -87,7 +87,10 @@ HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "trees member is plain": lambda h: h["members"][2].update(kind="plain"),
     "guard missing but its tensors": lambda h: h.update(guard=None),
     "scored": lambda h: h.update(scored=3),
-    **{f"no {name}": lambda h, name=name: h.pop(name) for name in ("spread", "guard", "trees", "scored", "weights")},
+    **{
+        f"no {name}": lambda h, name=name: h.pop(name)
+        for name in ("variance_scale", "guard", "trees", "scored", "weights")
+    },
 }
 
 
@@ -212,9 +215,9 @@ def test_objects_check_themselves_too(model: DSPPRegressor) -> None:
     for weight in (0.0, 1.0, -0.5, math.nan):
         with pytest.raises(InputError, match="guard"):
             replace(fitted.guard, weight=weight)
-    for spread in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(InputError, match="spread"):
-            replace(fitted, spread=spread)
+    for variance_scale in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="variance_scale"):
+            replace(fitted, variance_scale=variance_scale)
     with pytest.raises(InputError, match="trees"):
         replace(fitted, trees=())
     with pytest.raises(InputError, match="guard"):

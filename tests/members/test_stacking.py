@@ -1,4 +1,4 @@
-"""What held-out rows teach: the weights solve their convex problem, and the spread is the one that was missing."""
+"""What held-out rows teach: the weights solve their convex problem, and the variance scale is the missing one."""
 
 import math
 
@@ -13,12 +13,12 @@ from dspp.members.blend import (
     GUARD,
     GUARD_ROWS,
     PSEUDO_ROWS,
-    SPREADS,
+    VARIANCE_SCALES,
     HeldOutRows,
     discount,
     expectation_maximisation,
-    spread_of,
     stack,
+    variance_scale_of,
 )
 from dspp.outcomes import Real
 from dspp.predictive import NormalMixture
@@ -73,14 +73,14 @@ def test_weights_are_those_that_scipy_finds(kinds: int, surprising: int) -> None
 
 
 @pytest.mark.parametrize("factor", [1.0, 4.0, 0.5])
-def test_the_spread_found_is_the_one_that_is_missing(factor: float) -> None:
+def test_the_variance_scale_found_is_the_one_that_is_missing(factor: float) -> None:
     rng = np.random.default_rng(1)
     mean = rng.normal(size=4_000)
     y = mean + 0.3 * rng.normal(size=4_000)
     group = HeldOutRows(np.arange(4_000), y[:, None], {"plain": [normal(mean, 0.09 / factor)]})
     mixing = stack([group], Guard.fit(y[:, None], 0.01), REAL)
-    nearest = SPREADS[np.abs(np.log(SPREADS / factor)).argmin()]
-    assert abs(math.log(mixing.spread / nearest)) < 0.1
+    nearest = VARIANCE_SCALES[np.abs(np.log(VARIANCE_SCALES / factor)).argmin()]
+    assert abs(math.log(mixing.variance_scale / nearest)) < 0.1
     assert mixing.weights == {"plain": 1.0}
 
 
@@ -98,8 +98,8 @@ def test_few_rows_change_little_and_rows_without_weight_nothing() -> None:
         )
         for n in (20, 30)
     )
-    assert abs(math.log(one.spread)) < 0.5
-    assert one.spread == other.spread
+    assert abs(math.log(one.variance_scale)) < 0.5
+    assert one.variance_scale == other.variance_scale
 
 
 def test_a_kind_that_never_helps_is_dropped() -> None:
@@ -113,17 +113,17 @@ def test_a_kind_that_never_helps_is_dropped() -> None:
     assert mixing.guard_weight == GUARD[0]
 
 
-@pytest.mark.parametrize("spread", [0.5, 1.0, 3.0])
-def test_what_is_missing_falls_with_the_number_of_members(spread: float) -> None:
-    assert spread_of(spread, 2, 2) == spread_of(spread, None, 8) == pytest.approx(spread)
-    found = [spread_of(spread, 2, members) for members in (2, 4, 8)]
-    if spread <= 1.0:
-        assert found == [spread] * 3
+@pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
+def test_what_is_missing_falls_with_the_number_of_members(scale: float) -> None:
+    assert variance_scale_of(scale, 2, 2) == variance_scale_of(scale, None, 8) == pytest.approx(scale)
+    found = [variance_scale_of(scale, 2, members) for members in (2, 4, 8)]
+    if scale <= 1.0:
+        assert found == [scale] * 3
     else:
         assert [value - 1.0 for value in found] == pytest.approx([2.0, 1.0, 0.5])
 
 
-def test_no_spread_takes_the_noise_below_its_floor() -> None:
+def test_no_variance_scale_takes_the_noise_below_its_floor() -> None:
     """Latent variance that is too large is narrowed, but members that are as certain as the floor allows are not."""
     rng = np.random.default_rng(3)
     y = 0.02 * rng.normal(size=(300, 1))
@@ -131,7 +131,7 @@ def test_no_spread_takes_the_noise_below_its_floor() -> None:
 
     def learn(latent: float, noise: float, floor: float) -> float:
         member = NormalMixture(torch.zeros(1, dtype=F64), zeros, zeros + latent, torch.tensor(noise, dtype=F64))
-        return stack([HeldOutRows(np.arange(300), y, {"plain": [member]}, floor=floor)], guard, REAL).spread
+        return stack([HeldOutRows(np.arange(300), y, {"plain": [member]}, floor=floor)], guard, REAL).variance_scale
 
     assert learn(0.0, 0.0016, 0.0) == pytest.approx(0.25, rel=0.2)
     assert learn(0.0, 0.0016, 0.0016) == pytest.approx(1.0), "nothing can be gained"

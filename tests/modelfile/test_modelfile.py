@@ -257,10 +257,10 @@ def test_every_dial_comes_back_to_the_last_bit(changes, tmp_path):
 
 
 def test_the_story_comes_back(tiny, tmp_path):
-    tiny.members[0].model.gp_layers[1].climbs = 7
+    tiny.members[0].model.gp_layers[1].jitter_increases = 7
     loaded = assert_round_trip(replace(tiny, notes=(Note("a", "x"), Note("", "y"))), tmp_path / "m.dspp")
-    tiny.members[0].model.gp_layers[1].climbs = 0
-    assert loaded.members[0].model.jitter_climbs == 7
+    tiny.members[0].model.gp_layers[1].jitter_increases = 0
+    assert loaded.members[0].model.jitter_increases == 7
     assert loaded.members[0].history[0] == tiny.members[0].history[0]
     assert repr(loaded.members[0].history[1]) == repr(Epoch(2, math.nan, math.inf, 0.25, 1e-300, 0.1))
     assert loaded.metrics["nll"] == 0.1 + 0.2
@@ -657,8 +657,8 @@ def test_a_prediction_that_is_not_finite_is_an_error(good, tiny, tmp_path):
         lambda h: h.update(notes="none"),
         lambda h: h.update(versions={"dspp": 1}),
         lambda h: h["members"][0].update(seconds=math.inf),
-        lambda h: h["members"][0]["model"].update(climbs=[0]),
-        lambda h: h["members"][0]["model"].update(climbs=[0, -1]),
+        lambda h: h["members"][0]["model"].update(jitter_increases=[0]),
+        lambda h: h["members"][0]["model"].update(jitter_increases=[0, -1]),
         lambda h: h.update(num_rows="40"),
         lambda h: h["members"][0].update(spec=[]),
         lambda h: h["members"][0]["spec"].pop("objective"),

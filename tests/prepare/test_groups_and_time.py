@@ -220,7 +220,7 @@ def test_members_and_trees_hold_out_groups(seen: Seen, case: str, monkeypatch: p
     for trained, asked in out_of_sample:
         assert_apart(trained, asked, groups)
     assert not any(seen.stop_early), "which would split groups"
-    assert "trees" in {kind for kind, _ in make_plan(Settings(), N, kinds=("plain", "trees"), most_folds=folds).slots}
+    assert "trees" in {kind for kind, _ in make_plan(Settings(), N, kinds=("plain", "trees"), max_folds=folds).slots}
     assert np.isfinite(model.predict(X)).all()
 
 

@@ -59,7 +59,7 @@ def untimed(result):
     """All that a run left behind but times and notes, the model as bytes."""
     weights = {name: value.numpy().tobytes() for name, value in result.model.state_dict().items()}
     history = [dataclasses.replace(epoch, seconds=0.0) for epoch in result.history]
-    rest = (result.best_epoch, result.recoveries, result.jitter_climbs, result.planned_epochs, result.stopped)
+    rest = (result.best_epoch, result.recoveries, result.jitter_increases, result.planned_epochs, result.stopped)
     return weights, repr((history, result.restart_nll, rest))
 
 

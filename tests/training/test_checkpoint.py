@@ -113,19 +113,19 @@ def test_an_earlier_start_and_an_earlier_epoch_that_were_better_are_kept(tmp_pat
         assert untimed(train(checkpoint=path, resume=True, score=turned)) == untimed(whole)
 
 
-def test_jitter_climbs_are_counted_once(tmp_path, monkeypatch):
+def test_jitter_increases_are_counted_once(tmp_path, monkeypatch):
     """Every factorisation of the first layer climbs a rung here."""
     monkeypatch.setattr("dspp.gp.layer.factorise", _climbing("dspp.gp.layer.factorise"))
     whole = train(ONE_START)
-    assert whole.jitter_climbs > 0
+    assert whole.jitter_increases > 0
     with pytest.raises(TrainingInterrupted):
         train(ONE_START, checkpoint=tmp_path / "run", should_stop=StopAfter(7))
-    assert train(ONE_START, checkpoint=tmp_path / "run", resume=True).jitter_climbs == whole.jitter_climbs
+    assert train(ONE_START, checkpoint=tmp_path / "run", resume=True).jitter_increases == whole.jitter_increases
 
 
 def _climbing(name):
     original = getattr(dspp.gp.layer, name.rpartition(".")[2])
-    return lambda *given: dataclasses.replace(original(*given), climbs=1)
+    return lambda *given: dataclasses.replace(original(*given), jitter_increases=1)
 
 
 def test_a_finished_run_returns_its_result_at_once(tmp_path):

@@ -92,7 +92,7 @@ def _describe(fitted: "Fitted", path: Path) -> list[Any]:
     if len(members) > 1:
         lines += show.text_table("Members", members_table(fitted))
     if known["columns"]:
-        rows = [(column["column"], column["kind"], column["how"]) for column in known["columns"]]
+        rows = [(column["column"], column["kind"], column["description"]) for column in known["columns"]]
         lines += show.table("Columns", ("column", "kind", "how the model reads it"), rows)
     if fitted.metrics:
         lines += show.score_table(f"Scores on {fitted.scored or 'validation rows'}", fitted.metrics, "evaluate")

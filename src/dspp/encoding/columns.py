@@ -137,7 +137,6 @@ class Column(ABC):
         """Write the inputs to the first columns."""
 
     def _where_missing(self, fill: str) -> str:
-        """Return the end of a description."""
         return f"; {fill} where missing, and a column that marks it" if self.missing else ""
 
 

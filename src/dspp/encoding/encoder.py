@@ -147,7 +147,9 @@ class TableEncoder:
 
     def describe(self) -> list[dict[str, str]]:
         """Return name, kind and description of each input column."""
-        return [{"column": column.name, "kind": column.kind, "how": column.description} for column in self.columns]
+        return [
+            {"column": column.name, "kind": column.kind, "description": column.description} for column in self.columns
+        ]
 
     def arrow_types(self) -> dict[str, pa.DataType]:
         """Return the Arrow types with which to read the needed columns from a text file."""

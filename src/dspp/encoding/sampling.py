@@ -118,7 +118,6 @@ def row_bytes(width: int, processes: int) -> int:
 
 
 def _count_features(rows: Table, inputs: Sequence[str]) -> int:
-    """Return how many encoded columns these inputs have."""
     assert rows.arrow is not None
     columns = [learn_column(rows.arrow.column(name), rows.place.of(name)).column for name in inputs]
     return sum(1 if column.lumping else len(column.features) for column in columns)
@@ -170,7 +169,6 @@ class _Draw(NamedTuple):
         return np.uint64(below)
 
     def _hash(self, rows: pa.Table, numbers: Int[np.ndarray, " n"]) -> Hashes:
-        """Return the hashes of rows with these numbers."""
         if not self.place.column:
             return _mix(numbers.astype(np.uint64), self.seed)
         found = arrays.texts(rows.column(self.place.column).combine_chunks(), self.place).dictionary_encode()

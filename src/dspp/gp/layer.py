@@ -16,6 +16,7 @@ from dspp.gp.linalg import Whitening, factorise, whiten
 from dspp.gp.means import Mean
 
 LayerMoments = tuple[Float[Tensor, "S N W"], Float[Tensor, "S N W"]]
+Basis = tuple[Tensor, Tensor, Tensor]  # of the decoupled mean: scaled points, coefficients, KL
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,14 @@ class _Solved:
     m: Float[Tensor, "W M"]
     C: Float[Tensor, "W M *M"]
     jitter: Float[Tensor, " W"]
-    basis: tuple[Tensor, Tensor, Tensor] | None = None  # of the decoupled mean: scaled points, coefficients, KL
+    basis: Basis | None = None
 
 
 @dataclass(frozen=True)
 class _Cached:
     """Everything that predictions need and that does not depend on x."""
 
-    solved: _Solved
+    basis: Basis | None
     frozen: Frozen
     rate: Float[Tensor, "W 1 D"]
     outputscale: Float[Tensor, " W"]
@@ -75,7 +76,7 @@ class GPLayer(nn.Module):
         self.inducing_points = nn.Parameter(points.detach().expand(width, *points.shape).clone())
         self.q = WhitenedGaussian(width, len(points), full)
         self.jitter, self.name = jitter, name
-        self.climbs = 0  # increases of the jitter so far
+        self.jitter_increases = 0  # increases of the jitter so far
         self.mean_points: nn.Parameter | None = None
         if mean_points is not None:
             self.mean_points = nn.Parameter(mean_points.detach().expand(width, *mean_points.shape).clone())
@@ -88,13 +89,14 @@ class GPLayer(nn.Module):
         kernel, cached = self.kernel, self._cached
         rows = x.reshape(1, S * N, D) * (kernel.rate if cached is None else cached.rate)
         if cached is not None:
-            s, outputscale = cached.solved, cached.outputscale
+            basis, outputscale = cached.basis, cached.outputscale
             mean, var = cached.frozen.moments(rows)
         else:
-            s, outputscale = self._solve(count=True), kernel.outputscale
+            s = self._solve(count=True)
+            basis, outputscale = s.basis, kernel.outputscale
             mean, var = conditional(kernel.kind, rows, s.z, s.K, s.B, s.m, s.C, s.jitter)
-        if s.basis is not None:
-            points, coefficients, _ = s.basis
+        if basis is not None:
+            points, coefficients, _ = basis
             mean = mean + (kernel.unit_matrix(rows, points) @ coefficients.unsqueeze(-1)).squeeze(-1)
         scale = outputscale.unsqueeze(-1)
         mean, var = scale.sqrt() * mean, scale * var  # (W, S·N)
@@ -114,9 +116,9 @@ class GPLayer(nn.Module):
         kl = self.q.kl()
         if self.mean_points is None:
             return kl
-        solved = self._solve() if self._cached is None else self._cached.solved
-        assert solved.basis is not None
-        return kl + solved.basis[2]
+        basis = (self._cached or self._solve()).basis
+        assert basis is not None
+        return kl + basis[2]
 
     def cache(self, keep: bool) -> None:
         """Cache what does not depend on x, or clear the cache; a cached layer ignores changes of its parameters."""
@@ -125,7 +127,7 @@ class GPLayer(nn.Module):
             with torch.no_grad():
                 s, kernel = self._solve(count=True), self.kernel
                 frozen = Frozen.make(kernel.kind, s.z, s.B, s.m, s.C, s.jitter)
-                self._cached = _Cached(_pad_basis(s), frozen, kernel.rate, kernel.outputscale)
+                self._cached = _Cached(_pad_basis(s.basis), frozen, kernel.rate, kernel.outputscale)
 
     @property
     def compiled(self) -> bool:
@@ -137,7 +139,7 @@ class GPLayer(nn.Module):
         z = self.kernel.scale(self.inducing_points)
         K = self.kernel.exact_matrix(z)
         result = factorise(K, self.jitter, self.name, available(self.kernel.kind, z))
-        self.climbs += result.climbs if count else 0  # once per step, once per predictor
+        self.jitter_increases += result.jitter_increases if count else 0  # once per step, once per predictor
         B, jitter = result.inverse_root.to(z.dtype), result.jitter.to(z.dtype)
         solved = _Solved(z, K, B, self.q.mean, self.q.root, jitter)
         return solved if self.mean_points is None else self._decouple(solved, result)
@@ -156,10 +158,10 @@ class GPLayer(nn.Module):
         return replace(s, m=s.m - projected.to(s.m.dtype), basis=(points, a, kl))
 
 
-def _pad_basis(s: _Solved) -> _Solved:
+def _pad_basis(basis: Basis | None) -> Basis | None:
     """Pad the mean basis with points of zero weight, for the reason given in `Frozen`."""
-    if s.basis is None:
-        return s
-    points, a, kl = s.basis
+    if basis is None:
+        return None
+    points, a, kl = basis
     more = -points.shape[-2] % TILE
-    return replace(s, basis=(torch.cat([points, points[:, :1].expand(-1, more, -1)], -2), pad(a, (0, more)), kl))
+    return torch.cat([points, points[:, :1].expand(-1, more, -1)], -2), pad(a, (0, more)), kl

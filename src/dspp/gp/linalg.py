@@ -26,7 +26,7 @@ class Whitening:
 
     inverse_root: Float[Tensor, "W M M"]  # float64, lower triangular
     jitter: Float[Tensor, " W"]  # added to each diagonal of the unit kernel
-    climbs: int  # increases above the configured jitter, summed over the W matrices
+    jitter_increases: int  # increases above the configured jitter, summed over the W matrices
 
 
 def factorise(K: Float[Tensor, "W M M"], jitter: float, where: str, compiled: bool = False) -> Whitening:
@@ -41,17 +41,17 @@ def factorise(K: Float[Tensor, "W M M"], jitter: float, where: str, compiled: bo
     solve = _compiled_inverse_root if compiled else _inverse_root
     used = torch.full(K.shape[:1], jitter, dtype=torch.float64, device=K.device)
     B, failed = solve(K, used)
-    climbs = 0
+    jitter_increases = 0
     for rung in JITTER_LADDER[1:]:
         again = failed > 0
         if not bool(again.any()):
             break
-        climbs += int(again.sum())
+        jitter_increases += int(again.sum())
         used = torch.where(again, max(jitter, 1e-10) * rung, used)
         B, failed = solve(K, used)
     if bool((failed > 0).any()) or not bool(torch.isfinite(B.diagonal(dim1=-2, dim2=-1).sum())):
         raise NumericalError(_explain(K, where, float(used.max())))
-    return Whitening(B, used, climbs)
+    return Whitening(B, used, jitter_increases)
 
 
 def _inverse_root(K: Float[Tensor, "W M M"], jitter: Float[Tensor, " W"]) -> tuple[Tensor, Tensor]:

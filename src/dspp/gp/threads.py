@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -49,6 +50,22 @@ def num_threads() -> int:
             )
         _this.started = True
     return count
+
+
+@contextmanager
+def use_threads(count: int | None) -> Iterator[None]:
+    """Let torch use so many threads for the duration of a block; None: as many as before.
+
+    Raises:
+        InputError: see `num_threads`.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        num_threads()  # raises before torch would hang
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def run(tasks: Sequence[Callable[[], T]]) -> list[T]:

@@ -1,15 +1,13 @@
 """What a member is: a trained model that predicts alone, and the class of its kind that says how to train one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -184,14 +182,3 @@ class Trained:
 
 MEMBERS: Registry[type[Member]] = Registry("kind of member")
 Member.KINDS = MEMBERS
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread for the duration of a block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

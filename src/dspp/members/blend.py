@@ -20,21 +20,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dspp.folds import Split
+from dspp.gp.threads import use_threads
 from dspp.guard import Guard
-from dspp.members.base import MEMBERS, Trained, one_thread
+from dspp.members.base import MEMBERS, Trained
 from dspp.outcomes import Outcome
 from dspp.predictive import Predictive
 
 if TYPE_CHECKING:  # predicting does not need it
     from dspp.training.rows import Rows
 
-SPREADS = np.exp(np.linspace(math.log(0.25), math.log(16.0), 49))  # factors of the variances tried; 1 is among them
-SPREAD_PRIOR = 8.0  # rows' worth of evidence, per squared log factor, that the spread is right as it is
+VARIANCE_SCALES = np.exp(np.linspace(math.log(0.25), math.log(16.0), 49))  # tried; 1 is among them
+VARIANCE_SCALE_PRIOR = 8.0  # rows' worth of evidence, per squared logarithm, that the variances are right as they are
 PSEUDO_ROWS = 20.0  # of each label: shrinks weights towards equal when rows are few
 GUARD = 0.005, 0.05  # smallest and largest weight of the guard
 GUARD_ROWS = 200.0, 0.01  # as if the guard had this share of so many further rows
 GUARD_WEIGHT = 0.01  # where there are no held-out rows to learn it from
-LIGHT = 0.02  # labels with less weight are dropped
+MIN_WEIGHT = 0.02  # labels with less weight are dropped
 STEPS = 200  # of expectation maximisation
 PILOT_TOLERANCE = {True: 0.03, False: 0.01}  # nats per row by which longer training may be worse: mixing gains more
 
@@ -47,7 +48,7 @@ class HeldOutRows:
     y: Float[np.ndarray, "n T"]
     predictions: dict[str, list[Predictive]]  # by label
     fold: int = 0
-    floor: float = 0.0  # a variance of the noise below which no spread may take it
+    floor: float = 0.0  # a variance of the noise below which no scale may take it
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Mixing:
     """
 
     weights: dict[str, float]
-    spread: float
+    variance_scale: float
     guard_weight: float
     evidence: float = 0.0
 
@@ -73,7 +74,7 @@ class Blend:
 
     kept: tuple[Trained, ...]
     weights: tuple[float, ...]
-    spread: float = 1.0
+    variance_scale: float = 1.0
     judged: int | None = None
     guard: Guard | None = None
     groups: tuple[HeldOutRows, ...] = ()
@@ -97,7 +98,7 @@ def blend(trained: Sequence[Trained], rows: "Rows", split: Split, outcome: Outco
     return Blend(
         kept=tuple(one for one, _ in kept),
         weights=tuple(mixing.weights[label] / sizes[label] for _, label in kept),
-        spread=mixing.spread,
+        variance_scale=mixing.variance_scale,
         judged=len(kept) if split.forward else judged,
         guard=replace(guard, weight=mixing.guard_weight),
         groups=tuple(groups),
@@ -107,7 +108,7 @@ def blend(trained: Sequence[Trained], rows: "Rows", split: Split, outcome: Outco
 def mix(
     parts: Sequence[Predictive],
     weights: Sequence[float],
-    spread: float,
+    variance_scale: float,
     guard: Guard | None,
     outcome: Outcome,
     floor: float,
@@ -115,15 +116,15 @@ def mix(
 ) -> Predictive:
     """Return (1 − g) Σ_k w_k p_k(y) + g p_guard(y) in standardised units.
 
-    The variances of all components are multiplied by the spread, which leaves that of the noise above its floor. Then
-    each row's prediction goes as far towards the marginal distribution as is unknown of it.
+    The variances of all components are multiplied by `variance_scale`, which leaves that of the noise above its floor.
+    Then each row's prediction goes as far towards the marginal distribution as is unknown of it.
     """
-    if len(parts) == 1 and spread == 1.0 and guard is None and unknown is None:
+    if len(parts) == 1 and variance_scale == 1.0 and guard is None and unknown is None:
         return parts[0]
     exact = [part.to(torch.float64) for part in parts]  # members may differ in dtype
     mixed = type(exact[0]).mix(exact, weights)
-    if spread != 1.0:
-        mixed = mixed.widen(spread, floor)
+    if variance_scale != 1.0:
+        mixed = mixed.widen(variance_scale, floor)
     if unknown is not None:
         mixed = mixed.approach_standard(unknown)
     marginal = None if guard is None else outcome.marginal(guard, len(mixed))
@@ -132,16 +133,16 @@ def mix(
     return type(mixed).mix([mixed, cast(Any, marginal)], [1.0 - guard.weight, guard.weight])
 
 
-def spread_of(spread: float, judged: int | None, members: int) -> float:
-    """Return the spread of a mixture of `members`, given the one that suits a mixture of `judged` of them.
+def variance_scale_of(scale: float, judged: int | None, members: int) -> float:
+    """Return the variance scale of a mixture of `members`, given the one that suits a mixture of `judged` of them.
 
     Much of what makes a single member overconfident is that it differs from other members by chance, and that part of
-    the variance falls like 1/m in a mixture of m. So does what is missing from its spread: measured on small tables,
-    the best factor was 1 + c/m to a good approximation.
+    the variance falls like 1/m in a mixture of m. So does the variance that is missing: measured on small tables, the
+    best factor was 1 + c/m to a good approximation.
     """
-    if judged is None or members <= judged or spread <= 1.0:
-        return spread
-    return 1.0 + (spread - 1.0) * judged / members
+    if judged is None or members <= judged or scale <= 1.0:
+        return scale
+    return 1.0 + (scale - 1.0) * judged / members
 
 
 def stack(
@@ -152,22 +153,22 @@ def stack(
 ) -> Mixing:
     """Learn how to mix from the rows of each fold, with the same labels in all of them.
 
-    Of the spreads tried, the one with the largest posterior density is returned, with its weights.
+    Of the variance scales tried, the one with the largest posterior density is returned, with its weights.
     """
     importance = np.concatenate([np.ones(len(g.rows)) if row_weights is None else row_weights[g.rows] for g in groups])
     importance = importance * len(importance) / importance.sum()
     marginal = [_marginal(guard, outcome, group) for group in groups]
     best: Mixing | None = None
-    for spread in SPREADS.tolist():
-        each = [_densities(group, guarded, spread) for group, guarded in zip(groups, marginal, strict=True)]
+    for scale in VARIANCE_SCALES.tolist():
+        each = [_densities(group, guarded, scale) for group, guarded in zip(groups, marginal, strict=True)]
         weights, value = expectation_maximisation(np.concatenate(each, axis=1), importance)
-        value -= SPREAD_PRIOR * math.log(spread) ** 2
+        value -= VARIANCE_SCALE_PRIOR * math.log(scale) ** 2
         if best is None or value > best.evidence + 1e-9:
             shares = zip(groups[0].predictions, weights[:-1] / weights[:-1].sum(), strict=True)
-            kept = {label: float(share) for label, share in shares if share >= LIGHT}
+            kept = {label: float(share) for label, share in shares if share >= MIN_WEIGHT}
             total = sum(kept.values())
             shared = {label: share / total for label, share in kept.items()}
-            best = Mixing(shared, spread, float(weights[-1]), value)
+            best = Mixing(shared, scale, float(weights[-1]), value)
     assert best is not None
     return best
 
@@ -191,11 +192,11 @@ def choose_epochs(pilots: Sequence[Trained], rows: "Rows", split: Split, outcome
     """Return the number of epochs, chosen by what pilots predict for the rows of the first fold; None: as planned.
 
     Long training suits targets with little noise, and ruins the density of noisy ones. Pilots are compared with the
-    spread that suits each; if the longest of them is not worse, members are trained to the end.
+    variance scale that suits each; if the longest of them is not worse, members are trained to the end.
     """
     guard = outcome.fit_guard(rows.y.double().numpy(), GUARD_WEIGHT)
     scores: dict[int, float] = {}
-    with one_thread():
+    with use_threads(1):
         for one in pilots:
             for group in hold_out([one], rows, split, floor):
                 assert one.member is not None
@@ -208,12 +209,12 @@ def choose_epochs(pilots: Sequence[Trained], rows: "Rows", split: Split, outcome
 
 
 def calibrated_nll(group: HeldOutRows, guard: Guard, outcome: Outcome) -> float:
-    """Return the NLL of the rows of one fold with the spread that suits them best, and the guard at its own weight."""
+    """Return the NLL of the rows of one fold with the best variance scale for them, and the guard at its own weight."""
     marginal = _marginal(guard, outcome, group)
     logs = np.log(
         np.append(np.full(len(group.predictions), (1.0 - guard.weight) / len(group.predictions)), guard.weight)
     )
-    each = (_densities(group, marginal, spread) + logs[:, None] for spread in SPREADS.tolist())
+    each = (_densities(group, marginal, scale) + logs[:, None] for scale in VARIANCE_SCALES.tolist())
     return min(-float(np.logaddexp.reduce(densities, axis=0).mean()) for densities in each)
 
 
@@ -237,13 +238,13 @@ def _marginal(guard: Guard, outcome: Outcome, group: HeldOutRows) -> Float[np.nd
     return marginal.log_prob(torch.from_numpy(group.y)).numpy()
 
 
-def _densities(group: HeldOutRows, marginal: Float[np.ndarray, " n"], spread: float) -> Float[np.ndarray, "C+1 n"]:
+def _densities(group: HeldOutRows, marginal: Float[np.ndarray, " n"], scale: float) -> Float[np.ndarray, "C+1 n"]:
     """Return the log density of each kind, the mean over its members, and last that of the guard."""
     y = torch.from_numpy(group.y)
     kinds = []
     for parts in group.predictions.values():
         exact = [part.to(torch.float64) for part in parts]
-        each = torch.stack([(part if spread == 1.0 else part.widen(spread, group.floor)).log_prob(y) for part in exact])
+        each = torch.stack([(part if scale == 1.0 else part.widen(scale, group.floor)).log_prob(y) for part in exact])
         kinds.append((torch.logsumexp(each, dim=0) - math.log(len(parts))).numpy())
     return np.stack([*kinds, marginal])
 

@@ -22,8 +22,8 @@ from dspp.members.dspp import Dspp
 from dspp.presets import Spec
 from dspp.settings import Settings, check_number
 
-SHORTEST = 14.0  # seconds, for up to 1,000 rows
-LONGEST = 1_200.0  # seconds, however many rows
+MIN_SECONDS = 14.0  # for up to 1,000 rows
+MAX_SECONDS = 1_200.0  # however many rows
 GROWTH = 0.8  # of the time with the number of rows
 CORES = 2  # for which times hold
 OVERHEAD = 0.2  # share of the time for everything but steps: trees, encoding, scores,
@@ -103,7 +103,7 @@ def make_plan(
     kinds: Sequence[str] | None = None,  # of members that can predict the target; None: all
     one_part: bool = False,  # whether all members hold out the same rows whatever the size of the table
     trees: bool = True,  # whether boosted trees can be fitted to these rows
-    most_folds: int | None = None,  # groups of rows that must stay together; None: rows are held out one by one
+    max_folds: int | None = None,  # groups of rows that must stay together; None: rows are held out one by one
 ) -> Plan:
     """Return what to fit: as many members, and then as many inducing points, as there is time for."""
     spec, wanted = settings.spec(), usual_inducing(num_rows)
@@ -137,7 +137,7 @@ def make_plan(
 
     rounds = max(1, (settings.jobs or 1) // CORES) if settings.engine == "ray" else 1
     more = 1 if in_folds or given else min(rounds, MAX_ROUNDS)
-    slots = _slots(by_steps, more * count, in_folds, most_folds)
+    slots = _slots(by_steps, more * count, in_folds, max_folds)
     folds = 1 + max(fold for _, fold in slots)
     if not given and (count, inducing) == (counts[0], wanted) and num_rows <= MAX_ROWS_WITH_GP:
         slots += tuple((kind, fold) for kind in applying if kind not in by_steps for fold in range(folds))
@@ -173,14 +173,14 @@ def usual_inducing(num_rows: int) -> int:
 
 def _seconds_for_steps(num_rows: int, time_budget: float | None) -> float:
     """Return the time for the steps of all members, in seconds of one core."""
-    usual = min(SHORTEST * max(1.0, num_rows / 1_000) ** GROWTH, LONGEST)
+    usual = min(MIN_SECONDS * max(1.0, num_rows / 1_000) ** GROWTH, MAX_SECONDS)
     times = [(usual, STARTING), *([] if time_budget is None else [(time_budget, ALL_STARTING)])]
     left = [((1.0 - OVERHEAD) * seconds, starting) for seconds, starting in times]
     shortest: float = min(max(seconds - starting, 0.5 * seconds) for seconds, starting in left)
     return CORES * shortest
 
 
-def _slots(kinds: Sequence[str], members: int, in_folds: bool, most_folds: int | None) -> tuple[tuple[str, int], ...]:
+def _slots(kinds: Sequence[str], members: int, in_folds: bool, max_folds: int | None) -> tuple[tuple[str, int], ...]:
     """Return kind and fold of each member.
 
     In folds, each kind needs a member in every one. With fewer members than that all are of the first kind, and each
@@ -190,7 +190,7 @@ def _slots(kinds: Sequence[str], members: int, in_folds: bool, most_folds: int |
         return tuple((kinds[number * len(kinds) // members], 0) for number in range(members))
     if members < FOLDS * len(kinds):
         kinds = kinds[:1]
-    folds = min(members if members < 2 * FOLDS else FOLDS, most_folds or members)
+    folds = min(members if members < 2 * FOLDS else FOLDS, max_folds or members)
     rounds = members // folds
     return tuple(
         (kinds[number // folds % len(kinds)] if number < rounds * folds else kinds[0], number % folds)

@@ -20,8 +20,9 @@ from dspp.encoding.means import Without
 from dspp.engines import WAIT, cores, is_stopped, num_workers, report, run_all, waited
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
 from dspp.folds import Split
+from dspp.gp.threads import use_threads
 from dspp.history import Epoch
-from dspp.members.base import MEMBERS, Control, Task, Trained, one_thread
+from dspp.members.base import MEMBERS, Control, Task, Trained
 from dspp.members.blend import choose_epochs
 from dspp.members.dspp import Dspp
 from dspp.members.plan import Plan
@@ -76,7 +77,7 @@ def fit_members(
             first = len(trained)
             for fold in range(split.num_folds):
                 task = ensemble.make_task(first + fold, BoostedTrees.kind, fold, trees=trees)
-                with one_thread():
+                with use_threads(1):
                     trained.append(train_member(task, rows, split, means, Control(Budget())))
     return trained, trees
 
@@ -225,7 +226,7 @@ def _train_task(task: Task, modules: Sequence[str], rows: Rows, split: Split, me
             importlib.import_module(module)
     control = Control(Budget(time_left(task)), None, on_epoch, is_stopped)
     try:
-        with one_thread() if task.config.device == "cpu" else nullcontext():
+        with use_threads(1 if task.config.device == "cpu" else None):
             return train_member(task, rows, split, means, control)
     except TrainingInterrupted as problem:
         return str(problem)

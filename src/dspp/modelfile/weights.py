@@ -37,7 +37,7 @@ class Described:
     num_inputs: int
     has_own_features: bool  # a custom module in front, whose code is not stored
     notes: tuple[str, ...]
-    climbs: tuple[int, ...]  # increases of the jitter, per layer
+    jitter_increases: tuple[int, ...]  # increases of the jitter, per layer
 
 
 def model_converter(num_inputs: int, num_outputs: int, features: nn.Module | None) -> Converter:
@@ -63,18 +63,20 @@ def model_converter(num_inputs: int, num_outputs: int, features: nn.Module | Non
         _check_weights(weights, model.state_dict())
         model.load_state_dict(weights, assign=True)
         model.notes = described.notes
-        if len(described.climbs) != len(model.gp_layers) or min(described.climbs) < 0:
-            raise InputError(f"Described.climbs: expected one count per layer, got {str(described.climbs)[:50]}")
-        for layer, count in zip(model.gp_layers, described.climbs, strict=True):
-            layer.climbs = count
+        if len(described.jitter_increases) != len(model.gp_layers) or min(described.jitter_increases) < 0:
+            raise InputError(
+                f"Described.jitter_increases: expected one count per layer, got {str(described.jitter_increases)[:50]}"
+            )
+        for layer, count in zip(model.gp_layers, described.jitter_increases, strict=True):
+            layer.jitter_increases = count
         return model.eval()
 
     return Converter(_pack, restore)
 
 
 def _pack(model: Model, member: Member) -> tuple[dict[str, Any], Tensors]:
-    climbs = tuple(layer.climbs for layer in model.gp_layers)
-    described = Described(model.num_inputs or 1, has_own_features(member), tuple(model.notes), climbs)
+    jitter_increases = tuple(layer.jitter_increases for layer in model.gp_layers)
+    described = Described(model.num_inputs or 1, has_own_features(member), tuple(model.notes), jitter_increases)
     return pack(described)[1], {name: value.detach().cpu() for name, value in model.state_dict().items()}
 
 

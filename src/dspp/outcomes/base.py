@@ -36,25 +36,15 @@ Ends = tuple[Float[Tensor, " N *T"], Float[Tensor, " N *T"]]
 
 @dataclass(frozen=True)
 class Wanted:
-    """The columns of predictions that a user asks for; see `Fitted.predictions`.
+    """The columns of predictions that a user asks for; see `Fitted.predictions`."""
 
-    Attributes:
-        moments: Whether the point prediction of each output, and its spread.
-        quantiles: Probabilities of quantiles.
-        levels: The coverage of each interval, by the end of its columns' names.
-        thresholds: Thresholds of which the probability of larger values is wanted, likewise.
-        components: Whether the components of mixtures.
-        samples: Number of samples.
-        generator: Of the samples.
-    """
-
-    moments: bool = True
-    quantiles: Sequence[float] = ()
-    levels: Mapping[str, float] = field(default_factory=dict)
-    thresholds: Mapping[str, float] = field(default_factory=dict)
-    components: bool = False
-    samples: int = 0
-    generator: Generator | None = None
+    moments: bool = True  # the point prediction of each output, and its spread
+    quantiles: Sequence[float] = ()  # their probabilities
+    levels: Mapping[str, float] = field(default_factory=dict)  # coverage of intervals, by the end of column names
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # whose probability of larger values, likewise
+    components: bool = False  # of mixtures
+    samples: int = 0  # how many
+    generator: Generator | None = None  # of the samples
 
 
 @dataclass(frozen=True)
@@ -360,15 +350,9 @@ def to_targets(values: Values) -> Float[np.ndarray, " N *C"]:
 
 
 def find_outcome(name: str, likelihood: str, is_named: bool) -> tuple[type[Outcome], str]:
-    """Return the kind of outcome and its likelihood.
+    """Return the kind of outcome, for "auto" the one of the likelihood, and its likelihood.
 
-    Args:
-        name: Of the outcome; "auto": the one of the likelihood.
-        likelihood: The likelihood of the settings.
-        is_named: Whether the user named it; otherwise another outcome brings its own.
-
-    Raises:
-        InputError: The likelihood belongs to another outcome.
+    An outcome brings its own likelihood in place of another one's, or raises `InputError` if the user named that.
     """
     own = LIKELIHOODS[likelihood].outcome
     if name in ("auto", own):

@@ -37,13 +37,7 @@ def choose_outcome(
 ) -> tuple[str, list[Note]]:
     """Return "real" or "positive", and a note on the choice if there was one.
 
-    Args:
-        X: Encoded rows.
-        y: Their targets, in the user's units.
-        seed: The seed.
-        weights: How much each row counts, with mean one; None: all the same.
-        groups: Rows of a group stay in one fold.
-        time_budget: Seconds for the whole fit, of which a short one leaves time for few trees; None: any time.
+    Rows of a group stay in one fold. A short time budget, in seconds for the whole fit, leaves time for few trees.
     """
     if len(y) >= MIN_ROWS and y.min() == 0.0 and (zeros := int((y == 0.0).sum())) <= FEW_ZEROS * len(y):
         text = (

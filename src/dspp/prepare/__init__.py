@@ -95,7 +95,7 @@ class Prepared:
             kinds=self.outcome.member_kinds,
             one_part=folds < 2,
             trees=self.split.has_inner_folds,
-            most_folds=folds or None,
+            max_folds=folds or None,
         )
         same = len(self.outcome.encoded_names) == self.outcome.num_outputs
         return plan if same else replace(plan, spec=replace(plan.spec, outputs=self.outcome.num_outputs))

@@ -13,7 +13,7 @@ from dspp.table.split import split
 from dspp.table.table import Table
 from dspp.trees import assign_inner
 
-FEWEST_OBSERVED = 2  # training rows of each of several outputs
+MIN_OBSERVED = 2  # training rows of each of several outputs
 TRAIN, VALIDATION, CALIBRATION = range(3)  # parts of a table
 INNER_FOLDS = 5  # of trees and of means of categories, if groups must stay together
 _INNER, _PARTS = 18, 19  # derive seeds
@@ -42,7 +42,7 @@ def split_table(
         together = table.groups if table.times is None else table.times
         most = None if together is None else len(np.unique(together))
         kinds = outcome.member_kinds
-        folds = make_plan(settings, train, outcome.num_outputs, kinds=kinds, most_folds=most).folds
+        folds = make_plan(settings, train, outcome.num_outputs, kinds=kinds, max_folds=most).folds
         fold = assign_folds(train, folds, settings.random_state, table.groups, table.times, strata)
     inner = (
         None if table.groups is None else _inner_folds_of_groups(table.groups[parts[0]], fold, settings.random_state)
@@ -98,7 +98,7 @@ def split_rows(
     trained = _choose_training_rows(observed, train)
     if times is not None and trained.sum() > len(train):
         raise InputError(
-            f"time: expected {FEWEST_OBSERVED} observed values of every output before the rows held out, got fewer; "
+            f"time: expected {MIN_OBSERVED} observed values of every output before the rows held out, got fewer; "
             "leave out that output, or lower validation_fraction"
         )
     if groups is not None:
@@ -137,7 +137,7 @@ def _choose_training_rows(observed: Bool[np.ndarray, "N T"], train: Index) -> Bo
     trained = np.zeros(len(observed), bool)
     trained[train] = True
     for column in observed.T:
-        lacking = FEWEST_OBSERVED - np.count_nonzero(column & trained)
+        lacking = MIN_OBSERVED - np.count_nonzero(column & trained)
         if lacking > 0:
             trained[np.flatnonzero(column & ~trained)[:lacking]] = True
     return trained
@@ -146,9 +146,9 @@ def _choose_training_rows(observed: Bool[np.ndarray, "N T"], train: Index) -> Bo
 def _check_counts(observed: Bool[np.ndarray, "N T"]) -> None:
     """Raise `InputError` if one of several outputs is observed too rarely."""
     counts = observed.sum(axis=0)
-    if len(counts) > 1 and counts.min() < FEWEST_OBSERVED:
+    if len(counts) > 1 and counts.min() < MIN_OBSERVED:
         column = int(counts.argmin())
         raise InputError(
-            f"y: column {column}: expected at least {FEWEST_OBSERVED} observed values, got {counts[column]}; leave out "
+            f"y: column {column}: expected at least {MIN_OBSERVED} observed values, got {counts[column]}; leave out "
             "this output"
         )

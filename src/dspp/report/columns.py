@@ -238,7 +238,7 @@ def measure_groups(columns: Mapping[str, Values], pit: Float[np.ndarray, " n"]) 
     """Return the coverage in the quarters of numbers and the most frequent levels of texts.
 
     A group is flagged if its coverage is outside of what chance explains; with a Bonferroni correction, a calibrated
-    model is blamed for any of them in one report of twenty.
+    model is flagged for any of them in one report of twenty.
     """
     parts = [(name, label, mask) for name, values in columns.items() for label, mask in _split(values)]
     parts = [part for part in parts if part[2].sum() >= MIN_GROUP]

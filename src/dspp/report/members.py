@@ -14,7 +14,7 @@ from dspp import plots
 from dspp.evaluate import Evaluation
 from dspp.fitted import Fitted
 from dspp.members import Member
-from dspp.members.blend import spread_of
+from dspp.members.blend import variance_scale_of
 from dspp.metrics import METRICS
 from dspp.numbers import number, number_with_spread, percent
 from dspp.report.page import Figure, Panel, TextTable, figure
@@ -61,7 +61,7 @@ def ensemble_panels(evaluation: Evaluation) -> list[Panel]:
     titles = [METRICS[name].title for name in scores[""]]
     alone = f"Scores are of {min(len(evaluation.table), MAX_ROWS):,} rows, if only members of that kind predicted them."
     learned = "Weights and corrections were learned from the same out-of-fold predictions." if evaluation.parts else ""
-    said = [_winner(ranked), _spread(fitted), _guard(fitted), learned, alone]
+    said = [_winner(ranked), _variance_scale(fitted), _guard(fitted), learned, alone]
     return [
         Panel(
             text=" ".join(sentence for sentence in said if sentence),
@@ -102,15 +102,15 @@ def _winner(shares: Mapping[str, float]) -> str:
     return f"The members that read {first} won: they have {percent(share, 0)} of the weight."
 
 
-def _spread(fitted: Fitted) -> str:
-    spread = spread_of(fitted.spread, fitted.judged, len(fitted.members))
-    if spread == 1.0:
+def _variance_scale(fitted: Fitted) -> str:
+    scale = variance_scale_of(fitted.variance_scale, fitted.judged, len(fitted.members))
+    if scale == 1.0:
         return "The spread of the predictions is left as the members give it."
-    wider = math.sqrt(spread) - 1.0
+    wider = math.sqrt(scale) - 1.0
     what, change = ("too small", "wider") if wider > 0.0 else ("too large", "narrower")
     return (
         f"On held-out rows the spread of the members was {what}, so the variance of every component is multiplied by "
-        f"{number(spread, 3)}: predictions are about {percent(abs(wider), 0)} {change}."
+        f"{number(scale, 3)}: predictions are about {percent(abs(wider), 0)} {change}."
     )
 
 

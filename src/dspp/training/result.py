@@ -28,7 +28,7 @@ class FitResult:
         >>> X = np.random.default_rng(0).normal(size=(60, 2))
         >>> config = TrainConfig(epochs=3, restarts=1)
         >>> result = fit(preset("ppgpr", inducing=8), Rows.of(X, X[:, 0]), config=config)
-        >>> len(result.history), result.stopped, result.jitter_climbs
+        >>> len(result.history), result.stopped, result.jitter_increases
         (3, 'finished', 0)
     """
 
@@ -45,9 +45,9 @@ class FitResult:
     time_note: str = ""  # the one of `notes` that says that the time budget ended training, if it did
 
     @property
-    def jitter_climbs(self) -> int:
+    def jitter_increases(self) -> int:
         """Number of times a Cholesky factorisation needed more jitter than configured."""
-        return self.model.jitter_climbs
+        return self.model.jitter_increases
 
 
 def make_result(model: Model, end: State, steps_per_epoch: int, rows: Rows) -> FitResult:

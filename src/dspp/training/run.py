@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dspp.batches import batch_indices, derive_seed
 from dspp.config import TrainConfig
 from dspp.errors import CheckpointError, InputError, NumericalError, TrainingDiverged, TrainingInterrupted
-from dspp.gp.threads import num_threads
+from dspp.gp.threads import use_threads
 from dspp.history import Epoch, Recovery
 from dspp.model import Model, build
 from dspp.numbers import count_epochs
@@ -91,7 +91,7 @@ def fit(
     """
     config = config or TrainConfig()
     budget = budget if isinstance(budget, Budget) else Budget(budget)  # which includes the checks below
-    with _threads(config.threads):
+    with use_threads(config.threads):
         rows, validation = place_rows(rows, validation, spec, config)
         _check_objective(spec.objective.name, rows)
         opened: AbstractContextManager[CheckpointFile | None] = nullcontext()
@@ -221,8 +221,8 @@ class Run:
         if state.weights:
             self._model.load_state_dict(state.weights)
             self._adam.load(state.moments)
-            for layer, climbs in zip(self._model.gp_layers, state.climbs, strict=True):
-                layer.climbs = max(layer.climbs, climbs)
+            for layer, count in zip(self._model.gp_layers, state.jitter_increases, strict=True):
+                layer.jitter_increases = max(layer.jitter_increases, count)
         self._state = replace(state)
 
     @cached_property
@@ -396,7 +396,7 @@ class Run:
             epoch_seconds=self.budget.clock() - self._epoch_begin,
             weights=_copies(self._model.state_dict()),
             moments=_copies(self._adam.moments),
-            climbs=tuple(layer.climbs for layer in self._model.gp_layers),
+            jitter_increases=tuple(layer.jitter_increases for layer in self._model.gp_layers),
         )
 
     def _accept(self, state: State) -> None:
@@ -492,14 +492,3 @@ def _check_objective(name: str, rows: Rows) -> None:
     """Raise `InputError` if rows have weights and an objective of the user does not take them."""
     if rows.weights is not None and "weights" not in inspect.signature(OBJECTIVES[name]).parameters:
         raise InputError(f"the objective {name!r} expected rows without weights, got some; give it a parameter weights")
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        num_threads()  # raises before torch would hang
-        yield
-    finally:
-        torch.set_num_threads(before)

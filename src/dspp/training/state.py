@@ -30,7 +30,7 @@ class State:
     step: int = 0
     weights: Tensors = field(default_factory=dict)  # empty at the beginning of a start
     moments: Tensors = field(default_factory=dict)
-    climbs: tuple[int, ...] = ()  # increases of the jitter, per layer
+    jitter_increases: tuple[int, ...] = ()  # increases of the jitter, per layer
     rate_factor: float = 1.0
     history: tuple[Epoch, ...] = ()
     recoveries: tuple[Recovery, ...] = ()

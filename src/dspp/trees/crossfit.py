@@ -153,5 +153,4 @@ def _check_folds(fold: ArrayLike, num_rows: int, name: str, least: int) -> Int[n
 
 
 def _deal(num_rows: int, num_folds: int, seed: int) -> Int[np.ndarray, " N"]:
-    """Return random folds of equal size."""
     return np.random.default_rng(seed).permutation(num_rows) % num_folds
