@@ -118,7 +118,7 @@ def _origin(source: Source | None, sha256: str, label: str) -> str:
 
 def _arrays(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Return the checked X, y and traj of an .npz file; nothing else in it is read."""
-    from dspp.table.checks import check_Xy  # imports torch, which listing data sets does not need
+    from dspp.table.checks import check_X, check_y  # imports torch, which listing data sets does not need
 
     members = _members(path, content)
     targets = [key for key in ("y", "Y") if key in members]
@@ -126,7 +126,8 @@ def _arrays(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray, np.ndar
         got = ", ".join(members) or "none of these"
         raise InputError(f"{path}: expected the arrays X and either y or Y, got {got}; save it again with these names")
     try:
-        X, y = check_Xy(members["X"], members[targets[0]])
+        X = check_X(members["X"])
+        y = check_y(members[targets[0]], len(X))
     except InputError as problem:
         raise InputError(f"{path}: {problem}") from None
     return X, y, _groups(path, members.get("traj"), len(X))

@@ -91,7 +91,7 @@ class Comparison:
     def check_targets(mixture: Predictive, y: Array) -> Float[Tensor, " N *T"]:
         """Return the targets as a tensor of the shape of the predicted means, or raise `InputError`."""
         shape = tuple(mixture.mean.shape)
-        targets = torch.from_numpy(check_y(y, shape[0], missing=True, every_output=False)).to(mixture.mean.device)
+        targets = torch.from_numpy(check_y(y, shape[0], missing=True)).to(mixture.mean.device)
         if targets.shape != shape:  # (N, 1) and (N,) would silently broadcast to N x N
             raise InputError(f"y: expected shape {shape}, as predicted, got {tuple(targets.shape)}; reshape y")
         return targets

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from dspp.batches import batch_indices, derive_seed
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
-from dspp.table.checks import check_width, check_X, check_Xy, check_y
+from dspp.table.checks import check_width, check_X, check_y
 from dspp.table.split import split
 
 SIZE = st.integers(1, 6)
@@ -57,7 +57,7 @@ def test_booleans_are_numbers() -> None:
 @pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
 def test_the_result_shares_no_memory_with_the_input(convert: Callable[[Any], Any]) -> None:
     X, y = np.array([[1.0, 2.0]]), np.array([3.0])
-    checked_X, checked_y = check_Xy(convert(X), convert(y))
+    checked_X, checked_y = check_X(convert(X)), check_y(convert(y), 1)
     checked_X[:], checked_y[:] = -1.0, -1.0
     assert X.tolist() == [[1.0, 2.0]]
     assert y.tolist() == [3.0]
@@ -153,7 +153,7 @@ def test_what_is_no_table_of_finite_numbers_is_refused(table: Any, complaint: st
 )
 def test_targets_that_do_not_fit_are_refused(targets: Any, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
-        check_Xy(np.ones((3, 2)), targets)
+        check_y(targets, 3)
 
 
 def test_targets_keep_their_shape() -> None:
@@ -178,10 +178,8 @@ def test_targets_may_be_partly_observed(targets: Any) -> None:
     y = check_y(targets, 3, missing=True)
     assert type(y) is np.ndarray
     np.testing.assert_array_equal(y, [[1.0, NAN], [NAN, 4.0], [5.0, 6.0]])
-    np.testing.assert_array_equal(check_Xy(np.ones((3, 2)), targets, missing=True)[1], y)
-    for refuse in (lambda: check_y(targets, 3), lambda: check_Xy(np.ones((3, 2)), targets)):
-        with pytest.raises(InputError, match=r"got NaN at row 0, column 1 \(2 NaN or inf in total\)"):
-            refuse()
+    with pytest.raises(InputError, match=r"got NaN at row 0, column 1 \(2 NaN or inf in total\)"):
+        check_y(targets, 3)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +188,6 @@ def test_targets_may_be_partly_observed(targets: Any) -> None:
         ([1.0, NAN, 3.0], r"y: expected finite numbers, got NaN at row 1 \(1 NaN"),
         ([[1.0], [NAN], [3.0]], r"one observed output in each row, got none in row 1 \(1 such rows in total\); drop"),
         ([[NAN, NAN], [1.0, 2.0], [NAN, NAN]], r"got none in row 0 \(2 such rows in total\); drop these rows"),
-        ([[1.0, NAN]] * 3, r"only NaN in column 1 \(1 such columns in total\); leave out these outputs"),
         (
             [[1.0, NAN], [2.0, -np.inf], [3.0, 4.0]],
             r"or NaN where not observed, got -inf at row 1, column 1 \(1",

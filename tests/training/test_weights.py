@@ -400,7 +400,7 @@ def test_what_cannot_be_a_weight_is_refused(model: Any, weights: Any, problem: s
 def test_an_output_needs_rows_with_weight() -> None:
     weights = np.isnan(BOTH[:, 1]).astype(float)
     for members in (1, 2):
-        with pytest.raises(InputError, match="output 'y1': expected values in rows of positive weight"):
+        with pytest.raises(InputError, match=r"column 1: expected at least 2 observed values, got 0 \(rows of weight"):
             dspp.DSPPRegressor(**SINGLE | {"members": members}).fit(X, BOTH, sample_weight=weights)
 
 

@@ -72,9 +72,9 @@ def _copy_stdin(folder: Path) -> Path:
 def open_input(path: Path, written: "CsvFormat", may_be_empty: bool = False) -> "FileTable":
     """Open a table; only CSV files may be written in another way than usual."""
     from dspp.table.csvfile import CsvFile, CsvFormat
-    from dspp.table.files import open_file, open_table
+    from dspp.table.files import open_table
 
-    file = (open_file if may_be_empty else open_table)(path, written)
+    file = open_table(path, written, may_be_empty)
     if not isinstance(file, CsvFile) and written != CsvFormat():
         raise InputError(f"{path}: {CSV_ONLY}")
     return file

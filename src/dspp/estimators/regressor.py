@@ -331,8 +331,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             InputError: X, y or the weights are not valid, or y has a different number of outputs than the model.
         """
         check_is_fitted(self, "fitted_")
-        table = self.fitted_.outcome.attach(self._table(X, reset=False), y, every_output=False)
-        table = drop_weightless(attach_roles(table, sample_weight), every_output=False)
+        table = self.fitted_.outcome.attach(self._table(X, reset=False), y)
+        table = drop_weightless(attach_roles(table, sample_weight))
         evaluation = evaluate(self.fitted_, table, self.settings().impute, scores)
         return replace(evaluation, notes=self._warn_of_new(table))
 
@@ -405,7 +405,7 @@ def prepare_rows(
     if (X_val is None) != (y_val is None):
         raise InputError("expected both or neither of X_val and y_val, got only one; pass both")
     if X_val is not None:
-        validation = attach(estimator._table(X_val, reset=False, name="X_val"), y_val, "y_val", every_output=False)
+        validation = attach(estimator._table(X_val, reset=False, name="X_val"), y_val, "y_val")
         how["validation"] = attach_roles(validation, sample_weight_val, weights_name="sample_weight_val")
     elif sample_weight_val is not None:
         raise InputError("sample_weight_val: expected X_val and y_val too, got none; pass all three")

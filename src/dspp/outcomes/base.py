@@ -117,11 +117,8 @@ class Outcome(ABC):
             InputError: A cell holds something else.
         """
 
-    def attach(self, table: Table, y: Any, name: str = "y", every_output: bool = True) -> Table:
-        """Return a table with the values of targets passed separately, called `name` in errors.
-
-        With `every_output`, each output must be observed in some row, as in training rows.
-        """
+    def attach(self, table: Table, y: Any, name: str = "y") -> Table:
+        """Return a table with the values of targets passed separately, called `name` in errors."""
         return table.with_targets(self.read(to_columns(y, len(table), name), Place(name)), self.names)
 
     def observed(self, values: Values) -> Bool[np.ndarray, "N O"]:

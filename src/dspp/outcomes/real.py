@@ -50,9 +50,9 @@ class Real(Outcome):
         """Return the columns as numbers."""
         return read_numbers(columns, place)
 
-    def attach(self, table: Table, y: Any, name: str = "y", every_output: bool = True) -> Table:
+    def attach(self, table: Table, y: Any, name: str = "y") -> Table:
         """Return a table with an array or frame of numbers."""
-        return attach_targets(table, y, name, every_output)
+        return attach_targets(table, y, name)
 
     def observed(self, values: Values) -> Bool[np.ndarray, "N O"]:
         """Return which outputs were observed in each row."""

@@ -19,7 +19,7 @@ from dspp.folds import NEVER, Split
 from dspp.members.plan import Plan, make_plan
 from dspp.notes import Note
 from dspp.outcomes import Outcome, find_outcome
-from dspp.prepare.split import Index, inner_folds, split_rows, split_table
+from dspp.prepare.split import Index, check_observed, inner_folds, split_rows, split_table
 from dspp.seen import Hashes, choose_hashes, hash_rows
 from dspp.settings import Settings
 from dspp.table.arrays import intern_texts
@@ -150,7 +150,7 @@ def prepare(
         if validation is not None and validation.y is None:
             validation = label_rows(validation, targets, weight=weight, read=outcome.read)
     if validation is not None:
-        validation = drop_weightless(validation, every_output=False)
+        validation = drop_weightless(validation)
     rows = drop_weightless(replace(rows, table_rows=rows.num_table_rows))
     return _prepare_labelled(rows, settings, outcome or kind(rows.target_names, likelihood), validation)
 
@@ -160,6 +160,7 @@ def _prepare_labelled(table: Table, settings: Settings, outcome: Outcome, valida
     if settings.conformal:
         outcome.check_recalibration()
     outcome.to_numbers(table.targets, _target_place(table))  # raises for invalid targets
+    check_observed(outcome.observed(table.targets))
     is_ensemble = settings.is_ensemble(len(table))
     index, split = split_table(table, settings, outcome, validation)
     train, held_out, calibration = (_take(table, rows) for rows in index)
@@ -284,11 +285,7 @@ def _standardise(
 def _encode_held_out(
     table: Table, encoder: TableEncoder | None, scale_X: Standardizer, outcome: Outcome, dtype: str
 ) -> Rows:
-    """Return held-out rows, encoded and standardised.
-
-    Raises:
-        InputError: A number is too large for the model's dtype.
-    """
+    """Return held-out rows, encoded and standardised; every number must be finite in the model's dtype."""
     if not len(table):
         return _to_rows(np.empty((0, len(scale_X.mean))), np.empty((0, len(outcome.scale.mean))), table.weights)
     X = encode(table, encoder)

@@ -31,7 +31,6 @@ def split_table(
     """
     observed, strata = outcome.observed(table.targets), outcome.strata(table.targets)
     if settings.is_ensemble(len(table)):
-        _check_counts(observed)
         parts = np.arange(len(table)), np.empty(0, np.intp), np.empty(0, np.intp)
     else:
         parts = split_rows(settings, len(table), given is not None, observed, table.groups, table.times, strata)
@@ -133,7 +132,6 @@ def _split_whole(
 
 def _choose_training_rows(observed: Bool[np.ndarray, "N T"], train: Index) -> Bool[np.ndarray, " N"]:
     """Return a mask of the rows in `train` and of the first further rows that an output needs."""
-    _check_counts(observed)
     trained = np.zeros(len(observed), bool)
     trained[train] = True
     for column in observed.T:
@@ -143,12 +141,12 @@ def _choose_training_rows(observed: Bool[np.ndarray, "N T"], train: Index) -> Bo
     return trained
 
 
-def _check_counts(observed: Bool[np.ndarray, "N T"]) -> None:
+def check_observed(observed: Bool[np.ndarray, "N T"]) -> None:
     """Raise `InputError` if one of several outputs is observed too rarely."""
     counts = observed.sum(axis=0)
     if len(counts) > 1 and counts.min() < MIN_OBSERVED:
         column = int(counts.argmin())
         raise InputError(
-            f"y: column {column}: expected at least {MIN_OBSERVED} observed values, got {counts[column]}; leave out "
-            "this output"
+            f"y: column {column}: expected at least {MIN_OBSERVED} observed values, got {counts[column]} (rows of "
+            "weight 0 do not count); leave out this output"
         )

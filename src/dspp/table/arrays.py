@@ -204,11 +204,7 @@ def intern_texts(table: pa.Table, place: Place) -> pa.Table:
 
 
 def parse(text: pa.Array, kind: pa.DataType, place: Place) -> pa.Array:
-    """Parse strings as values of another type.
-
-    Raises:
-        InputError: A string cannot be parsed; the error names its row.
-    """
+    """Return strings as values of another type, or raise `InputError` for the first that cannot be parsed."""
     try:
         return text.cast(kind)
     except pa.ArrowInvalid:
@@ -244,11 +240,7 @@ def datetime_readings(text: pa.Array) -> list[tuple[pa.Array, pa.DataType]]:
 
 
 def parse_datetimes(text: pa.Array, place: Place) -> pa.Array:
-    """Parse strings as timestamps, all in the same format; see `datetime_readings`.
-
-    Raises:
-        InputError: No format fits all strings; the error names the row at which the best one fails.
-    """
+    """Parse strings as timestamps, all in one format, or raise `InputError` for the row where the best one fails."""
     readings = datetime_readings(clean(text))
     for attempt, kind in readings:
         if can_cast(attempt, kind):

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, NoReturn, TypeGuard, Union
+from typing import TYPE_CHECKING, Any, NoReturn, Union
 
 import numpy as np
 from jaxtyping import Float
@@ -51,9 +51,7 @@ def check_X(  # noqa: N802 - X is a matrix
     return _to_finite_float64(array, name)
 
 
-def check_y(
-    y: Array, num_rows: int, name: str = "y", missing: bool = False, every_output: bool = True
-) -> Float[np.ndarray, " N *T"]:
+def check_y(y: Array, num_rows: int, name: str = "y", missing: bool = False) -> Float[np.ndarray, " N *T"]:
     """Return the targets as a new float64 array, `(N,)` for one output or `(N, T)` for several.
 
     Args:
@@ -61,11 +59,10 @@ def check_y(
         num_rows: The number of rows of X.
         name: The name used in errors.
         missing: Whether `(N, T)` targets may contain NaN for "not observed".
-        every_output: Whether each output must be observed in at least one row, as in training rows.
 
     Raises:
         InputError: y is not 1-D or 2-D, has the wrong number of rows, or contains anything but finite numbers. With
-            `missing`: a row or, with `every_output`, a column has no observed value.
+            `missing`: a row has no observed value.
     """
     array = _to_numpy(y, name)
     if array.ndim not in (1, 2):
@@ -73,31 +70,18 @@ def check_y(
             f"{name}: expected targets of shape (N,) or (N, T), got {array.ndim}-D of shape {array.shape}; "
             "pass one number, or one row of numbers, per row of X"
         )
-    if len(_check_not_empty(array, name)) != num_rows:
+    _check_not_empty(array, name)
+    if len(array) != num_rows:
         raise InputError(
             f"{name}: expected {num_rows} rows, as many as in X, got {len(array)}; "
             f"pass X and {name} with the same rows in the same order"
         )
     _check_no_classes(array, name)
-    if missing and array.ndim == 2:
-        return _check_observed(_to_float64(array, name), name, every_output)
-    return _to_finite_float64(array, name)
-
-
-def check_Xy(  # noqa: N802 - X is a matrix
-    X: Array, y: Array, missing: bool = False
-) -> tuple[Float[np.ndarray, "N D"], Float[np.ndarray, " N *T"]]:
-    """Return inputs and targets as new float64 arrays; see `check_X` and `check_y`."""
-    checked = check_X(X)
-    return checked, check_y(y, len(checked), missing=missing)
+    return _to_observed_float64(array, name) if missing and array.ndim == 2 else _to_finite_float64(array, name)
 
 
 def check_weights(weights: Array, num_rows: int, name: str = "sample_weight") -> Float[np.ndarray, " N"]:
-    """Return one weight per row, with mean one over the positive ones.
-
-    Raises:
-        InputError: A weight is negative or not finite, all are zero, or their number is not that of the rows.
-    """
+    """Return one finite weight ≥ 0 per row, with mean one over the positive ones, or raise `InputError`."""
     found = check_y(weights, num_rows, name)
     if found[:1].size != 1:
         raise InputError(f"{name}: expected shape ({num_rows},), got {found.shape}; pass one weight per row")
@@ -133,14 +117,17 @@ def check_width(
         )
 
 
-def _to_numpy(data: Array, name: str) -> NDArray[np.generic]:
+def _to_numpy(data: Any, name: str) -> NDArray[np.generic]:
     """Return `data` as an array of its own dtype, possibly sharing the caller's memory."""
-    if _is_sparse(data):
+    torch: Any
+    torch, sparse = sys.modules.get("torch"), sys.modules.get("scipy.sparse")  # whose objects exist only if imported
+    is_tensor = torch is not None and isinstance(data, torch.Tensor)
+    if (is_tensor and data.layout != torch.strided) or (sparse is not None and sparse.issparse(data)):
         raise InputError(f"{name}: expected a dense table, got a sparse one; convert it with .toarray()")
     if data is None:
         raise InputError(f"{name}: expected numbers, got None; pass {name}")
     try:
-        array = _tensor_to_numpy(data) if _is_tensor(data) else np.asanyarray(data)
+        array = _tensor_to_numpy(data) if is_tensor else np.asanyarray(data)
     except Exception as error:  # whatever an object's own conversion raises
         raise InputError(f"{name}: expected a table of numbers, got {_explain_unreadable(data, error)}") from None
     if array.ndim == 0:
@@ -182,20 +169,7 @@ def _length(thing: object) -> int | None:
         return None
 
 
-def _is_sparse(data: object) -> bool:
-    """Return whether data is a sparse tensor or SciPy matrix; its owner has then imported torch or scipy.sparse."""
-    if _is_tensor(data):
-        return bool(data.layout != sys.modules["torch"].strided)
-    sparse = sys.modules.get("scipy.sparse")
-    return sparse is not None and bool(sparse.issparse(data))
-
-
-def _is_tensor(data: object) -> "TypeGuard[torch.Tensor]":
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(data, torch.Tensor)
-
-
-def _tensor_to_numpy(tensor: "torch.Tensor") -> NDArray[np.generic]:
+def _tensor_to_numpy(tensor: Any) -> NDArray[np.generic]:
     tensor = tensor.detach().cpu()
     if tensor.is_floating_point():
         tensor = tensor.double()  # numpy has no bfloat16 nor float8
@@ -203,30 +177,33 @@ def _tensor_to_numpy(tensor: "torch.Tensor") -> NDArray[np.generic]:
     return array
 
 
-def _check_not_empty(array: NDArray[np.generic], name: str) -> NDArray[np.generic]:
+def _check_not_empty(array: NDArray[np.generic], name: str) -> None:
     for axis, what in enumerate(("sample(s)", "feature(s)")[: array.ndim]):
         if array.shape[axis] == 0:
             raise InputError(
                 f"{name}: got 0 {what} (shape={array.shape}) while a minimum of 1 is required; "
                 "check the file or filter it came from"
             )
-    return array
 
 
 def _to_finite_float64(array: NDArray[np.generic], name: str) -> Float[np.ndarray, " N *T"]:
     copy = _to_float64(array, name)
-    if not np.isfinite(copy).all():
-        _raise_not_finite(copy, name)
-    return copy
+    if np.isfinite(copy).all():
+        return copy
+    bad = np.argwhere(~np.isfinite(copy))
+    value = copy[tuple(bad[0])]
+    raise InputError(
+        f"{name}: expected finite numbers, got {'NaN' if np.isnan(value) else value} at {_place(bad[0])} "
+        f"({len(bad)} NaN or inf in total); remove these rows or fill in the missing values"
+    )
 
 
-def _check_observed(y: Float[np.ndarray, "N T"], name: str, every_output: bool) -> Float[np.ndarray, "N T"]:
-    """Check that every row and, with `every_output`, every column has an observed value, and return y."""
-    infinite = np.argwhere(np.isinf(y))
-    empty_rows, empty_columns = (np.flatnonzero(np.isnan(y).all(axis)) for axis in (1, 0))
+def _to_observed_float64(array: NDArray[np.generic], name: str) -> Float[np.ndarray, "N T"]:
+    copy = _to_float64(array, name)
+    infinite, empty_rows = np.argwhere(np.isinf(copy)), np.flatnonzero(np.isnan(copy).all(axis=1))
     if len(infinite):
         raise InputError(
-            f"{name}: expected finite numbers, or NaN where not observed, got {y[tuple(infinite[0])]} at "
+            f"{name}: expected finite numbers, or NaN where not observed, got {copy[tuple(infinite[0])]} at "
             f"{_place(infinite[0])} ({len(infinite)} inf in total); use NaN for missing values"
         )
     if len(empty_rows):
@@ -234,12 +211,7 @@ def _check_observed(y: Float[np.ndarray, "N T"], name: str, every_output: bool) 
             f"{name}: expected at least one observed output in each row, got none in row {empty_rows[0]} "
             f"({len(empty_rows)} such rows in total); drop these rows"
         )
-    if every_output and len(empty_columns):
-        raise InputError(
-            f"{name}: expected each output to be observed in some row, got only NaN in column "
-            f"{empty_columns[0]} ({len(empty_columns)} such columns in total); leave out these outputs"
-        )
-    return y
+    return copy
 
 
 def _to_float64(array: NDArray[np.generic], name: str) -> Float[np.ndarray, " N *T"]:
@@ -257,15 +229,6 @@ def _to_float64(array: NDArray[np.generic], name: str) -> Float[np.ndarray, " N 
     if isinstance(array, np.ma.MaskedArray):
         copy[np.ma.getmaskarray(array)] = np.nan  # NumPy would copy the values under the mask
     return copy
-
-
-def _raise_not_finite(array: Float[np.ndarray, " N *T"], name: str) -> NoReturn:
-    bad = np.argwhere(~np.isfinite(array))
-    value = array[tuple(bad[0])]
-    raise InputError(
-        f"{name}: expected finite numbers, got {'NaN' if np.isnan(value) else value} at {_place(bad[0])} "
-        f"({len(bad)} NaN or inf in total); remove these rows or fill in the missing values"
-    )
 
 
 def _raise_not_numeric(array: NDArray[np.generic], name: str) -> NoReturn:

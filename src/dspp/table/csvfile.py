@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import IO, Any, Final, TextIO
+from typing import Any, Final, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -231,11 +231,7 @@ class CsvFile(FileTable):
 
 
 def _records(path: Path, stream: TextIO, separator: str) -> Iterator[tuple[int, int, list[str]]]:
-    """Yield the lines on which each record begins and ends, and its cells, of which a blank line has none.
-
-    Raises:
-        InputError: A quote is not closed, or a cell is as long as if one were not.
-    """
+    """Yield the lines on which each record begins and ends, and its cells, of which a blank line has none."""
     at_end = False
 
     def lines() -> Iterator[str]:
@@ -275,19 +271,13 @@ def _is_gzip(path: Path) -> bool:
     return path.name.lower().endswith(".gz")
 
 
-def _open_bytes(path: Path) -> IO[bytes] | gzip.GzipFile:
-    return gzip.open(path) if _is_gzip(path) else path.open("rb")
-
-
-@contextlib.contextmanager
-def _open_text(path: Path, encoding: str) -> Iterator[TextIO]:
+def _open_text(path: Path, encoding: str) -> TextIO:
     opener: Any = gzip.open if _is_gzip(path) else open
-    with opener(path, "rt", encoding=encoding, newline="") as stream:
-        yield stream
+    return opener(path, "rt", encoding=encoding, newline="")  # type: ignore[no-any-return]
 
 
 def _check_is_text(path: Path, encoding: str) -> None:
-    with _open_bytes(path) as stream:
+    with gzip.open(path) if _is_gzip(path) else path.open("rb") as stream:
         start = stream.read(65_536)
     if encoding == _UTF8 and start.startswith(_UTF16):
         raise InputError(f"{path}: expected UTF-8, got UTF-16; pass --encoding utf-16, or save the file as UTF-8")
@@ -301,19 +291,19 @@ def _check_is_text(path: Path, encoding: str) -> None:
 def _not_decodable(path: Path, encoding: str) -> InputError:
     """Return the error for the first byte that is not text in this encoding."""
     name, other = ("UTF-8", "latin-1") if encoding == _UTF8 else (encoding, "NAME")
-    decoder, line, byte = codecs.getincrementaldecoder(encoding)(), 1, b""
-    with _open_bytes(path) as stream:
-        while not byte and (block := stream.read(65_536)):
+    decoder, line, got = codecs.getincrementaldecoder(encoding)(), 1, ""
+    with gzip.open(path) if _is_gzip(path) else path.open("rb") as stream:
+        while not got and (block := stream.read(65_536)):
             try:
                 line += decoder.decode(block).count("\n")
-            except UnicodeError as problem:
-                if not isinstance(problem, UnicodeDecodeError):  # such as UTF-16 without a byte order mark
-                    reason = f"{first_line(problem)}; pass another --encoding, or leave it out"
-                    return InputError(f"{path}: expected {name}: {reason}")
-                byte = problem.object[problem.start : problem.start + 1]
+            except UnicodeDecodeError as problem:
+                got = f"byte 0x{problem.object[problem.start : problem.start + 1].hex()}"
                 held_back = len(decoder.getstate()[0])
                 line += decoder.decode(problem.object[held_back : problem.start]).count("\n")
-    got = f"byte 0x{byte.hex()}" if byte else "an incomplete character at the end"
+            except UnicodeError as problem:  # such as UTF-16 without a byte order mark
+                reason = f"{first_line(problem)}; pass another --encoding, or leave it out"
+                return InputError(f"{path}: expected {name}: {reason}")
+    got = got or "an incomplete character at the end"
     return InputError(
         f"{path}, line {line}: expected {name}, got {got}; pass the encoding of the file, as in --encoding {other}, or "
         "save it as UTF-8"
@@ -364,11 +354,7 @@ def _note_on_marks(name: str, column: pa.ChunkedArray, decimal: str) -> Note | N
 
 
 def _parse_commas(text: pa.Array, kind: pa.DataType | None, place: Place) -> pa.Array:
-    """Return numbers that have a decimal comma with a point; text in a column of unknown type stays as it is.
-
-    Raises:
-        InputError: A cell of a column of numbers has a point, or is not a number.
-    """
+    """Return numbers that have a decimal comma with a point; text in a column of unknown type stays as it is."""
     numbers = _swap_marks(text)
     if arrays.can_cast(numbers, kind or pa.float64()):
         return numbers

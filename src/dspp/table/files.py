@@ -32,24 +32,22 @@ _TYPED: Final = (".parquet", ".feather", ".arrow")  # files whose columns have t
 _SPREADSHEETS: Final = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 
 
-def open_table(path: str | os.PathLike[str], csv: CsvFormat = CsvFormat()) -> FileTable:  # noqa: B008 - frozen
+def open_table(
+    path: str | os.PathLike[str],
+    csv: CsvFormat = CsvFormat(),  # noqa: B008 - frozen
+    may_be_empty: bool = False,
+) -> FileTable:
     """Open a table file in the format of its suffix: .csv, .tsv (also with .gz), .parquet, .feather or .arrow.
 
     Args:
         path: The file.
         csv: The separator, the decimal mark and the encoding of CSV files.
+        may_be_empty: Whether it may have no rows.
 
     Raises:
         InputError: The file does not exist, its suffix is unknown, or it has no table or no rows.
     """
-    table = open_file(Path(path), csv)
-    if table.num_rows == 0:
-        raise InputError(f"{path}: expected at least one row, got only a header")
-    return table
-
-
-def open_file(path: Path, csv: CsvFormat = CsvFormat()) -> FileTable:  # noqa: B008 - frozen
-    """Open a table file that may have no rows."""
+    path = Path(path)
     if path.name.lower().endswith(_SPREADSHEETS):
         raise InputError(
             f"{path}: expected a CSV, Parquet or Arrow file, got a spreadsheet; export it as CSV, or convert it in "
@@ -63,7 +61,10 @@ def open_file(path: Path, csv: CsvFormat = CsvFormat()) -> FileTable:  # noqa: B
     with name_file_in_errors(path):
         if path.stat().st_size == 0:
             raise InputError(f"{path}: expected a table, got an empty file")
-        return CsvFile.open(path, csv) if is_csv else TypedFiles.open(path)
+        table = CsvFile.open(path, csv) if is_csv else TypedFiles.open(path)
+    if table.num_rows == 0 and not may_be_empty:
+        raise InputError(f"{path}: expected at least one row, got only a header")
+    return table
 
 
 def open_tables(path: Path) -> "TypedFiles":
@@ -72,7 +73,7 @@ def open_tables(path: Path) -> "TypedFiles":
     Raises:
         InputError: No file is found, a file is damaged, or the files have different columns.
     """
-    files = [open_file(file) for file in _find_files(path)]
+    files = [open_table(file, may_be_empty=True) for file in _find_files(path)]
     return TypedFiles.of(path, [part for file in files if isinstance(file, TypedFiles) for part in file.parts])
 
 
@@ -104,17 +105,10 @@ def is_dataset(X: Any) -> bool:
 def dataset_columns(
     names: Sequence[str], y: Any, sample_weight: Any = None, groups: Any = None, time: Any = None
 ) -> dict[str, Any]:
-    """Return targets and roles of the columns `names` of a dataset, as keyword arguments of `prepare`.
-
-    Args:
-        names: The columns.
-        y: The name of the target, or a list of names.
-        sample_weight: The name of the column of weights; None: there are none.
-        groups: Likewise.
-        time: Likewise.
+    """Return the columns of targets (a name, or a list of names) and roles of a dataset as arguments of `prepare`.
 
     Raises:
-        InputError: One of them is not the name of a column.
+        InputError: One of them is not among `names`.
     """
     found = join_names(names, 10)
     targets = [y] if isinstance(y, str) else list(y) if isinstance(y, list | tuple) else []
@@ -285,45 +279,29 @@ def _label(names: Sequence[str], ends: Int[np.ndarray, " F"], number: int) -> st
 
 def _find_files(path: Path) -> list[Path]:
     if path.is_dir():
-        found = [p for p in sorted(path.rglob("*.parquet")) if p.is_file() and not _is_hidden(p.relative_to(path))]
-        if not found:
-            raise InputError(f"{path}: expected a folder with .parquet files, got none; check the path")
-        _check_folders(path, found)
-        return found
-    if not is_folder_or_pattern(path):
-        found = [path]
+        inside = [(file, file.relative_to(path).parts) for file in sorted(path.rglob("*.parquet")) if file.is_file()]
+        found = [file for file, parts in inside if not any(part.startswith((".", "_")) for part in parts)]
+        nothing = "expected a folder with .parquet files, got none; check the path"
     else:
-        found = [Path(p) for p in sorted(glob.glob(str(path), recursive=True)) if Path(p).is_file()]
+        matches = sorted(glob.glob(str(path), recursive=True)) if is_folder_or_pattern(path) else [str(path)]
+        found = [Path(file) for file in matches if not Path(file).is_dir()]
+        nothing = "no file matches; check the pattern"
     if not found:
-        raise InputError(f"{path}: no file matches; check the pattern")
-    _check_folders(path, found)
+        raise InputError(f"{path}: {nothing}")
+    folders = {part for file in found for part in file.parts[:-1]} - set(path.parts)
+    if keys := {folder.partition("=")[0] for folder in folders if "=" in folder}:  # their values would be lost
+        raise InputError(
+            f"{path}: the folder names contain values of {join_names(sorted(keys))}, which only the Python interface "
+            "reads; use fit(pyarrow.dataset.dataset(folder, partitioning='hive'), target)"
+        )
     for file in found:
         if file.suffix.lower() not in _TYPED:
             raise InputError(f"{file}: expected one of {', '.join(_TYPED)} to read in batches; convert it to Parquet")
     return found
 
 
-def _check_folders(path: Path, found: list[Path]) -> None:
-    """Raise `InputError` if folder names below `path` contain values (key=value), which would be lost."""
-    folders = {part for file in found for part in file.parts[:-1]} - set(path.parts)
-    keys = {folder.partition("=")[0] for folder in folders if "=" in folder}
-    if keys:
-        raise InputError(
-            f"{path}: the folder names contain values of {join_names(sorted(keys))}, which only the Python interface "
-            "reads; use fit(pyarrow.dataset.dataset(folder, partitioning='hive'), target)"
-        )
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
-
-
 def _common_schema(parts: Sequence[Part]) -> pa.Schema:
-    """Return the columns of the first file, each with a type that fits its values in all files.
-
-    Raises:
-        InputError: The files have different columns, or a column has different kinds of values.
-    """
+    """Return the columns of the first file, each with a type that fits its values in all files, or raise."""
     first, columns = parts[0].path, parts[0].schema.names
     known = {name: (first, pa.null()) for name in columns}
     for part in parts:
@@ -368,29 +346,24 @@ def write_table(path: str | os.PathLike[str], batches: Iterable[pa.RecordBatch],
         InputError: The suffix is unknown, the file cannot be written, or the format does not support a column.
     """
     path = Path(path)
-    suffix = check_suffix(path)
+    check_suffix(path)
     try:
         with open_atomic(path) as file:
-            return _write(file, suffix, _check_schema(batches, schema, path), schema)
+            return _write(file, path, batches, schema)
     except OSError as problem:
         raise InputError(f"{path}: cannot write the file: {problem.strerror or first_line(problem)}") from None
     except pa.ArrowException as problem:
         raise InputError(f"{path}: cannot write the table in this format: {first_line(problem)}") from None
 
 
-def _check_schema(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        if not batch.schema.equals(schema):
-            got, expected = (", ".join(f"{field.name}: {field.type}" for field in s) for s in (batch.schema, schema))
-            raise InputError(f"{path}: expected batches with the columns {expected}, got {got}")
-        yield batch
-
-
-def _write(file: IO[bytes], suffix: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+def _write(file: IO[bytes], path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
     rows = 0
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(_writer(file, suffix, schema, stack))
+        writer = stack.enter_context(_writer(file, check_suffix(path), schema, stack))
         for batch in batches:
+            if not batch.schema.equals(schema):
+                got, wanted = (", ".join(f"{field.name}: {field.type}" for field in s) for s in (batch.schema, schema))
+                raise InputError(f"{path}: expected batches with the columns {wanted}, got {got}")
             writer.write_batch(batch)
             rows += len(batch)
     return rows

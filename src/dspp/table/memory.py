@@ -74,14 +74,8 @@ def _is_numeric_type(kind: type) -> bool:
 # ---------------------------------------------------------------- what was passed beside X
 
 
-def attach_targets(table: Table, y: Any, name: str = "y", every_output: bool = True) -> Table:
-    """Return the table with targets (N, T), NaN where one of several outputs was not observed.
-
-    Args:
-        table: The rows.
-        y: The targets, from any library.
-        name: The name used in errors.
-        every_output: Whether each output must be observed in at least one row, as in training rows.
+def attach_targets(table: Table, y: Any, name: str = "y") -> Table:
+    """Return the table with targets (N, T) from any library, NaN where one of several outputs was not observed.
 
     Raises:
         InputError: y has the wrong number of rows, or contains anything but finite numbers (with one output, NaN).
@@ -94,7 +88,7 @@ def attach_targets(table: Table, y: Any, name: str = "y", every_output: bool = T
             arrays.check_no_classes(frame.column(label).combine_chunks(), place.of(label))
         columns = arrays.number_columns(frame, place)
         y = columns if hasattr(y, "columns") or hasattr(y, "column_names") else columns[:, 0]  # a series has no axis
-    values = check_y(_objects_to_numbers(y), len(table), name, missing=True, every_output=every_output)
+    values = check_y(_objects_to_numbers(y), len(table), name, missing=True)
     values = values.reshape(len(values), -1)
     several = values.shape[1] > 1
     return table.with_targets(values, names or [f"y{t}" if several else "y" for t in range(values.shape[1])])
@@ -103,18 +97,12 @@ def attach_targets(table: Table, y: Any, name: str = "y", every_output: bool = T
 def attach_roles(
     table: Table, weights: Any = None, groups: Any = None, times: Any = None, weights_name: str = "sample_weight"
 ) -> Table:
-    """Return the table with what was passed separately, one value per row each; None: not given.
-
-    Raises:
-        InputError: A value is missing or not valid, their number is not that of the rows, or both groups and times are
-            given.
-    """
+    """Return the table with what was passed separately, one valid value per row each, or raise `InputError`."""
     checked = None if weights is None else check_weights(weights, len(table), weights_name)
     return _with_roles(table, checked, _to_column(groups, table, "groups"), _to_column(times, table, "time"))
 
 
 def _to_column(values: Any, table: Table, name: str) -> Column | None:
-    """Return one value per row as an Arrow column."""
     if values is None:
         return None
     columns = to_columns(values, len(table), name)
@@ -124,11 +112,7 @@ def _to_column(values: Any, table: Table, name: str) -> Column | None:
 
 
 def to_columns(values: Any, num_rows: int, name: str) -> pa.Table:
-    """Return values of any type, from any library, as columns with one value per row.
-
-    Raises:
-        InputError: They are no table, or their number is not that of the rows.
-    """
+    """Return values of any type, from any library, as columns with one value per row, or raise `InputError`."""
     try:
         if is_frame(values) and has_string_names(values, name):
             table = to_arrow(values, name)
@@ -208,11 +192,7 @@ def label_rows(
 
 
 def read_numbers(columns: pa.Table, place: Place) -> Float[np.ndarray, "N T"]:
-    """Return columns of targets as float64, NaN where missing.
-
-    Raises:
-        InputError: A column contains anything but finite numbers.
-    """
+    """Return columns of finite numbers as float64, NaN where missing, or raise `InputError`."""
     return np.column_stack([_read_numbers(columns.column(name), place.of(name)) for name in columns.column_names])
 
 
@@ -244,19 +224,11 @@ def _with_roles(
     return replace(table, weights=weights, groups=groups, times=times)
 
 
-def drop_weightless(table: Table, every_output: bool = True) -> Table:
-    """Return the rows whose weight is positive.
-
-    Raises:
-        InputError: With `every_output`, as in training rows: none of them has a value of some output.
-    """
+def drop_weightless(table: Table) -> Table:
+    """Return the rows whose weight is positive."""
     if table.weights is None or table.weights.all():
         return table
     kept = table.take(np.flatnonzero(table.weights))
-    empty = [] if kept.y is None or not every_output else np.flatnonzero(np.isnan(kept.y).all(axis=0)).tolist()
-    if empty:
-        name = table.target_names[empty[0]]
-        raise InputError(f"{table.where}: output {name!r}: expected values in rows of positive weight, got none")
     return replace(kept, notes=(*table.notes, *note_weightless(len(table) - len(kept))))
 
 
@@ -267,11 +239,7 @@ def note_weightless(count: int) -> list[Note]:
 
 
 def column_weights(column: pa.Array, place: Place) -> Float[np.ndarray, " N"]:
-    """Return the weights in a column as they are.
-
-    Raises:
-        InputError: A weight is negative, not finite or missing.
-    """
+    """Return the weights in a column as they are, or raise `InputError` if one is negative, not finite or missing."""
     found = arrays.numbers(column, place)
     arrays.check_finite(found, place)
     return check_not_negative(found, place)

@@ -64,11 +64,6 @@ class Table:
         return len(self._content)
 
     @property
-    def num_rows(self) -> int:
-        """The number of rows."""
-        return len(self)
-
-    @property
     def num_table_rows(self) -> int:
         """The number of rows of the whole table."""
         return len(self) if self.table_rows is None else self.table_rows
@@ -110,11 +105,7 @@ class Table:
         assert self.y is not None
         return self.y
 
-    def read(self, column_types: Types | None = None) -> Self:
-        """Return the table itself."""
-        return self
-
-    def batches(self, rows: int = BATCH_ROWS, column_types: Types | None = None) -> Iterator[Self]:
+    def batches(self, rows: int = BATCH_ROWS) -> Iterator[Self]:
         """Yield `rows` rows at a time."""
         for start in range(0, len(self), rows):
             yield self.take(np.arange(start, min(start + rows, len(self))))

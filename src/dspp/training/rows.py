@@ -44,7 +44,7 @@ class Rows:
             InputError: they are not finite numbers in these shapes, or a row has no observed target.
         """
         x = torch.from_numpy(check_X(X))
-        targets = check_y(y, len(x), missing=True, every_output=False)
+        targets = check_y(y, len(x), missing=True)
         rows = cls(x, torch.from_numpy(targets.reshape(len(x), -1)))
         if weights is None:
             return rows
