@@ -20,7 +20,7 @@ from scipy import stats
 from dspp.errors import InputError
 from dspp.estimators import DSPPRegressor
 from dspp.predictive import NormalMixture
-from dspp.simulation import robot_arm
+from dspp.simulation import RobotArm
 from experiments import fitting, results
 from experiments.catalogue import ENSEMBLE, EXPERIMENTS, METHODS, experiment
 from experiments.cli import _result, merge_command
@@ -42,7 +42,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "D
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One set of each kind, under names of the paper."""
     folder = tmp_path_factory.mktemp("data")
-    arm, motion = robot_arm(120), robot_arm_motion(120)
+    arm, motion = RobotArm(120), robot_arm_motion(120)
     np.savez(folder / "kin40k.npz", X=arm.X, y=arm.y)
     np.savez(folder / "ur10_pickplace.npz", X=np.column_stack([motion.X, arm.X[:, :2]]), Y=motion.y)
     sums = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in sorted(folder.glob("*.npz"))]
