@@ -5,15 +5,8 @@ from pathlib import Path
 
 import pytest
 
-WITHOUT_DETAILS = (
-    "bars",
-    "complexity",
-    "corrections",
-    "forecasts",
-    "oracles",
-    "sampling",
-    "tables",
-)  # single steps, scores only, peers
+# Single steps, scores only, and peers.
+WITHOUT_DETAILS = ("bars", "complexity", "corrections", "forecasts", "oracles", "sampling", "tables")
 RESULTS = sorted((Path(__file__).parents[2] / "results").glob("*.jsonl"))
 
 
