@@ -118,9 +118,6 @@ format: $(VENV)/.dev ## format and fix with ruff
 	$(VENV)/bin/ruff format .
 
 bench: $(VENV)/.dev ## measure every speed that has a bar, and say which bars are met (half an hour)
-	$(PY) -m benchmarks.step
-	$(PY) -m benchmarks.predict
-	$(PY) -m benchmarks.scaling
 	$(PY) -m benchmarks.bars
 
 mutants: $(VENV)/.dev ## check that the tests notice faults in the numerical core (a sample; hours)

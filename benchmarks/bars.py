@@ -5,13 +5,13 @@
 Prints one JSON line each, which replaces the former one in results/bars.jsonl, and writes the table results/bars.md.
 
 A figure is the median over the runs; `runs` has them all. A ratio is GPyTorch's time over ours in the same turn (see
-`benchmarks.timing.alternate`), on two threads. `quality` takes an hour and needs the data folder, so it is measured
+`benchmarks.cases.alternate`), on two threads. `quality` takes an hour and needs the data folder, so it is measured
 only if `--only` names it.
 """
 
-import argparse
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,13 +21,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
-from benchmarks import front_door
-from benchmarks.cases import CASES, Case, our_prediction, our_step, peer_prediction, peer_step
-from benchmarks.timing import alternate
-from dspp import DSPPRegressor
-from experiments.results import provenance
+from benchmarks import records
+from benchmarks.cases import (
+    CASES,
+    Case,
+    alternate,
+    our_prediction,
+    our_step,
+    peer_prediction,
+    peer_step,
+    seconds,
+)
+from dspp import DSPPRegressor, load
+from experiments import results
+from experiments.report.blocks import Entry, text_table
+from experiments.report.markdown import table_text
 
 STEPS = (4.5, 4.5, 4.5, 5.5, 2.2, 2.5, 3.5)  # in the order of CASES
 PREDICTIONS = (9.0, 9.0, 9.0, 12.0, 7.0, 6.0, 12.0)
@@ -72,7 +84,7 @@ def bars(data: Path) -> Iterator[Bar]:
     yield Bar("start", "first use of an estimator after import dspp, seconds", first_use, at_most=0.8)
     yield Bar("start", "first prediction of a fitted default, 100 rows, seconds", first_prediction, at_most=0.3)
     yield Bar("command", "dspp predict, share of the bare model's rows/s", command_share, 0.9)
-    yield Bar("scores", "evaluate, CPU time relative to predict's", front_door.evaluate_ratio, at_most=3.5)
+    yield Bar("scores", "evaluate, CPU time relative to predict's", evaluate_ratio, at_most=3.5)
     for name in QUALITY:
         yield Bar(
             "quality", f"time to the paper's NLL + 0.1, {name}", lambda name=name: quality_ratio(name, data), 10.0
@@ -84,8 +96,7 @@ def quantile_share() -> float:
     case = replace(CASES[0], N=PREDICTED_ROWS)
     predict, x = case.ours().predictor(), case.rows()[0][: case.N]
     mixture, levels = predict(x), torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
-    _, _, ratio = alternate(lambda: predict(x), lambda: mixture.quantile(levels), TURNS)
-    return ratio
+    return alternate(lambda: predict(x), lambda: mixture.quantile(levels), TURNS)
 
 
 def _thousand_rows() -> tuple[np.ndarray, np.ndarray]:
@@ -102,15 +113,13 @@ def member_seconds() -> float:
 
 def single_seconds() -> float:
     """Return the time of the fit of a single model with the library's defaults."""
-    begin = time.perf_counter()
-    DSPPRegressor(members=1, progress=False).fit(*_thousand_rows())
-    return time.perf_counter() - begin
+    return seconds(lambda: DSPPRegressor(members=1, progress=False).fit(*_thousand_rows()))
 
 
 def first_use() -> float:
     """Return the time that creating an estimator adds to `import torch, dspp` in a fresh interpreter."""
     before = "import torch, dspp"
-    return front_door.start_up(f"{before}\ndspp.DSPPRegressor()", 3) - front_door.start_up(before, 3)
+    return start_up(f"{before}\ndspp.DSPPRegressor()") - start_up(before)
 
 
 def first_prediction() -> float:
@@ -120,13 +129,51 @@ def first_prediction() -> float:
         path = Path(folder) / "model.dspp"
         DSPPRegressor(progress=False).fit(X, y).save(path)
         before = f"import numpy as np, dspp\nmodel, X = dspp.load({str(path)!r}), np.zeros((100, 8))"
-        return front_door.start_up(f"{before}\nmodel.predict(X)", 3) - front_door.start_up(before, 3)
+        return start_up(f"{before}\nmodel.predict(X)") - start_up(before)
 
 
-def command_share() -> float:
-    """Return rows/s of `dspp predict` relative to the bare model's, both for a million rows."""
-    with tempfile.TemporaryDirectory() as folder:
-        return front_door.predictions(1_000_000, Path(folder))["predict_ratio"]
+def start_up(code: str) -> float:
+    """Return the median seconds that a fresh interpreter takes to run `code`."""
+    command = [sys.executable, "-c", code]
+    return statistics.median(seconds(lambda: subprocess.run(command, check=True)) for _ in range(3))
+
+
+def _table(rows: int, seed: int) -> tuple[pa.Table, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 20))
+    y = np.sin(X[:, 0]) + 0.5 * X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=rows)
+    return pa.table({f"x{d}": X[:, d] for d in range(20)}), y
+
+
+def command_share(rows: int = 1_000_000) -> float:
+    """Return rows/s of `dspp predict` from Parquet to Parquet relative to the bare model's on arrays."""
+    new = _table(rows, seed=1)[0]
+    with tempfile.TemporaryDirectory() as name:
+        model, table, out = (Path(name) / file for file in ("model.dspp", "new.parquet", "out.parquet"))
+        DSPPRegressor(members=1, epochs=1, restarts=1, progress=False).fit(*_table(20_000, seed=0)).save(model)
+        pq.write_table(new, table, row_group_size=100_000)
+        fitted = load(model).fitted_
+        predictor = fitted.members[0].predictor
+        part = fitted.scale_X.transform(np.column_stack([c.to_numpy() for c in new.columns])[: rows // 5])
+        del new
+        command = [sys.executable, "-m", "dspp", "predict", str(model), str(table), "--out", str(out)]
+        before = seconds(lambda: predictor(part))
+        taken = seconds(lambda: subprocess.run(command, check=True, capture_output=True))
+        after = seconds(lambda: predictor(part))  # before and after: the machine is noisy
+        assert pq.read_metadata(out).num_rows == rows
+    bare = (len(part) / before + len(part) / after) / 2
+    return rows / taken / bare
+
+
+def evaluate_ratio(rows: int = 16_384, repeats: int = 3) -> float:
+    """Return the CPU time of predicting and scoring rows relative to that of predicting them, of 20 members."""
+    model = DSPPRegressor(members=20, epochs=2, inducing=40, restarts=1, progress=False).fit(*_table(3_000, seed=0))
+    new, observed = _table(rows, seed=1)
+    ratios = []
+    for _ in range(repeats):
+        predicting = seconds(lambda: model.predict_dist(new), time.process_time)
+        ratios.append(seconds(lambda: model.evaluate(new, observed), time.process_time) / predicting)
+    return statistics.median(ratios)
 
 
 def quality_ratio(name: str, data: Path) -> float:
@@ -138,34 +185,39 @@ def quality_ratio(name: str, data: Path) -> float:
 
 def describe(lines: Sequence[dict[str, Any]]) -> str:
     """Return the lines as Markdown."""
+    rows = [
+        (
+            line["what"],
+            f"≥ {line['at_least']:g}" if "at_least" in line else f"≤ {line['at_most']:g}",
+            f"{line['found']:.3g}",
+            f"{min(line['runs']):.3g} to {max(line['runs']):.3g}",
+            Entry("yes") if line["met"] else Entry("no", bold=True),
+            line["commit"][:7],
+        )
+        for line in lines
+    ]
     parts = [
         "# Speeds",
-        "",
         "Ratios are GPyTorch's time over ours, in alternating calls of one process on two threads: the median of the "
         "runs, and their range. Written by `python -m benchmarks.bars`.",
-        "",
-        "| what | bar | median | range | met | commit |",
-        "|:---|---:|---:|---:|:---|:---|",
+        table_text(text_table(("what", "bar", "median", "range", "met", "commit"), rows, words=(4,))),
+        f"{sum(line['met'] for line in lines)} of {len(lines)} bars are met.",
     ]
-    for line in lines:
-        bar = f"≥ {line['at_least']:g}" if "at_least" in line else f"≤ {line['at_most']:g}"
-        span = f"{min(line['runs']):.3g} to {max(line['runs']):.3g}"
-        met = "yes" if line["met"] else "**no**"
-        parts.append(f"| {line['what']} | {bar} | {line['found']:.3g} | {span} | {met} | {line['commit'][:7]} |")
-    met = sum(line["met"] for line in lines)
-    return "\n".join([*parts, "", f"{met} of {len(lines)} bars are met."]) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def save(path: Path, line: dict[str, Any]) -> None:
     """Put a line in the place of the former one of the same name, and write the table of all lines."""
-    lines = [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
-    found = {each["what"]: each for each in lines} | {line["what"]: line}
-    path.write_text("".join(json.dumps(each) + "\n" for each in found.values()))
-    path.with_suffix(".md").write_text(describe(list(found.values())), encoding="utf-8")
+
+    def replaced(lines: list[results.Record]) -> list[results.Record]:
+        return list(({each["what"]: each for each in lines} | {line["what"]: line}).values())
+
+    results.update(path, replaced, ("what",))
+    path.with_suffix(".md").write_text(describe(results.read(path, ("what",))), encoding="utf-8")
 
 
 def _ratio(ours: Callable[[], object], theirs: Callable[[], object]) -> float:
-    return alternate(ours, theirs, TURNS)[2]
+    return alternate(ours, theirs, TURNS)
 
 
 def _name(case: Case) -> str:
@@ -173,11 +225,9 @@ def _name(case: Case) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = records.parser("benchmarks.bars", __doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", type=lambda text: text.split(","), help="groups: step, prediction, quantiles, ...")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--results", type=Path, default=Path("results/bars.jsonl"))
     options = parser.parse_args()
     known = list(bars(options.data))
     groups = list(dict.fromkeys(bar.group for bar in known))
@@ -190,7 +240,7 @@ def main() -> int:
             line = bar.line([bar.measure() for _ in range(options.runs)])
             met, asked = met + bool(line["met"]), asked + 1
             print(json.dumps(line), flush=True)
-            save(options.results, line | {"commit": provenance(("src", "benchmarks"))["commit"]})
+            save(options.results, line | {"commit": results.provenance(records.CODE)["commit"]})
     print(json.dumps({"bars": asked, "met": met}))
     return 0
 

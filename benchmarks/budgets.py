@@ -4,18 +4,16 @@ Fits what is missing in results/budgets.jsonl, one line per fit, and writes the 
 fits without a budget and the peers of results/tables.jsonl. Needs a machine with nothing else to do.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from benchmarks.tables import records
+from benchmarks import records
 from benchmarks.tables.__main__ import tell
 from benchmarks.tables.methods import method
-from benchmarks.tables.records import Record
 from benchmarks.tables.run import Task, run
-from experiments.report.blocks import Entry, Table
+from experiments.report.blocks import text_table
 from experiments.report.markdown import table_text
+from experiments.results import Record
 
 SETS = ("diamonds", "hdb_resale", "airbnb_nyc_2019")
 BUDGETS = (5, 15, 60)  # seconds
@@ -33,33 +31,26 @@ def write(found: Sequence[Record], whole: Sequence[Record]) -> str:
         ours = [r for r in found if r["set"] == name]
         others = [r for r in whole if r["set"] == name and r["fold"] == 0 and r["method"] in UNLIMITED]
         rows = [
-            tuple(
-                Entry(text)
-                for text in (
-                    r["method"].replace("[", ", ").replace("]", ""),
-                    f"{r['metrics']['nll']:.3f}",
-                    f"{r['metrics']['crps']:.3f}",
-                    f"{100 * r['metrics']['coverage90']:.1f} %",
-                    f"{r['seconds']['fit']:.0f} s",
-                )
+            (
+                r["method"].replace("[", ", ").replace("]", ""),
+                f"{r['metrics']['nll']:.3f}",
+                f"{r['metrics']['crps']:.3f}",
+                f"{100 * r['metrics']['coverage90']:.1f} %",
+                f"{r['seconds']['fit']:.0f} s",
             )
             for r in (*sorted(ours, key=lambda r: r["settings"]["time_budget"]), *others)
         ]
         if ours:
             counts = ours[0]["rows"]
             lines += [f"## {name}", f"{counts['train']:,} training rows, {counts['test']:,} test rows"]
-            header = ("method", "NLL", "CRPS", "coverage", "fit")
-            lines.append(table_text(Table(title="", header=header, rows=tuple(rows), caption="")))
+            lines.append(table_text(text_table(("method", "NLL", "CRPS", "coverage", "fit"), rows)))
     commits = ", ".join(sorted({r["commit"] for r in found}))
     return "\n\n".join([*lines, f"Commits of the fits with a budget: {commits}."]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser("python -m benchmarks.budgets", description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--results", type=Path, default=Path("results/budgets.jsonl"))
-    options = parser.parse_args(arguments)
+    options = records.parser("benchmarks.budgets", __doc__).parse_args(arguments)
     tasks = [
         Task(name, 0, method("dspp", {"time_budget": seconds}, f"{seconds} s")) for name in SETS for seconds in BUDGETS
     ]

@@ -1,5 +1,7 @@
-"""The measured sizes, and one step or prediction at each, ours and GPyTorch's."""
+"""The measured sizes, one step or prediction at each, ours and GPyTorch's, and how their times are compared."""
 
+import statistics
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +12,8 @@ from torch import Tensor
 
 from benchmarks.peers import PeerDGP, peer_of
 from dspp.model import Model, build
-from dspp.objectives import OBJECTIVES
 from dspp.presets import Spec, preset
+from experiments.complexity import training_step
 
 warnings.filterwarnings("ignore", module="gpytorch|linear_operator")
 NUM_DATA = 4000
@@ -57,22 +59,25 @@ CASES = [
 ]
 
 
+def alternate(first: Callable[[], object], second: Callable[[], object], repeats: int, warm_up: int = 2) -> float:
+    """Return the median ratio second / first of the times of two functions called alternately.
+
+    The machine has slow spells of seconds that affect both calls of a turn, so the ratio is computed per turn.
+    """
+    turns = [(seconds(first), seconds(second)) for _ in range(warm_up + repeats)]
+    return statistics.median(other / one for one, other in turns[warm_up:])
+
+
+def seconds(function: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return how long a call takes."""
+    begin = clock()
+    function()
+    return clock() - begin
+
+
 def our_step(case: Case) -> Callable[[], object]:
     torch.set_num_threads(2)
-    model, (X, y), objective = case.ours(), case.rows(), case.spec.objective
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.001, fused=True)
-    score = OBJECTIVES[objective.name]
-    x, y = X[: case.N], y[: case.N]
-
-    def step() -> float:
-        optimizer.zero_grad()
-        latent = model(x, noise_seed=1)
-        value = score(model.likelihood, latent, y[:, None], model.kl(), NUM_DATA, beta=objective.beta)
-        (-value).backward()
-        optimizer.step()
-        return value.item()
-
-    return step
+    return training_step(case.spec, case.rows()[0], case.N)
 
 
 def peer_step(case: Case) -> Callable[[], object]:

@@ -1,7 +1,7 @@
 """Which corrections of the mixture are worth their code: `python -m benchmarks.corrections`.
 
-The default is fitted once per table and fold; what each member predicts for the rows it held out and for test rows is
-kept in a folder. All ways to blend these predictions are then compared on the test rows, which chose nothing:
+The default is fitted once per table and fold. All ways to blend what its members predict for the rows that they held
+out are then compared on the test rows, which chose nothing:
 
 - discount: a GP keeps half of the weight that it earns in one fold, since the GPs of all folds are alike;
 - shrink: the spread learned for the members of one fold is carried over to all of them as 1 + c/m;
@@ -10,14 +10,13 @@ kept in a folder. All ways to blend these predictions are then compared on the t
 Scores are of standardised targets. Writes results/corrections.jsonl and results/corrections.md.
 """
 
-import argparse
 import math
-import pickle
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,8 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.tables import records
-from benchmarks.tables.records import Record
+from benchmarks import records
 from benchmarks.tables.sets import load
 from dspp import fitting
 from dspp.encoding.encoder import encode
@@ -40,7 +38,9 @@ from dspp.members.base import Trained
 from dspp.outcomes import Outcome
 from dspp.table.memory import to_table
 from dspp.training.rows import Rows
-from experiments.results import provenance
+from experiments.report.blocks import Entry, text_table
+from experiments.report.markdown import table_text
+from experiments.results import Record
 
 SMALL = ("concrete", "energy", "airfoil", "wine", "parkinsons", "skillcraft")
 LARGE = {"diamonds": 12_000, "protein": 8_000, "airbnb_nyc_2019": 12_000, "kin40k": 8_000}  # rows
@@ -181,47 +181,47 @@ def describe(found: Sequence[Record]) -> str:
         here = [m["coverage90"] for (one, _, how), m in by_key.items() if (one, how) == (name, variant)]
         return float(np.mean(here))
 
+    rows: list[list[str | Entry]] = [
+        [
+            name,
+            *(f"{cost(name, variant):+.4f}" for variant in others),
+            *(f"{100 * coverage(name, variant):.1f} %" for variant in VARIANTS),
+        ]
+        for name in names
+    ]
+    means = [float(np.mean([cost(name, variant) for name in names])) for variant in others]
+    rows.append(["mean", *(Entry(f"{mean:+.4f}", bold=True) for mean in means), *([""] * len(VARIANTS))])
+    header = ("table", *others, "coverage: all", *others)
     lines = [
         "# Corrections of the mixture",
-        "",
-        "What leaving a correction out costs in NLL (nats per test row; positive: worse), and the 90 % coverage.",
-        "Written by `python -m benchmarks.corrections`, which says what they are. Means over the folds of a table.",
-        "",
-        f"| table | {' | '.join(others)} | coverage: all | {' | '.join(others)} |",
-        f"|---|{'---:|' * (2 * len(others) + 1)}",
+        "What leaving a correction out costs in NLL (nats per test row; positive: worse), and the 90 % coverage. "
+        "Written by `python -m benchmarks.corrections`, which says what the corrections are. Means over the folds of a "
+        "table.",
+        table_text(text_table(header, rows)),
     ]
-    for name in names:
-        costs = " | ".join(f"{cost(name, variant):+.4f}" for variant in others)
-        covered = " | ".join(f"{100 * coverage(name, variant):.1f} %" for variant in VARIANTS)
-        lines.append(f"| {name} | {costs} | {covered} |")
-    means = " | ".join(f"**{np.mean([cost(name, variant) for name in names]):+.4f}**" for variant in others)
-    lines.append(f"| mean | {means} |{' |' * len(VARIANTS)}")
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(lines) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser("python -m benchmarks.corrections", description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--results", type=Path, default=Path("results/corrections.jsonl"))
-    parser.add_argument("--kept", type=Path, default=Path("runs/corrections"), help="folder for predictions")
+    parser = records.parser("benchmarks.corrections", __doc__)
+    parser.add_argument("--sets", type=lambda text: text.split(","), help=f"of {', '.join((*SMALL, *LARGE))}")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    options.kept.mkdir(parents=True, exist_ok=True)
-    commit = provenance(("src", "experiments", "benchmarks"))["commit"]
-    for name, fold in FITS:
-        path = options.kept / f"{name}-{fold}.pickle"
-        if not path.exists():
-            path.write_bytes(pickle.dumps(fit(name, fold, options.data)))
-        known = set(map(records.key, records.read(options.results)))
-        if any((name, fold, variant) not in known for variant in VARIANTS):
-            found = pickle.loads(path.read_bytes())  # which this command wrote
-            for variant, how in VARIANTS.items():
-                rows = {"train": len(found["y"]), "test": len(found["y_test"])}
-                what = {"set": name, "fold": fold, "method": variant, "rows": rows, "seconds": {}, "commit": commit}
-                records.add(options.results, what | {"metrics": score(found, how)})
-        options.results.with_suffix(".md").write_text(describe(records.read(options.results)), encoding="utf-8")
-    print(options.results.with_suffix(".md").read_text(encoding="utf-8"))
+
+    @cache
+    def fitted(name: str, fold: int) -> dict[str, Any]:
+        return fit(name, fold, options.data)
+
+    def measure(name: str, fold: int, variant: str) -> Record:
+        found = fitted(name, fold)
+        rows = {"train": len(found["y"]), "test": len(found["y_test"])}
+        return {"metrics": score(found, VARIANTS[variant]), "rows": rows, "seconds": {}}
+
+    wanted = [(*one, variant) for one in FITS if one[0] in (options.sets or (*SMALL, *LARGE)) for variant in VARIANTS]
+    text = describe(records.complete(options.results, wanted, measure))
+    options.results.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
     return 0
 
 

@@ -6,31 +6,30 @@ Fits what is missing in the results, one line per fit, and writes the table besi
 last year or of the last months are the test rows, and chose nothing.
 """
 
-import argparse
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.tables import records
+from benchmarks import records
 from benchmarks.tables.methods import METHODS, PEERS, Fit, one_thread
-from benchmarks.tables.records import Record
 from benchmarks.tables.sets import Split
 from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError
 from dspp.estimators import DSPPRegressor
 from dspp.metrics import Comparison
 from dspp.predictive import NormalMixture
-from experiments.report.blocks import Entry, Table
+from experiments.report.blocks import Table, text_table
 from experiments.report.markdown import table_text
-from experiments.results import provenance
+from experiments.results import Record, provenance
 
 SCORES = ("nll", "crps", "rmse", "r2", "bias", "coverage90")
 
@@ -93,9 +92,9 @@ FITS: dict[str, Callable[[Split, int], Fit]] = {
 }
 
 
-def measure(name: str, method: str, with_date: bool, folder: Path) -> Record:
+def measure(name: str, with_date: int, method: str, folder: Path) -> Record:
     """Fit a method, and score it on the later rows in the units of the target."""
-    rows = load(name, with_date, folder)
+    rows = load(name, bool(with_date), folder)
     with nullcontext() if method.startswith("dspp") else one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from other libraries, and the notes on fits
         fitted = FITS[method](rows, 0)
@@ -113,24 +112,14 @@ def measure(name: str, method: str, with_date: bool, folder: Path) -> Record:
         "bias": unit * float(scored.mean.cpu().numpy().mean() - y.mean()),
         "coverage90": scored.coverage(0.9),
     }
-    origin = provenance(("src", "experiments", "benchmarks"))
-    versions = origin["versions"] | {key: v for key, v in _versions().items() if key.lower() in method.lower()}
+    versions = provenance(())["versions"]
+    peers = {library: metadata.version(library) for library in PEERS if library in method.lower()}
     return {
-        "set": name,
-        "fold": int(with_date),
-        "method": method,
         "metrics": found,
         "rows": {"train": len(rows.y), "test": len(y)},
         "seconds": {},
-        "versions": versions,
-        "commit": origin["commit"],
+        "versions": versions | peers,
     }
-
-
-def _versions() -> dict[str, str]:
-    from importlib import metadata
-
-    return {name: metadata.version(name) for name in PEERS}
 
 
 def write(found: Sequence[Record]) -> str:
@@ -156,11 +145,8 @@ def write(found: Sequence[Record]) -> str:
 
 def _table(found: Iterable[Record]) -> Table:
     ordered = sorted(found, key=lambda record: (list(FITS).index(record["method"]), -record["fold"]))
-    rows = [
-        tuple(Entry(text) for text in (r["method"], "yes" if r["fold"] else "no", *_numbers(r["metrics"])))
-        for r in ordered
-    ]
-    return Table(title="", header=("method", "date", *SCORES), rows=tuple(rows), caption="", words=frozenset({1}))
+    rows = [(r["method"], "yes" if r["fold"] else "no", *_numbers(r["metrics"])) for r in ordered]
+    return text_table(("method", "date", *SCORES), rows, words=(1,))
 
 
 def _numbers(metrics: dict[str, float]) -> list[str]:
@@ -169,21 +155,11 @@ def _numbers(metrics: dict[str, float]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser("python -m benchmarks.forecasts", description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--results", type=Path, default=Path("results/forecasts.jsonl"))
+    parser = records.parser("benchmarks.forecasts", __doc__)
     parser.add_argument("--only", default="", help="fit only methods whose names contain this")
     options = parser.parse_args(arguments)
-    for name in TABLES:
-        for method in FITS:
-            for with_date in (True, False):
-                key = (name, int(with_date), method)
-                if options.only not in method or key in map(records.key, records.read(options.results)):
-                    continue
-                record = measure(name, method, with_date, options.data)
-                records.add(options.results, record)
-                print(*key, {k: round(v, 3) for k, v in record["metrics"].items()}, flush=True)
-    found: list[dict[str, Any]] = records.read(options.results)
+    wanted = [(name, date, method) for name in TABLES for method in FITS for date in (1, 0) if options.only in method]
+    found = records.complete(options.results, wanted, partial(measure, folder=options.data))
     options.results.with_suffix(".md").write_text(write(found))
     return 0
 

@@ -5,22 +5,21 @@ swimmer. What is missing under the name given with --tag is fitted and added to 
 are compared with the first. Seconds are comparable only if nothing else runs, and fits of one run.
 """
 
-import argparse
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.tables import records
-from benchmarks.tables.records import Record
+from benchmarks import records
 from benchmarks.tables.sets import Split, load
 from dspp.errors import DsppWarning, InputError
 from dspp.estimators import DSPPRegressor
-from experiments.results import provenance
+from experiments.results import Record
 
 SCORES = ("nll", "crps", "coverage90")
 ROWS = 2_000
@@ -56,7 +55,7 @@ TABLES: dict[str, Callable[[Path], Split]] = {
 }
 
 
-def measure(name: str, tag: str, data: Path) -> Record:
+def measure(name: str, _fold: int, _tag: str, data: Path) -> Record:
     """Fit the default to a table, and record its scores out of fold and on test rows."""
     rows = TABLES[name](data)
     with warnings.catch_warnings():
@@ -67,13 +66,9 @@ def measure(name: str, tag: str, data: Path) -> Record:
         test = model.evaluate(rows.X_test, rows.y_test)
     out_of_fold = {f"{score} out of fold": model.fitted_.metrics[score] for score in SCORES}
     return {
-        "set": name,
-        "fold": 0,
-        "method": tag,
         "metrics": out_of_fold | {score: test[score] for score in SCORES},
         "seconds": {"fit": round(fitted - start, 2), "evaluate": round(time.perf_counter() - fitted, 2)},
         "rows": {"train": len(rows.y), "test": len(rows.y_test)},
-        "commit": provenance(("src", "experiments", "benchmarks"))["commit"],
     }
 
 
@@ -95,15 +90,11 @@ def compare(found: Sequence[Record]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser("python -m benchmarks.oracles", description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--results", type=Path, default=Path("results/oracles.jsonl"))
+    parser = records.parser("benchmarks.oracles", __doc__)
     parser.add_argument("--tag", default="before", help="a name for the code that is measured")
     options = parser.parse_args(arguments)
-    for name in TABLES:
-        if (name, 0, options.tag) not in map(records.key, records.read(options.results)):
-            records.add(options.results, measure(name, options.tag, options.data))
-    print(compare(records.read(options.results)))
+    wanted = [(name, 0, options.tag) for name in TABLES]
+    print(compare(records.complete(options.results, wanted, partial(measure, data=options.data))))
     return 0
 
 

@@ -33,39 +33,27 @@ from pathlib import Path
 from typing import Any
 
 import gpytorch
-import numpy as np
 import torch
 from linear_operator.utils.errors import NanError, NotPSDError
 from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
 from benchmarks.peers import PeerDSPP
-from benchmarks.uci import load, paper_row
-from dspp import training
 from dspp.config import TrainConfig
-from dspp.encoding.scaling import Standardizer
 from dspp.errors import InputError, TrainingInterrupted
 from dspp.presets import Spec, preset
-from dspp.table.split import split
-from dspp.training import Epoch, fit
+from dspp.training import Epoch, Rows, fit
+from experiments import data
 from experiments.fitting import model_spec, train_config
+from experiments.parts import Parts, cut
 from experiments.protocol import read_protocol
+from experiments.report.paper import read_paper
 from experiments.units import Unit
 
 PAPER_NLL = {"bike": -1.763, "protein": 0.382, "kin40k": -2.016}  # DSPP-QR3-2L, used if results.csv is not available
 HEADLINE = "DSPP-QR3-2L"
 MARGIN = 0.1
 PEER_ROWS = 1000  # per batch of scoring, as in the notebook
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Training and validation rows, standardised by the training part."""
-
-    X: np.ndarray
-    y: np.ndarray
-    X_val: np.ndarray
-    y_val: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -118,7 +106,7 @@ class _Reached(Exception):  # noqa: N818 - no error
 
 
 def time_ours(
-    rows: Rows,
+    rows: Parts,
     target: float,
     limit: float,
     *,
@@ -144,7 +132,7 @@ def time_ours(
 
     while True:
         try:
-            train, validation = training.Rows.of(rows.X, rows.y), training.Rows.of(rows.X_val, rows.y_val)
+            train, validation = Rows.of(rows.X, rows.y), Rows.of(rows.X_val, rows.y_val)
             hooks = {"on_epoch": after_epoch, "should_stop": after_step}
             fit(spec, train, validation, config=config, progress=False, **hooks)
         except _Reached:
@@ -155,7 +143,7 @@ def time_ours(
 
 
 def time_gpytorch(
-    rows: Rows,
+    rows: Parts,
     target: float,
     limit: float,
     *,
@@ -164,7 +152,7 @@ def time_gpytorch(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timing:
     recipe = recipe or Notebook()
-    X, y, X_val, y_val = (torch.as_tensor(part, dtype=torch.float32) for part in vars(rows).values())
+    X, y, X_val, y_val = (torch.as_tensor(part).float() for part in (rows.X, rows.y, rows.X_val, rows.y_val))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         watch = Stopwatch(clock)
@@ -241,19 +229,14 @@ def peer_nll(model: PeerDSPP, X: Tensor, y: Tensor) -> float:
     return total / len(y)
 
 
-def rows_of(name: str, folder: Path) -> Rows:
-    """Return the training and validation rows of the first split; test rows are not used."""
-    X, y = load(folder, name)
-    train, _, val = split(len(X), (15, 3, 2), seed=0)
-    sx, sy = Standardizer.fit(X[train]), Standardizer.fit(y[train])
-    return Rows(sx.transform(X[train]), sy.transform(y[train]), sx.transform(X[val]), sy.transform(y[val]))
-
-
 def target_of(name: str, folder: Path) -> float:
-    paper = paper_row(folder, name).get("nll", PAPER_NLL.get(name))
+    """Return the paper's NLL on a data set plus the margin."""
+    cells, paper = read_paper(folder.parent / "paper").cells, PAPER_NLL.get(name)
+    if cell := cells.get(("uci", "NLL", name, HEADLINE)):
+        paper = cell.mean
     if paper is None:
         raise InputError(f"the paper has no NLL of DSPP-QR3-2L on {name!r}; choose from: {', '.join(PAPER_NLL)}")
-    return float(paper) + MARGIN
+    return paper + MARGIN
 
 
 def quick_recipe(name: str, changes: Mapping[str, Any]) -> tuple[TrainConfig, Spec]:
@@ -273,7 +256,7 @@ def measure(
     recipe: str = "quick",
     changes: Mapping[str, Any] | None = None,
 ) -> dict[str, object]:
-    target, rows = target_of(name, folder), rows_of(name, folder)
+    target, rows = target_of(name, folder), cut(data.load(name, folder), 0, (15, 3, 2))
     config, spec = quick_recipe(name, changes or {}) if recipe == "quick" else (None, None)
     ours = time_ours(rows, target, limit, config=config, spec=spec)
     theirs = time_gpytorch(rows, target, min(limit, times * ours.seconds))

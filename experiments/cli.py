@@ -88,7 +88,7 @@ def run_command(
         console.print("stopped; finished fits are kept, and the same command resumes")
         raise
     for outcome in failed:
-        console.print(f"failed: {outcome.unit.label}: {outcome.problem}", style="red", highlight=False, markup=False)
+        console.print(f"failed: {outcome.task.label}: {outcome.problem}", style="red", highlight=False, markup=False)
     if failed:
         raise typer.Exit(1)
 
@@ -192,30 +192,30 @@ def _run_with_bar(
     console: Console,
     engine: str,
     address: str | None,
-) -> list[Outcome]:
+) -> list[Outcome[Unit]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     total, done, begin = sum(map(_cost, todo.fits)), 0.0, time.monotonic()
     with Progress(*columns, TextColumn("{task.fields[left]}"), console=console) as bar:
         task = bar.add_task("running", total=len(todo.fits), left="")
 
-        def report(outcome: Outcome) -> None:
+        def report(outcome: Outcome[Unit]) -> None:
             nonlocal done
-            done += _cost(outcome.unit)
+            done += _cost(outcome.task)
             left = (time.monotonic() - begin) * (total / done - 1)
             bar.update(task, advance=1, left=f"{left / 60:.0f} min left")
-            bar.console.print(f"{outcome.unit.label}: {_result(outcome)}", highlight=False, soft_wrap=True)
+            bar.console.print(f"{outcome.task.label}: {_result(outcome)}", highlight=False, soft_wrap=True)
 
         return run(todo, folder, data, jobs, report, engine, address)
 
 
-def _result(outcome: Outcome) -> str:
+def _result(outcome: Outcome[Unit]) -> str:
     """Summarise the result of a fit in a few words."""
     if outcome.record is None:
         return "failed"
     metrics = outcome.record["metrics"]
     if "nll" in metrics:
         return f"NLL {metrics['nll']:.3f}"
-    sizes = ", ".join(f"{name} {outcome.unit.setting[name]}" for name in SIZES)
+    sizes = ", ".join(f"{name} {outcome.task.setting[name]}" for name in SIZES)
     return f"{metrics['step_ms']:.0f} ms, {metrics['peak_mb']:.0f} MB per step at {sizes}"
 
 

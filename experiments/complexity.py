@@ -13,6 +13,7 @@ import torch
 from dspp.errors import NumericalError
 from dspp.model import build
 from dspp.objectives import OBJECTIVES
+from dspp.presets import Spec
 from experiments.catalogue import METHODS
 from experiments.memory import rise_mb
 from experiments.protocol import Setting
@@ -55,20 +56,26 @@ def _measure(method: str, setting: Setting) -> dict[str, float]:
     return {"step_ms": round(min(times[1:]) * 1e3, 2), "peak_mb": round(risen, 1)}  # the first step allocates
 
 
-def _make_step(method: str, setting: Setting) -> Callable[[], None]:
+def _make_step(method: str, setting: Setting) -> Callable[[], object]:
     spec = METHODS[method].spec({name: setting[name] for name in SIZES[1:]})
     rows = torch.randn(max(setting["batch_size"], 4000), INPUTS, generator=torch.Generator().manual_seed(0))
+    return training_step(spec, rows, setting["batch_size"])
+
+
+def training_step(spec: Spec, rows: torch.Tensor, batch_size: int) -> Callable[[], object]:
+    """Return a step of training, always on the first rows: forward, backward and Adam."""
     model = build(spec.model, rows)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    score, x = OBJECTIVES[spec.objective.name], rows[: setting["batch_size"]]
+    score, x = OBJECTIVES[spec.objective.name], rows[:batch_size]
     y = torch.sin(x).sum(-1, keepdim=True)
 
-    def step() -> None:
+    def step() -> float:
         optimizer.zero_grad()
         latent = model(x, noise_seed=1)
         value = score(model.likelihood, latent, y, model.kl(), len(rows), beta=spec.objective.beta)
         (-value).backward()
         optimizer.step()
+        return value.item()
 
     return step
 

@@ -42,6 +42,7 @@ def run_unit(unit: Unit, data_folder: Path | None, work: Path, provenance: Mappi
         provenance: The versions and the commit to store in the record.
         parent: The process that waits for the record. The unit is abandoned when that process is gone.
     """
+    work.mkdir(parents=True, exist_ok=True)  # may run on another machine
     if unit.experiment == "complexity":
         begin = time.monotonic()
         return _record(unit, provenance, measure(unit.method, unit.setting), time.monotonic() - begin, {})

@@ -5,7 +5,7 @@ import math
 import platform
 import subprocess
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 Record = dict[str, Any]
 
 
-def read(path: Path, fields: Sequence[str] = KEYS[:-1]) -> list[Record]:
-    """Return the records of a file, none if it does not exist; lines without these fields are left out."""
+def read(path: Path, required: Collection[str] = KEYS[:-1]) -> list[Record]:
+    """Return the records of a file, none if it does not exist; lines without the required keys are left out."""
     if not path.is_file():
         return []
     records = []
@@ -34,9 +34,20 @@ def read(path: Path, fields: Sequence[str] = KEYS[:-1]) -> list[Record]:
             record = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if isinstance(record, dict) and record.keys() >= set(fields):
+        if isinstance(record, dict) and record.keys() >= set(required):
             records.append(record)
     return records
+
+
+def update(path: Path, change: Callable[[list[Record]], list[Record]], required: Collection[str] = KEYS[:-1]) -> None:
+    """Replace the records of a file by what `change` returns for them, atomically and under a lock."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent / f".{path.stem}.lock"):
+        records = read(path, required)
+        changed = change(list(records))
+        if changed != records:
+            lines = "".join(json.dumps(record) + "\n" for record in changed)
+            storage.write_bytes(path, lines.encode(), CheckpointError)
 
 
 def add(path: Path, record: Record) -> None:
@@ -44,14 +55,13 @@ def add(path: Path, record: Record) -> None:
 
     A fit that already has a record is not added again.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.parent / f".{path.stem}.lock"):
-        records = read(path)
-        if fit_key(record) in {fit_key(r) for r in records}:
-            return
-        selected = select([*records, record])
-        lines = "".join(json.dumps({k: r[k] for k in KEYS if k in r}) + "\n" for r in selected)
-        storage.write_bytes(path, lines.encode(), CheckpointError)
+
+    def added(records: list[Record]) -> list[Record]:
+        if fit_key(record) in map(fit_key, records):
+            return records
+        return [{k: r[k] for k in KEYS if k in r} for r in select([*records, record])]
+
+    update(path, added)
 
 
 def select(records: list[Record]) -> list[Record]:

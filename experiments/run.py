@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from dspp.engines import run_all
 from dspp.errors import DsppError
@@ -13,12 +13,14 @@ from experiments import results
 from experiments.fitting import Record, run_unit
 from experiments.units import Unit, fit_key
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Generic[T]):
     """The outcome of one fit: a record, or the reason why there is none."""
 
-    unit: Unit
+    task: T
     record: Record | None
     problem: str = ""
 
@@ -68,30 +70,30 @@ def run(
     folder: Path,
     data_folder: Path | None,
     jobs: int | None,
-    report: Callable[[Outcome], None],
+    report: Callable[[Outcome[Unit]], None],
     engine: str = "local",
     address: str | None = None,
-) -> list[Outcome]:
+) -> list[Outcome[Unit]]:
     """Run the missing fits and store each result as it arrives; return the failures.
 
     On Ray, a unit of a lost node is run again on another, from its checkpoint if both share the results folder.
     """
     work = _work(folder).resolve()
     parent = os.getpid() if engine == "local" else 0  # Ray itself ends is_orphan workers; 0 is never a parent
-    shared = (data_folder and data_folder.resolve(), work, results.provenance(), parent)
+    shared = (run_unit, data_folder and data_folder.resolve(), work, results.provenance(), parent)
     failed = []
     missing = _missing(todo, folder, report)
     for _, outcome in run_all(attempt, missing, shared=shared, engine=engine, jobs=jobs, address=address):
         if outcome.record is None:
             failed.append(outcome)
         else:
-            _store(outcome.record, todo.wanted[outcome.unit.fit_key], folder)
-            _clear(folder, outcome.unit.fit_key)  # after a kill before this line, the next `plan` does it
+            _store(outcome.record, todo.wanted[outcome.task.fit_key], folder)
+            _clear(folder, outcome.task.fit_key)  # after a kill before this line, the next `plan` does it
         report(outcome)
     return failed
 
 
-def _missing(todo: Plan, folder: Path, report: Callable[[Outcome], None]) -> Iterator[Unit]:
+def _missing(todo: Plan, folder: Path, report: Callable[[Outcome[Unit]], None]) -> Iterator[Unit]:
     """Yield the fits to run as workers become free; results that another command has stored meanwhile are reused."""
     for unit in todo.fits:
         stored = _read_all(folder).get(unit.fit_key)
@@ -102,15 +104,14 @@ def _missing(todo: Plan, folder: Path, report: Callable[[Outcome], None]) -> Ite
             report(Outcome(unit, stored))
 
 
-def attempt(unit: Unit, data_folder: Path | None, work: Path, *arguments: Any) -> Outcome:
-    """Run one unit; its failure does not end the others."""
+def attempt(task: T, fit: Callable[..., Record], *arguments: Any) -> Outcome[T]:
+    """Run one fit; its failure does not end the others."""
     try:
-        work.mkdir(parents=True, exist_ok=True)  # may run on another machine
-        return Outcome(unit, run_unit(unit, data_folder, work, *arguments))
+        return Outcome(task, fit(task, *arguments))
     except DsppError as problem:
-        return Outcome(unit, None, str(problem))
+        return Outcome(task, None, str(problem))
     except Exception as problem:  # from another library, say; it must not end hours of other fits
-        return Outcome(unit, None, f"{type(problem).__name__}: {problem}")
+        return Outcome(task, None, f"{type(problem).__name__}: {problem}")
 
 
 def _store(record: Record, units: Sequence[Unit], folder: Path) -> None:

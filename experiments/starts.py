@@ -29,7 +29,7 @@ from experiments.parts import Parts, cut
 from experiments.protocol import Rule, read_protocol
 from experiments.results import REPOSITORY
 from experiments.run import Outcome, plan, run
-from experiments.units import list_units
+from experiments.units import Unit, list_units
 
 METHOD, NAME = "DSPP-QR3-2L", "along-gradient"
 DEFAULT = {"hidden_mean": "linear"}
@@ -109,9 +109,9 @@ def main(
         run(plan(units, results), results, data, 1, _print)
 
 
-def _print(outcome: Outcome) -> None:
+def _print(outcome: Outcome[Unit]) -> None:
     found = outcome.problem if outcome.record is None else f"test NLL {outcome.record['metrics']['nll']:.3f}"
-    print(f"{outcome.unit.label}, seed {outcome.unit.setting['seed']}: {found}")
+    print(f"{outcome.task.label}, seed {outcome.task.setting['seed']}: {found}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from dspp.simulation import JOINT_RANGE, NUM_JOINTS, Rows, draw_uniform, end_effector, generators, joint_frames
+from dspp.simulation import JOINT_RANGE, NUM_JOINTS, Rows, end_effector, generators, joint_frames
 
 JOINT_SPEED = 1.0  # joint velocities are uniform in ± this, radians a second
 
@@ -42,8 +42,8 @@ class RobotArmMotion:
 def robot_arm_motion(num_rows: int = 10_000, seed: int = 0) -> RobotArmMotion:
     """Simulate the multi-output data. The first rows do not depend on how many follow."""
     angles_rng, speeds_rng, noise_rng = generators(num_rows, seed, stream=1)
-    angles = draw_uniform(angles_rng, num_rows, JOINT_RANGE)
-    speeds = draw_uniform(speeds_rng, num_rows, np.full(NUM_JOINTS, JOINT_SPEED))
+    angles = angles_rng.uniform(-JOINT_RANGE, JOINT_RANGE, (num_rows, NUM_JOINTS))
+    speeds = speeds_rng.uniform(-JOINT_SPEED, JOINT_SPEED, (num_rows, NUM_JOINTS))
     velocity = np.einsum("njc,nj->nc", jacobian(angles), speeds)
     clean = np.hstack([end_effector(angles), velocity])
     mixing = _motion_noise_mixing()

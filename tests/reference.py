@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from torch import Tensor
 
+from dspp.gp.inducing import WhitenedGaussian
 from dspp.gp.kernels import KERNELS as REGISTERED_KERNELS
+from dspp.gp.kernels import KernelKind
 from dspp.gp.layer import GPLayer
 from dspp.gp.means import Mean
 from dspp.model import Model
@@ -125,6 +127,23 @@ def read_layer(layer: GPLayer) -> list[SparseGP]:
         m, S = L @ _numbers(layer.q.mean[w]), L @ C @ C.T @ L.T
         gps.append(SparseGP(kind, Z, lengthscale, scale, nugget, m, S, prior_mean, *basis))
     return gps
+
+
+def covariance(q: WhitenedGaussian) -> Tensor:
+    """S of q(v), its diagonal (W, M) or the full matrix (W, M, M)."""
+    C = q.root.tril() if q.full else q.root
+    return C @ C.mT if q.full else C.square()
+
+
+def conditional(
+    kind: type[KernelKind], x: Tensor, z: Tensor, K: Tensor, m: Tensor, S: Tensor, jitter: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Eqs. 7 and 8 for autograd; arguments as in `dspp.gp.conditional.conditional`, with S for C and no B."""
+    L = torch.linalg.cholesky(K + torch.diag_embed(jitter[:, None].expand(K.shape[:-1])))
+    t2 = (z.unsqueeze(-2) - x.unsqueeze(-3)).square().sum(-1)
+    A = torch.linalg.solve_triangular(L, kind.value(t2), upper=False)  # (W, M, R)
+    SA = S @ A if S.dim() == 3 else S.unsqueeze(-1) * A
+    return (A.mT @ m.unsqueeze(-1)).squeeze(-1), 1 + jitter[:, None] + (A * (SA - A)).sum(-2)
 
 
 def _numbers(t: Tensor) -> Array:

@@ -39,7 +39,6 @@ ORDER = [
     "quadrature",
     "plots",
     "predictive",
-    "sample",
     "features",
     "likelihoods",
     "model",
@@ -166,9 +165,7 @@ def factorisations(tree: ast.AST) -> int:
 
 def test_kernel_matrices_are_factorised_in_one_file() -> None:
     found = {name for name, tree in TREES.items() if factorisations(tree)}
-    assert found == {"gp.linalg", "gp.conditional"}, found
-    (oracle,) = (n for n in TREES["gp.conditional"].body if isinstance(n, ast.FunctionDef) and n.name == "plain")
-    assert factorisations(oracle) == factorisations(TREES["gp.conditional"]) == 1
+    assert found == {"gp.linalg"}, found
 
 
 def test_the_factor_of_the_outputs_covariance_stays_with_the_mixture() -> None:

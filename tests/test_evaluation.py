@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from dspp import DSPPRegressor, evaluate, load, sample, write_model_report
+from dspp import DSPPRegressor, evaluate, load, write_model_report
 from dspp.cli import app
 from dspp.fitted import Fitted
 from dspp.metrics import METRICS, Comparison, Metric
@@ -58,9 +58,8 @@ def in_batches(patch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(X))
         return distribution(self, X, *place)
 
-    for module in (evaluate, sample):
-        patch.setattr(module, "SCORED_ROWS", BATCH)
-    patch.setattr(sample, "SAMPLE_ROWS", KEPT)
+    patch.setattr(evaluate, "SCORED_ROWS", BATCH)
+    patch.setattr(evaluate, "SAMPLE_ROWS", KEPT)
     patch.setattr(Fitted, "distribution", counted)
     return sizes
 

@@ -250,7 +250,7 @@ def test_od_svgp(seed: int) -> None:
     m_g, a_g = layer.q.mean, layer.mean_coefficients  # hold GPyTorch's numbers
     a = layer.kernel.outputscale.sqrt().unsqueeze(-1) * a_g
     p = projected(layer, a)
-    Sp = (layer.q.covariance @ p.unsqueeze(-1)).squeeze(-1)
+    Sp = (ref.covariance(layer.q) @ p.unsqueeze(-1)).squeeze(-1)
     mapped = {"model.layers.0.q.mean": m_g + Sp, "model.layers.0.mean_coefficients": a}
     mixture, kl = torch.func.functional_call(MixtureAndKL(model), mapped, (x,))
     difference = (m_g * Sp + 0.5 * Sp.square() - 0.5 * p * Sp).sum()

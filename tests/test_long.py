@@ -12,14 +12,14 @@ from scipy import stats
 
 from dspp import DSPPRegressor, Rows, TrainConfig, fit, preset
 from dspp.encoding.scaling import Standardizer
-from dspp.simulation import robot_arm
+from dspp.simulation import RobotArm
 from experiments import data as datasets
 
 pytestmark = pytest.mark.long
 
 
 def _arm(rows):
-    data = robot_arm(rows, seed=1)
+    data = RobotArm(rows, seed=1)
     return Standardizer.fit(data.X).transform(data.X), Standardizer.fit(data.y).transform(data.y)
 
 
@@ -61,7 +61,7 @@ def test_default_runs_need_no_more_jitter_than_configured(name):
 @pytest.mark.parametrize(("rows", "seconds"), [(1_000, 10), (50_000, 20), (120_000, 30)])
 def test_a_time_budget_covers_everything(rows, seconds, tmp_path):
     """From the start of the command to the report, on a machine with nothing else to do; text columns take trees."""
-    data = robot_arm(rows, seed=1)
+    data = RobotArm(rows, seed=1)
     table = pd.DataFrame(data.X).rename(columns="x{}".format).assign(y=data.y.ravel())
     table["town"] = [f"town {k % 30}" for k in range(rows)]
     table.to_parquet(tmp_path / "table.parquet")

@@ -72,3 +72,12 @@ def test_the_table_of_results_is_that_of_the_records():
             peer, method = re.fullmatch(r"\**([−\d.]+)\** \((.*)\)", peer_shown).groups()
             best = min(means.values(), key=lambda text: float(text.replace("−", "-")))
             assert peer == best == means[method.lower().replace(" ", "-")], (name, score)
+
+
+def test_the_functions_on_the_way_of_a_row_are_there():
+    page = (ROOT / "docs" / "project.md").read_text()
+    source = "\n".join(path.read_text() for path in (ROOT / "src" / "dspp").rglob("*.py"))
+    steps = re.findall(r"^\d+\. .*$", page, re.MULTILINE)
+    assert len(steps) == 20
+    for name in re.findall(r"`([\w.]+)`", " ".join(steps)):
+        assert re.search(rf"(def|class) {name.rsplit('.', 1)[-1]}\b", source), name

@@ -19,13 +19,12 @@ from dspp.simulation import (
     RANGE_FINDER,
     RobotArm,
     end_effector,
-    robot_arm,
 )
 
 
 @pytest.fixture(scope="module")
 def arm() -> RobotArm:
-    return robot_arm()
+    return RobotArm()
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +96,18 @@ def documented_noise(angles: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
     return late, spread, 0.1 * (1 + 0.5 * np.cos(2 * angles[:, 0]))
 
 
+def error_mean(arm: RobotArm) -> np.ndarray:
+    """E[error] = w δ."""
+    late, _, offset = documented_noise(arm.X)
+    return late * offset
+
+
+def error_var(arm: RobotArm) -> np.ndarray:
+    """Var[error] = (1 - w) s² + w (1.5 s)² + w (1 - w) δ²."""
+    late, spread, offset = documented_noise(arm.X)
+    return (1 - late) * spread**2 + late * (1.5 * spread) ** 2 + late * (1 - late) * offset**2
+
+
 def error_grid(arm: RobotArm, num: int = 4001) -> tuple[np.ndarray, np.ndarray]:
     """Errors from 12 standard deviations below to 12 above, and the step between them, for each row."""
     low, high = -12 * arm.late_std, arm.offset + 12 * arm.late_std
@@ -111,17 +122,17 @@ def test_the_density_is_the_documented_mixture(arm: RobotArm) -> None:
 
 
 def test_the_density_integrates_to_one_and_has_the_stated_moments() -> None:
-    arm = robot_arm(20, seed=1)
+    arm = RobotArm(20, seed=1)
     error, step = error_grid(arm)
     density = np.exp(arm.log_density(arm.clean + error))
     np.testing.assert_allclose(density.sum(0) * step, 1.0, atol=1e-10)
     mean = (density * error).sum(0) * step
-    np.testing.assert_allclose(arm.error_mean, mean, rtol=1e-8)
-    np.testing.assert_allclose(arm.error_var, (density * (error - mean) ** 2).sum(0) * step, rtol=1e-8)
+    np.testing.assert_allclose(error_mean(arm), mean, rtol=1e-8)
+    np.testing.assert_allclose(error_var(arm), (density * (error - mean) ** 2).sum(0) * step, rtol=1e-8)
 
 
 def test_the_nll_of_the_sample_is_the_entropy() -> None:
-    arm = robot_arm(2000, seed=2)
+    arm = RobotArm(2000, seed=2)
     error, step = error_grid(arm, num=801)
     log_density = arm.log_density(arm.clean + error)
     entropy = -(np.exp(log_density) * log_density).sum(0) * step
@@ -142,9 +153,9 @@ def test_the_sample_follows_the_documented_distribution(arm: RobotArm) -> None:
 
 
 def test_the_noise_matters_and_is_not_normal(arm: RobotArm) -> None:
-    share = np.sqrt(arm.error_var.mean()) / arm.clean.std()
+    share = np.sqrt(error_var(arm).mean()) / arm.clean.std()
     assert 0.10 < share < 0.15
-    best_normal = -stats.norm.logpdf(arm.y - arm.clean, arm.error_mean, np.sqrt(arm.error_var)).mean()
+    best_normal = -stats.norm.logpdf(arm.y - arm.clean, error_mean(arm), np.sqrt(error_var(arm))).mean()
     assert best_normal - arm.nll() > 0.3
     assert arm.clean.min() > 0.1  # the distance has a kink at zero
 
@@ -181,7 +192,7 @@ def test_the_density_of_the_motion_is_the_normal_one(motion: RobotArmMotion) -> 
 # ---------------------------------------------------------------- reproducible
 
 
-@pytest.mark.parametrize("simulate", [robot_arm, robot_arm_motion])
+@pytest.mark.parametrize("simulate", [RobotArm, robot_arm_motion])
 def test_the_seed_decides_and_the_number_of_rows_does_not(simulate: type) -> None:
     long, short, other = simulate(200, seed=5), simulate(50, seed=5), simulate(50, seed=6)
     for name in ("X", "y", "clean"):
@@ -199,7 +210,7 @@ def test_the_data_set_stays_what_it_is(arm: RobotArm, motion: RobotArmMotion) ->
     np.testing.assert_allclose(velocity, [0.7129462788663176, 0.023874034566261623, -0.05577511355717367], rtol=1e-9)
 
 
-@pytest.mark.parametrize("simulate", [robot_arm, robot_arm_motion])
+@pytest.mark.parametrize("simulate", [RobotArm, robot_arm_motion])
 def test_impossible_requests_are_refused(simulate: type) -> None:
     with pytest.raises(InputError, match="num_rows: expected at least 1, got 0"):
         simulate(0)
@@ -212,8 +223,8 @@ def test_impossible_requests_are_refused(simulate: type) -> None:
 
 def normal_prediction(arm: RobotArm, dtype: torch.dtype = torch.float64) -> NormalMixture:
     """The weight is shared by two equal components: the Normal with the true mean and variance."""
-    mean = torch.tensor(arm.clean + arm.error_mean, dtype=dtype).expand(2, -1)
-    var = torch.tensor(arm.error_var, dtype=dtype)
+    mean = torch.tensor(arm.clean + error_mean(arm), dtype=dtype).expand(2, -1)
+    var = torch.tensor(error_var(arm), dtype=dtype)
     return NormalMixture(torch.tensor([0.3, 0.7], dtype=dtype).log(), mean, 0 * mean, var)
 
 
@@ -225,7 +236,7 @@ def motion_prediction(motion: RobotArmMotion) -> MultivariateNormalMixture:
 
 
 def test_scores_of_one_output(arm: RobotArm) -> None:
-    mean, std = arm.clean + arm.error_mean, np.sqrt(arm.error_var)
+    mean, std = arm.clean + error_mean(arm), np.sqrt(error_var(arm))
     error = (arm.y - mean) / std
     expected = {
         "nll": -stats.norm.logpdf(arm.y, mean, std).mean(),

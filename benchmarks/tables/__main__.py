@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import benchmarks.tables
-from benchmarks.tables import records
+from benchmarks import records
 from benchmarks.tables.methods import METHODS, method
-from benchmarks.tables.run import Outcome, Task, run
+from benchmarks.tables.run import Task, run
 from benchmarks.tables.sets import FOLDED, SETS
+from experiments.results import Record
+from experiments.run import Outcome
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,15 +43,21 @@ def _report(options: argparse.Namespace) -> int:
     if not found:
         print(f"{options.results}: no results of these sets, methods and folds", file=sys.stderr)
         return 1
-    from benchmarks.tables import report  # fitting needs no matplotlib
-
-    text = report.write(found)
+    text = report(found)
     options.results.with_suffix(".md").write_text(text)
     print(text)
     return 0
 
 
-def tell(outcome: Outcome) -> None:
+def report(found: Sequence[Record]) -> str:
+    """Return the section on everyday tables of the results report as Markdown."""
+    from experiments.report import everyday, markdown, suite  # fitting needs no matplotlib
+
+    section = everyday.everyday_section(suite.Suite.of(found))
+    return markdown.section_text(section) if section else ""
+
+
+def tell(outcome: Outcome[Task]) -> None:
     name = f"{outcome.task.set:16} {outcome.task.fold:2} {outcome.task.method.name:20}"
     if outcome.record is None:
         print(f"{name} failed: {outcome.problem}", file=sys.stderr, flush=True)

@@ -10,15 +10,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.tables import records
+from benchmarks import records
 from benchmarks.tables.methods import Method, one_thread
-from benchmarks.tables.records import Record
 from benchmarks.tables.scores import score
 from benchmarks.tables.sets import load
 from dspp.encoding.scaling import Standardizer
 from dspp.engines import run_all
-from dspp.errors import DsppError
-from experiments.results import provenance
+from experiments.results import Record, provenance
+from experiments.run import Outcome, attempt
 
 
 @dataclass(frozen=True)
@@ -35,19 +34,12 @@ class Task:
         return self.set, self.fold, self.method.name
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The record of a fit, or the reason why there is none."""
-
-    task: Task
-    record: Record | None
-    problem: str = ""
-
-
-def run(tasks: Sequence[Task], data: Path, results: Path, jobs: int, tell: Callable[[Outcome], None]) -> list[Outcome]:
+def run(
+    tasks: Sequence[Task], data: Path, results: Path, jobs: int, tell: Callable[[Outcome[Task]], None]
+) -> list[Outcome[Task]]:
     """Run the fits without a result and return those that failed."""
     failed = []
-    shared = (data, provenance(("src", "experiments", "benchmarks")))
+    shared = (fit, data, provenance(records.CODE))
     for _, outcome in run_all(attempt, _missing(tasks, results), shared=shared, jobs=jobs):
         if outcome.record is None:
             failed.append(outcome)
@@ -62,16 +54,6 @@ def _missing(tasks: Sequence[Task], results: Path) -> Iterator[Task]:
     for task in tasks:
         if task.key not in set(map(records.key, records.read(results))):
             yield task
-
-
-def attempt(task: Task, data: Path, origin: dict[str, Any]) -> Outcome:
-    """Run one fit; its failure does not end the others."""
-    try:
-        return Outcome(task, fit(task, data, origin))
-    except DsppError as problem:
-        return Outcome(task, None, str(problem))
-    except Exception as problem:  # from another library, say; it must not end hours of other fits
-        return Outcome(task, None, f"{type(problem).__name__}: {problem}")
 
 
 def fit(task: Task, data: Path, origin: dict[str, Any]) -> Record:

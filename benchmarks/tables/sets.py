@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks import uci
 from dspp.errors import InputError
 from dspp.table.split import split
+from experiments import data as datasets
+from experiments.parts import part_rows
 
 FOLDED = ("concrete", "energy", "airfoil", "wine", "skillcraft", "parkinsons")  # target `y`, test rows by `fold`
 TARGETS = {  # tables that are split at random, 4:1
@@ -45,9 +46,10 @@ def load(name: str, fold: int, folder: Path) -> Split:
     if name not in SETS:
         raise InputError(f"expected a table of {', '.join(SETS)}, got {name!r}")
     if name in PAPER:
-        X, y = _read_paper(name, folder)
-        train, test, validation = split(len(y), (15, 3, 2), seed=fold)
-        return _take(X, y, np.concatenate([train, validation]), test)
+        data = datasets.load(name, folder)
+        X = pd.DataFrame(data.X[:, data.X.std(0) > 0].astype(np.float64)).add_prefix("x")
+        train, test, validation = part_rows(data, fold, (15, 3, 2))
+        return _take(X, data.y.astype(np.float64), np.concatenate([train, validation]), test)
     frame = _read(folder / "tables" / f"{name}.parquet")
     if name in TARGETS:
         frame = frame.dropna(subset=TARGETS[name])
@@ -64,13 +66,6 @@ def _read(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise InputError(f"{path} does not exist; pass the data folder with --data")
     return pd.read_parquet(path)
-
-
-def _read_paper(name: str, folder: Path) -> tuple[pd.DataFrame, np.ndarray]:
-    if not (folder / f"{name}.npz").is_file():
-        raise InputError(f"{folder / f'{name}.npz'} does not exist; pass the data folder with --data")
-    X, y = uci.load(folder, name)
-    return pd.DataFrame(X, columns=[f"x{d}" for d in range(X.shape[1])]), y
 
 
 def _take(X: pd.DataFrame, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> Split:

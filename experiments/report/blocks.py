@@ -1,5 +1,6 @@
 """The building blocks of a report, before they become Markdown or HTML: tables, pictures and the parts around them."""
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -52,6 +53,12 @@ class Table:
     caption: str
     apart: frozenset[int] = frozenset()  # columns to separate visually: methods that are not the paper's
     words: frozenset[int] = frozenset()  # columns of text, aligned left like the first
+
+
+def text_table(header: Sequence[str], rows: Iterable[Sequence[str | Entry]], words: Collection[int] = ()) -> Table:
+    """Return a table without title and caption; text stands for an entry of it."""
+    entries = tuple(tuple(Entry(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
+    return Table("", tuple(header), entries, "", words=frozenset(words))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from experiments.report.layout import Layout, Metric, order_names
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")  # names that become file names
 _TAKEN = ("index", "headline", "tables", "studies")  # files of the report itself
 SUITE_FILE = "tables.jsonl"  # of benchmarks.tables, whose lines are not records of experiments, nor are those of
-OTHER_FILES = ("budgets.jsonl", "forecasts.jsonl", "oracles.jsonl", "sampling.jsonl")  # other benchmarks
+OTHER_BENCHMARKS = ("bars", "budgets", "corrections", "forecasts", "oracles", "sampling")  # other benchmarks
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ def read_records(folder: Path) -> Loaded:
         raise InputError(f"results: {folder} is not a folder; give the one that `python -m experiments run` writes to")
     records: list[Record] = []
     left_out = {}
-    for path in sorted(set(folder.glob("*.jsonl")) - {folder / name for name in (SUITE_FILE, *OTHER_FILES)}):
+    foreign = {folder / SUITE_FILE, *(folder / f"{name}.jsonl" for name in OTHER_BENCHMARKS)}
+    for path in sorted(set(folder.glob("*.jsonl")) - foreign):
         found, unreadable = read_file(path)
         records += found
         if unreadable:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
+from typing import Final
 
 import numpy as np
 import torch
@@ -16,9 +17,11 @@ from dspp.fitted import Fitted
 from dspp.metrics import Comparison, Levels
 from dspp.outcomes.base import to_targets
 from dspp.predictive import Predictive
-from dspp.sample import SCORED_ROWS, Sample
 from dspp.seen import Recogniser, hash_rows
 from dspp.table.table import Table
+
+SAMPLE_ROWS: Final = 32_768  # at most, and at least half as many of a larger table
+SCORED_ROWS: Final = 16_384  # in a batch
 
 Batches = Callable[[], Iterator[Table]]
 
@@ -118,7 +121,7 @@ def evaluate_batches(
     """
     reader, wanted = batches(), None if scores is None else list(scores)
     first, second = next(reader), next(reader, None)
-    recogniser, sample, outcome = Recogniser(fitted.seen_rows), Sample(), fitted.outcome
+    recogniser, sample, outcome = Recogniser(fitted.seen_rows), _Sample(), fitted.outcome
     if second is None:
         mixture, folds = _predict_targets(fitted, first, impute, recogniser)
         first = replace(first, parsed=None)  # figures change values of columns
@@ -178,3 +181,26 @@ def _find_levels(fitted: Fitted, first: Table, batches: Batches) -> Levels:
     if not fitted.outcome.may_have_levels(first.targets):
         return [None] * first.targets.shape[1]
     return fitted.outcome.levels(np.concatenate([rows.targets for rows in batches()]))
+
+
+class _Sample:
+    """Every k-th row and its distribution, where k is the smallest power of two with at most `SAMPLE_ROWS` rows."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Int[np.ndarray, " n"], Table, Predictive]] = []
+        self._stride, self._seen = 1, 0
+
+    def add(self, rows: Table, distribution: Predictive) -> None:
+        self._parts.append((np.arange(self._seen, self._seen + len(rows)), rows, distribution))
+        self._seen += len(rows)
+        while -(-self._seen // self._stride) > SAMPLE_ROWS:
+            self._stride *= 2
+        for k, (index, table, part) in enumerate(self._parts):
+            kept = np.flatnonzero(index % self._stride == 0)
+            self._parts[k] = index[kept], table.take(kept), part.rows(torch.from_numpy(kept))
+
+    def join(self) -> tuple[Int[np.ndarray, " n"], Table, Predictive]:
+        """Return the numbers of the sampled rows, the rows, and their distributions."""
+        index, tables, distributions = zip(*self._parts, strict=True)
+        parts = [part for numbers, part in zip(index, distributions, strict=True) if len(numbers)]
+        return np.concatenate(index), Table.concat(tables), type(parts[0]).concat(parts)

@@ -27,12 +27,8 @@ def is_installed(extra: str) -> bool:
 def require(extra: str, what: str) -> None:
     """Check that the libraries of an extra are installed, without importing them.
 
-    Args:
-        extra: The extra, a key of `EXTRAS`.
-        what: What needs it, the subject of the error message, such as "a figure" or "--report".
-
     Raises:
-        MissingExtraError: One of them is not installed.
+        MissingExtraError: One of them is not installed; the subject of the message is `what`, such as "a figure".
     """
     if missing := _missing(extra):
         verb = "is" if len(missing) == 1 else "are"

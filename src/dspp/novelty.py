@@ -23,10 +23,6 @@ class Novelty:
 
     Categories with very many levels, or with a level for rare ones, are not counted, as the model does not store which
     rare levels it has seen.
-
-    Args:
-        fitted: The model.
-        impute: Whether blank cells are filled in where training had none.
     """
 
     def __init__(self, fitted: Fitted, impute: bool = False) -> None:
@@ -40,7 +36,7 @@ class Novelty:
         self._blank: set[str] = set()
 
     def count(self, rows: Table) -> None:
-        """Count what is new in these rows."""
+        """Count what is new in a batch."""
         rows = self._fitted.inputs(rows)
         self._rows += len(rows)
         if self._fitted.encoder is None:
@@ -58,12 +54,6 @@ class Novelty:
                 self._firsts[column.name] = min(first, self._firsts.get(column.name, np.inf))
             elif _stores_all_levels(column):
                 self._count_levels(column.name, rows, np.flatnonzero(values[column.name] == NEW))
-
-    def warnings(self) -> list[str]:
-        """Return a sentence for each column with something new."""
-        return [*self._about_levels(), *self._about_ranges(), *self._about_dates(), *self._about_blanks()]
-
-    # ---------------------------------------------------------------- counting
 
     def _count_levels(self, name: str, rows: Table, new: Int[np.ndarray, " k"]) -> None:
         if len(new):
@@ -84,37 +74,31 @@ class Novelty:
             found = float(values[np.nanargmax(out)])
             self._outside[name] = count + int(far.sum()), found if np.nanmax(out) > distance else farthest
 
-    # ---------------------------------------------------------------- sentences
-
-    def _about_levels(self) -> list[str]:
-        return [
+    def warnings(self) -> list[str]:
+        """Return a sentence for each column with something new."""
+        levels = [
             f"column {name!r}: {count:,} value{'s' if count > 1 else ''} not seen in training "
             f"({join_names(examples, 3)}); predictions ignore them"
             for name, (count, examples) in self._levels.items()
         ]
-
-    def _about_ranges(self) -> list[str]:
-        return [
+        ranges = [
             f"column {name!r}: {count:,} value{'s' if count > 1 else ''} outside the range seen in training "
             f"({_format_range(*self._ranges[name])}), such as {farthest:.6g}; far outside, "
             "predictions approach the distribution of all training rows"
             for name, (count, farthest) in self._outside.items()
         ]
-
-    def _about_dates(self) -> list[str]:
         which = f"all {self._rows:,} rows are" if self._rows > 1 else "the row is"
-        return [
+        dates = [
             f"column {column.name!r}: {which} later than the rows trained on, which end at "
             f"{format_moment(column.latest)}; the scores of a fit with time= (on the command line, --time) are of such "
             "rows"
             for column in self._columns
             if isinstance(column, Datetime) and column.latest < self._firsts.get(column.name, np.inf) < np.inf
         ]
-
-    def _about_blanks(self) -> list[str]:
-        return [
+        blanks = [
             f"column {name!r}: blank cells, of which training had none, are filled in" for name in sorted(self._blank)
         ]
+        return [*levels, *ranges, *dates, *blanks]
 
 
 def _format_range(low: float, high: float) -> str:
@@ -130,7 +114,6 @@ def _stores_all_levels(column: Column) -> bool:
 
 
 def _find_ranges(fitted: Fitted) -> dict[str, tuple[float, float]]:
-    """Return the smallest and the largest training value of each column of numbers."""
     if fitted.input_range is None:
         return {}
     ends = list(zip(*fitted.input_range.tolist(), strict=True))

@@ -50,10 +50,7 @@ def plain_percent(share: float, decimals: int = 0) -> str:
 def cell(value: object, limit: int = 60, commas: bool = True) -> str:
     """Format a value of the user's table: fractions with 4 digits, all else as text of at most `limit` characters.
 
-    Args:
-        value: The value.
-        limit: The length of the longest text.
-        commas: Whether to put commas between thousands; not in years.
+    Whole numbers have commas between thousands unless `commas` is False, as for years.
     """
     if isinstance(value, float | np.floating) and not float(value).is_integer():
         return number(float(value))  # NaN and infinite numbers, too

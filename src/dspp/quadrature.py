@@ -34,10 +34,10 @@ class Rule(nn.Module, ABC):
     """Sites and weights for the hidden layers of one model.
 
     Args:
-        widths: width W of each hidden layer.
+        widths: The width W of each hidden layer.
         num_sites: S, the number of sites (for grids: per dimension).
-        num_test_sites: for rules that sample, the number of samples in prediction.
-        generator: source of random initial values.
+        num_test_sites: For rules that sample, the number of samples in prediction.
+        generator: The source of random initial values.
 
     Example:
         >>> import torch
@@ -179,17 +179,14 @@ class FixedSites(Rule):
         super().__init__([s.shape[1] for s in sites], len(log_weights))
 
     def start(self, generator: torch.Generator) -> None:
-        """Store the sites and weights."""
         for i, sites in enumerate(self._given[0]):
             self.register_buffer(f"sites_{i}", sites.detach().clone())
         self.register_buffer("logs", self._given[1].detach().clone())
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
-        """Return the given sites."""
         return self.get_buffer(f"sites_{layer}")
 
     def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
-        """Return the given log weights."""
         return self.get_buffer("logs")
 
 
@@ -213,11 +210,9 @@ class GaussHermite(Rule):
         self.register_buffer("logs", _sum_grids([weights.log()] * sum(self.widths)))
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
-        """Return the grid of Gauss–Hermite points."""
         return _grid_points(self.get_buffer("one_dimension")[:, None].expand(-1, self.widths[layer]))
 
     def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
-        """Return products of the one-dimensional weights."""
         return self.get_buffer("logs")
 
 
@@ -237,7 +232,6 @@ class _LearnedGrid(Rule):
         )
 
     def _free(self, sites: Float[Tensor, "S W"]) -> Tensor:
-        """Return the free part of the sites."""
         return sites
 
     def columns(self, layer: int) -> Float[Tensor, "S W"]:
@@ -246,7 +240,6 @@ class _LearnedGrid(Rule):
         return columns
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
-        """Return the grid of the learned sites."""
         return _grid_points(self.columns(layer))
 
     def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
@@ -301,19 +294,16 @@ class QR3(Rule):
     """
 
     def start(self, generator: torch.Generator) -> None:
-        """Draw sites from N(0, 1), with equal weights."""
         self.raw_sites = nn.ParameterList(
             [torch.randn(self.num_sites, width, generator=generator, dtype=START_DTYPE) for width in self.widths]
         )
         self.raw_log_weights = nn.Parameter(torch.zeros(self.num_sites, dtype=START_DTYPE))
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
-        """Return the learned sites."""
         sites: Tensor = self.raw_sites[layer]
         return sites
 
     def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:
-        """Return a softmax."""
         return torch.log_softmax(self.raw_log_weights, 0)
 
 
@@ -332,13 +322,11 @@ class MonteCarlo(Rule):
     """
 
     def start(self, generator: torch.Generator) -> None:
-        """Draw the sites for prediction."""
         for i, width in enumerate(self.widths):
             sites = torch.randn(self.num_test_sites, width, generator=generator, dtype=START_DTYPE)
             self.register_buffer(f"test_sites_{i}", sites)
 
     def sites(self, layer: int) -> Float[Tensor, "G W"]:
-        """Return the fixed samples for prediction."""
         return self.get_buffer(f"test_sites_{layer}")
 
     def log_weights(self, sampling: bool = False) -> Float[Tensor, " S"]:

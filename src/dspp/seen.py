@@ -8,10 +8,12 @@ from jaxtyping import Float, Int
 from dspp.encoding.encoder import TableEncoder
 from dspp.numbers import plain_percent
 
-MAX_HASHES = 1_000  # kept of the training rows: the smallest ones, so that rows of training among others are found
-MIN_DISTINCT = 0.9  # of the hashes of the training rows: where more rows are equal, new rows equal them by chance
-NOTICED = 0.05  # share of known rows that is mentioned
-MIN_KNOWN = 3  # rows, unless the hashes are of all training rows
+# Hashes kept of the training rows: the smallest ones, so that rows of training among others are found.
+MAX_HASHES = 1_000
+# Share of distinct hashes among those of the training rows: where more rows are equal, new rows equal them by chance.
+MIN_DISTINCT = 0.9
+# Share of known rows that is mentioned, and their number, unless the hashes are of all training rows.
+NOTICED, MIN_KNOWN = 0.05, 3
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 
@@ -43,18 +45,14 @@ def choose_hashes(hashes: Int[np.ndarray, " N"]) -> Hashes | None:
 
 @dataclass
 class Recogniser:
-    """Counts, batch by batch, the rows whose hashes would have been kept of the training rows, and those that were.
+    """Counts, batch by batch, the rows whose hashes would have been kept of the training rows, and those that were."""
 
-    Args:
-        kept: The hashes kept of the training rows; None: not known.
-    """
-
-    kept: Hashes | None
+    kept: Hashes | None  # of the training rows; None: not known
     comparable: int = field(default=0, init=False)
     known: int = field(default=0, init=False)
 
     def count(self, hashes: Int[np.ndarray, " n"]) -> None:
-        """Count these rows."""
+        """Count rows with these hashes."""
         if self.kept is not None and len(self.kept):
             own = hashes if len(self.kept) < MAX_HASHES else hashes[hashes <= self.kept[-1]]
             self.comparable += len(own)

@@ -31,6 +31,8 @@ Rows = Int[np.ndarray, " n"] | Bool[np.ndarray, " N"] | slice | None
 class RobotArm:
     """Joint angles, and the measured distance of the end effector from `RANGE_FINDER`.
 
+    The first rows do not depend on `num_rows`.
+
     The range finder hears the arm itself, or a late echo that makes it seem farther away: given the joint angles θ of a
     row, its error is (1 - w) N(0, s²) + w N(δ, (1.5 s)²) with
 
@@ -48,9 +50,9 @@ class RobotArm:
         late_std: 1.5 s.
     """
 
-    def __init__(self, num_rows: int, seed: int) -> None:
+    def __init__(self, num_rows: int = 10_000, seed: int = 0) -> None:
         angles_rng, echo_rng, spread_rng = generators(num_rows, seed, stream=0)
-        self.X = draw_uniform(angles_rng, num_rows, JOINT_RANGE)
+        self.X = angles_rng.uniform(-JOINT_RANGE, JOINT_RANGE, (num_rows, NUM_JOINTS))
         self.clean = np.linalg.norm(end_effector(self.X) - RANGE_FINDER, axis=1)
         self.late_logit = -0.8 + 1.5 * np.sin(2 * self.X[:, 1]) + self.X[:, 4]
         self.offset = 0.1 * (1 + 0.5 * np.cos(2 * self.X[:, 0]))
@@ -59,17 +61,6 @@ class RobotArm:
         is_late = echo_rng.random(num_rows) < expit(self.late_logit)
         normal = spread_rng.standard_normal(num_rows)
         self.y = self.clean + np.where(is_late, self.offset + self.late_std * normal, self.direct_std * normal)
-
-    @property
-    def error_mean(self) -> Float[np.ndarray, " N"]:
-        """E[error] = w δ."""
-        return np.asarray(expit(self.late_logit) * self.offset)
-
-    @property
-    def error_var(self) -> Float[np.ndarray, " N"]:
-        """Var[error] = (1 - w) s² + w (1.5 s)² + w (1 - w) δ²."""
-        late, direct = expit(self.late_logit), expit(-self.late_logit)
-        return np.asarray(direct * self.direct_std**2 + late * self.late_std**2 + late * direct * self.offset**2)
 
     def log_density(self, y: Float[np.ndarray, "*G N"] | None = None) -> Float[np.ndarray, "*G N"]:
         """Return the true log p(y | x) of each row, at the measured y or at others, which may be a grid."""
@@ -84,11 +75,6 @@ class RobotArm:
         It is in the units of y; for targets divided by `scale` subtract log(scale).
         """
         return -float(self.log_density()[slice(None) if rows is None else rows].mean())
-
-
-def robot_arm(num_rows: int = 10_000, seed: int = 0) -> RobotArm:
-    """Simulate the data set. The first rows do not depend on `num_rows`."""
-    return RobotArm(num_rows, seed)
 
 
 def end_effector(angles: Float[np.ndarray, "N 8"]) -> Float[np.ndarray, "N 3"]:
@@ -124,13 +110,6 @@ def generators(num_rows: int, seed: int, stream: int) -> list[np.random.Generato
     if num_rows < 1:
         raise InputError(f"num_rows: expected at least 1, got {num_rows}; try 10_000")
     return [np.random.default_rng(derive_seed(seed, stream, part)) for part in range(3)]
-
-
-def draw_uniform(
-    rng: np.random.Generator, num_rows: int, half_width: Float[np.ndarray, " D"]
-) -> Float[np.ndarray, "N D"]:
-    """Return rows of independent numbers within ± `half_width`."""
-    return rng.uniform(-half_width, half_width, (num_rows, len(half_width)))
 
 
 def _normal_log_density(error: Float[np.ndarray, "*G N"], std: Float[np.ndarray, " N"]) -> Float[np.ndarray, "*G N"]:

@@ -13,16 +13,19 @@ from scipy.stats import norm
 
 pytest.importorskip("lightgbm", reason="lightgbm is absent: `make test` installs it")
 
-from benchmarks.tables import coverage, exact_gp, mlps, records, report
+from benchmarks import records
+from benchmarks.tables import coverage, exact_gp, mlps
 from benchmarks.tables import run as runs
-from benchmarks.tables.__main__ import main
+from benchmarks.tables.__main__ import main, report
 from benchmarks.tables.inputs import Inputs
-from benchmarks.tables.methods import METHODS, Fit, method
+from benchmarks.tables.methods import LIMITS, METHODS, Fit, method
 from benchmarks.tables.scores import score
 from benchmarks.tables.sets import SETS, Split, load
 from dspp.errors import InputError
 from dspp.predictive import NormalMixture
 from dspp.predictive.lognormal import LogNormalMixture
+from experiments.data.files import store
+from experiments.data.sources import SOURCES
 from experiments.report import markdown, suite
 from experiments.report.criteria import criteria
 from experiments.report.everyday import everyday_section
@@ -81,8 +84,8 @@ def test_rows_without_a_target_are_left_out_and_seeds_give_other_splits(tmp_path
 
 
 def test_validation_rows_of_the_paper_are_training_rows(tmp_path):
-    X = np.random.default_rng(0).standard_normal((100, 3)).astype(np.float32)
-    np.savez(tmp_path / "pol.npz", X=X, y=np.arange(100.0))
+    X = np.random.default_rng(0).standard_normal((100, SOURCES["pol"].inputs)).astype(np.float32)
+    store(tmp_path / "pol.npz", {"X": X, "y": np.arange(100.0)})
     rows = load("pol", 0, tmp_path)
     assert (len(rows.y), len(rows.y_test)) == (85, 15)
     assert sorted([*rows.y, *rows.y_test]) == list(range(100))
@@ -205,7 +208,7 @@ class Tiny:
 
 
 def test_a_table_too_large_for_a_method_is_not_fitted(data, monkeypatch):
-    monkeypatch.setitem(runs.Method.check.__globals__["LIMITS"], "exact-gp", 100)
+    monkeypatch.setitem(LIMITS, "exact-gp", 100)
     with pytest.raises(InputError, match="expected at most 100 training rows, got 180"):
         method("exact-gp").check(load("concrete", 0, data))
 
@@ -347,14 +350,14 @@ def test_folds_that_defaults_were_chosen_on_are_apart_from_later_ones():
     found = [record("wine", fold, "dspp", 0.0 if fold < 3 else 1.0) for fold in range(6)]
     found += [record("wine", fold, "lightgbm", 0.5) for fold in range(6)]
     found += [record("wine", fold, "mlps", 0.75) for fold in range(3)]
-    text = report.write(found)
+    text = report(found)
     assert "| wine | 0.000 | 0.500 (lightgbm) | **−0.500** | 1.000 | 0.500 (lightgbm) | +0.500 |" in text
     assert "First: folds 0–2, 1 of 1 set; folds 3–5, 0 of 1 set." in text
 
 
 def test_the_worst_row_is_that_of_all_folds_and_every_score_has_a_table():
     found = [record("wine", fold, "dspp", 0.0, worst_surprise=3.0 + fold) for fold in range(3)]
-    text = report.write(found)
+    text = report(found)
     assert "| wine | 3 | 5.0 |" in text
     assert "no results of `dspp` beside those of a peer" in text
     for title in ("50 % intervals", "90 % intervals", "95 % intervals", "Seconds to predict 1,000 rows"):

@@ -15,6 +15,8 @@ from benchmarks import time_to_nll as race
 from dspp.config import TrainConfig
 from dspp.errors import InputError
 from dspp.presets import preset
+from experiments.data.files import store
+from experiments.parts import Parts
 
 pytestmark = pytest.mark.filterwarnings("ignore:::gpytorch|linear_operator")
 OURS = TrainConfig(epochs=3, batch_size=100, restarts=1)
@@ -30,9 +32,9 @@ def table(num: int = 300) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture
-def rows() -> race.Rows:
+def rows() -> Parts:
     X, y = table()
-    return race.Rows(X[:200], y[:200], X[200:], y[200:])
+    return Parts(X[:200], y[:200], X[200:], y[200:], X[200:], y[200:], np.zeros(100, bool))
 
 
 @pytest.fixture
@@ -40,14 +42,14 @@ def folder(tmp_path):
     """A data folder with one small set, and the paper's figures beside it."""
     X, y = table()
     (tmp_path / "data").mkdir()
-    np.savez(tmp_path / "data" / "tiny.npz", X=np.column_stack([X, np.ones(len(X))]), y=y)
+    store(tmp_path / "data" / "tiny.npz", {"X": np.column_stack([X, np.ones(len(X))]), "y": y})
     (tmp_path / "paper").mkdir()
     lines = ["experiment,metric,dataset,method,mean,standard_error,best", "uci,NLL,tiny,DSPP-QR3-2L,1.5,0.01,1"]
     (tmp_path / "paper" / "results.csv").write_text("\n".join([*lines, "uci,NLL,tiny,PPGPR,9.0,0.01,0"]))
     return tmp_path / "data"
 
 
-def contestant(name: str, rows: race.Rows, target: float, limit: float, **how) -> race.Timing:
+def contestant(name: str, rows: Parts, target: float, limit: float, **how) -> race.Timing:
     if name == "ours":
         return race.time_ours(rows, target, limit, config=OURS, spec=SMALL, **how)
     return race.time_gpytorch(rows, target, limit, recipe=NOTEBOOK, **how)
@@ -181,14 +183,6 @@ def test_the_notebooks_model_and_schedule():
     assert [rates[i] for i in (0, 19, 20, 149, 150, 299, 300)] == pytest.approx(
         [1e-2] * 2 + [1e-3] * 2 + [1e-4] * 2 + [1e-5]
     )
-
-
-def test_rows_are_the_first_split_standardised_by_the_training_part(folder):
-    rows = race.rows_of("tiny", folder)
-    assert (rows.X.shape, rows.X_val.shape) == ((225, 2), (30, 2))  # the input without variance is gone
-    np.testing.assert_allclose(rows.X.mean(0), 0, atol=1e-12)
-    np.testing.assert_allclose(rows.y.std(), 1)
-    assert abs(rows.y_val.mean()) > 1e-6
 
 
 def test_the_target_is_the_papers_test_nll_and_a_tenth(folder, tmp_path):

@@ -118,17 +118,10 @@ def test_the_encoding_is_stored_exactly() -> None:
     [
         {"means": [0.0] * 59},
         {"means": []},
-        {"means": ["0"] * 60},
-        {"means": [float("nan")] * 60},
-        {"means": [10**400] * 60},
-        {"means": [[0.0]] * 60},
-        {"means": 0.0},
         {"levels": []},
         {"levels": ["a"] * 60},
         {"levels": [f"{i}" for i in range(limits.MAX_MEANS + 1)], "means": [0.0] * (limits.MAX_MEANS + 1)},
         {"levels": ["x" * (MAX_TEXT + 1), *SHOPS[1:]]},
-        {"missing": 1},
-        {"other": True},
     ],
     ids=str,
 )

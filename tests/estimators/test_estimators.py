@@ -417,8 +417,6 @@ def test_a_file_with_a_model_of_no_known_name(plain: Regressor, tmp_path) -> Non
     plain.save(tmp_path / "model.dspp")
     tensors, header = storage.read(tmp_path / "model.dspp", dspp.ModelFileError)
     header["members"][0]["spec"]["name"] = "nonsense"
-    del header["digest"]
-    header["digest"] = storage.digest(tensors, header)  # or the change would be refused for that reason
     storage.write(tmp_path / "model.dspp", tensors, header, dspp.ModelFileError)
     with pytest.raises(dspp.ModelFileError, match="nonsense"):
         dspp.load(tmp_path / "model.dspp")

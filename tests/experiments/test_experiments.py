@@ -20,7 +20,7 @@ from scipy import stats
 from dspp.errors import InputError
 from dspp.estimators import DSPPRegressor
 from dspp.predictive import NormalMixture
-from dspp.simulation import robot_arm
+from dspp.simulation import RobotArm
 from experiments import fitting, results
 from experiments.catalogue import ENSEMBLE, EXPERIMENTS, METHODS, experiment
 from experiments.cli import _result, merge_command
@@ -42,7 +42,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "D
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One set of each kind, under names of the paper."""
     folder = tmp_path_factory.mktemp("data")
-    arm, motion = robot_arm(120), robot_arm_motion(120)
+    arm, motion = RobotArm(120), robot_arm_motion(120)
     np.savez(folder / "kin40k.npz", X=arm.X, y=arm.y)
     np.savez(folder / "ur10_pickplace.npz", X=np.column_stack([motion.X, arm.X[:, :2]]), Y=motion.y)
     sums = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in sorted(folder.glob("*.npz"))]
@@ -453,17 +453,16 @@ def test_what_another_command_makes_meanwhile_is_taken_over(tmp_path: Path) -> N
     results.add(tmp_path / "other.jsonl", record(experiment="other", split=1))
     for unit in _missing(todo, tmp_path, told.append):
         assert unit == units[0]
-    assert [(o.unit, o.record["split"]) for o in told] == [(units[1], 1)]
+    assert [(o.task, o.record["split"]) for o in told] == [(units[1], 1)]
     assert [r["experiment"] for r in results.read(tmp_path / "e.jsonl")] == ["e"]
 
 
-def test_an_error_of_another_library_is_the_problem_of_one_unit(tmp_path: Path, monkeypatch) -> None:
+def test_an_error_of_another_library_is_the_problem_of_one_unit() -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("depth should be less than 16")
 
-    monkeypatch.setattr("experiments.run.run_unit", fail)
     unit = Unit("e", "d", 0, "m", "p", (15, 3, 2), {})
-    assert attempt(unit, None, tmp_path) == Outcome(unit, None, "RuntimeError: depth should be less than 16")
+    assert attempt(unit, fail) == Outcome(unit, None, "RuntimeError: depth should be less than 16")
 
 
 def test_a_folder_without_results_is_not_merged_in_silence(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from test_experiments import data_folder  # noqa: F401 - a fixture
 from dspp.config import TrainConfig
 from dspp.gp.means import MEANS
 from dspp.presets import preset
-from dspp.simulation import robot_arm
+from dspp.simulation import RobotArm
 from dspp.training import Rows, fit
 from experiments import starts
 
@@ -41,7 +41,7 @@ def test_the_mean_starts_along_the_directions_with_unit_variance() -> None:
 
 def test_the_directions_of_a_seed_are_those_of_a_fit_with_it() -> None:
     """A tiny learning rate leaves the weights where they start."""
-    arm = robot_arm(60)
+    arm = RobotArm(60)
     spec, config = preset("dspp", inducing=8, width=2), TrainConfig(epochs=1, seed=5, learning_rate=1e-9)
     trained = (
         fit(spec, Rows.of(arm.X, arm.y), config=config, progress=False).model.layers[0].mean.weight.detach().numpy()

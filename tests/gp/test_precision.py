@@ -9,13 +9,13 @@ import torch
 from dspp.config import TrainConfig
 from dspp.encoding.scaling import Standardizer
 from dspp.presets import preset
-from dspp.simulation import robot_arm
+from dspp.simulation import RobotArm
 from dspp.training import Rows, fit
 
 
 @pytest.mark.parametrize("name", ["dspp", "svgp", "dgp"])
 def test_float32_and_float64_agree_on_trained_parameters(name):
-    data = robot_arm(2400, seed=3)
+    data = RobotArm(2400, seed=3)
     X, y = Standardizer.fit(data.X).transform(data.X), Standardizer.fit(data.y).transform(data.y)
     config = TrainConfig(epochs=12, batch_size=200, restarts=1, threads=1)
     model = fit(preset(name, inducing=100), Rows.of(X[:2000], y[:2000]), config=config).model

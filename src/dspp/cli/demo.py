@@ -35,9 +35,9 @@ class Demo:
         folder = self.folder
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not self.overwrite:
             raise InputError(f"{folder}: expected an empty folder; choose another --folder, or pass --overwrite")
-        from dspp.simulation import robot_arm
+        from dspp.simulation import RobotArm
 
-        arm = robot_arm(ROWS, seed=0)
+        arm = RobotArm(ROWS, seed=0)
         train, test = _write(arm, folder)
         session.say(
             "The data: a simulated robot arm with 8 joints, and the distance of its hand as measured by a range "

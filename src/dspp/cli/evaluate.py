@@ -123,9 +123,9 @@ def _read(
     """
     import numpy as np
 
+    from dspp.evaluate import SCORED_ROWS
     from dspp.notes import note_missing_targets
     from dspp.novelty import Novelty
-    from dspp.sample import SCORED_ROWS
     from dspp.table.memory import column_weights, note_weightless
 
     novelty, names = Novelty(fitted, impute), fitted.target_names

@@ -137,7 +137,6 @@ class Column(ABC):
         """Write the inputs to the first columns."""
 
     def _where_missing(self, fill: str) -> str:
-        """Return the end of a description."""
         return f"; {fill} where missing, and a column that marks it" if self.missing else ""
 
 
@@ -152,7 +151,6 @@ class Dropped(Column):
 
     @property
     def description(self) -> str:
-        """Why it is left out."""
         return self.reason
 
     @property
@@ -180,7 +178,6 @@ class Number(Column):
 
     @property
     def description(self) -> str:
-        """How the column is encoded."""
         return "as it is" + self._where_missing(f"{self.fill:.6g}")
 
     def _read(self, array: pa.Array, place: Place) -> Parsed:
@@ -200,7 +197,6 @@ class Duration(Number):
 
     @property
     def description(self) -> str:
-        """How the column is encoded."""
         return "years and months as a number of years" + self._where_missing(f"{self.fill:.6g} years")
 
     @property
@@ -226,7 +222,6 @@ class Boolean(Column):
 
     @property
     def description(self) -> str:
-        """How the column is encoded."""
         return "true is 1, false is 0" + self._where_missing("0")
 
     def _read(self, array: pa.Array, place: Place) -> Parsed:
@@ -264,13 +259,11 @@ class Category(Column):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The name combined with each level."""
         special = ["(other)"] * self.other + ["(missing)"] * self.missing
         return tuple(f"{self.name}={level}" for level in [*self.levels[self._is_pair :], *special])
 
     @property
     def description(self) -> str:
-        """How the column is encoded."""
         if self._is_pair:
             return f"{self.levels[0]!r} is 0, {self.levels[1]!r} is 1"
         special = " and one for rarer ones" * self.other + " and one for missing ones" * self.missing
@@ -278,7 +271,6 @@ class Category(Column):
 
     @property
     def lumping(self) -> str:
-        """What becomes of the levels."""
         return f"the {len(self.levels)} most frequent have an input each, the others share one" if self.other else ""
 
     @property

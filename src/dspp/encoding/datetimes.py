@@ -72,14 +72,12 @@ class Datetime(Column):
 
     @property
     def description(self) -> str:
-        """How the column is encoded."""
         cycles = f", and the cycles of {', '.join(self.cycles)}" if self.cycles else ""
         days = f"days since {format_moment(self.origin)} UTC up to {format_moment(self.latest)}"
         return days + cycles + self._where_missing(f"{self.fill:.6g} days")
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """The Arrow type to read the column with."""
         return pa.timestamp("us", "UTC" if self.zoned else None)
 
     @property

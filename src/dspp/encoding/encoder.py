@@ -197,8 +197,8 @@ class TableEncoder:
 
         `parsed` are the rows that this encoder has learned from; `cross_fit_means` describes the rest.
         """
-        codes = [as_codes(parsed[column.name]) for column in self.mean_columns]
-        features, own = self.mean_features, scale.select(self.mean_features).transform
+        codes, features = [as_codes(parsed[column.name]) for column in self.mean_columns], self.mean_features
+        own = Standardizer(scale.mean[features], scale.scale[features]).transform  # these columns are not warped
         return partial(cross_fit_means, codes=codes, y=y, inner=inner, features=features, scale=own) if codes else None
 
     def parse(self, table: pa.Table | pa.RecordBatch, place: Place = IN_X) -> ParsedTable:

@@ -96,7 +96,6 @@ def _are_dates(text: pa.Array) -> bool:
 
 
 def _text_hint(levels: list[str]) -> str:
-    """Return advice about text that looks like numbers or dates, or an empty string."""
     text, sample = pa.array(levels, pa.string()), levels[:1000]
     if not levels or arrays.can_cast(text, pa.float64()):
         return "its values are numbers as text; convert them if they are amounts" if levels else ""

@@ -44,13 +44,11 @@ class MeanCategory(Column):
 
     @property
     def description(self) -> str:
-        """How the column is encoded."""
         mark = ", and a column that marks missing ones" if self.missing else ""
         return f"the mean target of each of {len(self.levels):,} levels{mark}"
 
     @property
     def lumping(self) -> str:
-        """What becomes of the levels."""
         means = "one input is" if self.num_outputs == 1 else f"{self.num_outputs} inputs are"
         return f"{means} the mean target of each of {len(self.levels):,} levels"
 
@@ -93,28 +91,19 @@ def smoothed_means(
 
 
 def cross_fit_means(
-    X: Float[np.ndarray, "N D"],
+    X: Float[np.ndarray, "N D"],  # encoded and standardised
     left_out: Bool[np.ndarray, " N"],
     *,
-    codes: Sequence[Int[np.ndarray, " N"]],
-    y: Float[np.ndarray, "N T"],
-    inner: Int[np.ndarray, " N"],
-    features: Sequence[int],
+    codes: Sequence[Int[np.ndarray, " N"]],  # for each category, the number of each row's level, `NEW` without one
+    y: Float[np.ndarray, "N T"],  # standardised
+    inner: Int[np.ndarray, " N"],  # the inner fold of each row
+    features: Sequence[int],  # the columns of X that hold means, in the order of `codes` and then of the outputs
     scale: Callable[[Float[np.ndarray, "N C"]], Float[np.ndarray, "N C"]],
 ) -> tuple[Float[np.ndarray, "N D"], list[Float[np.ndarray, "L T"]]]:
     """Return rows and means for a model that is trained without some rows: see `Without`.
 
     The rows left out have means that saw none of them, as if they were new. Any other row has means that saw neither
-    these rows nor the row's own inner fold.
-
-    Args:
-        X: The rows, encoded and standardised.
-        left_out: Which of them the model is trained without.
-        codes: For each category, the number of each row's level, `NEW` where there is none.
-        y: Standardised targets.
-        inner: The inner fold of each row.
-        features: The columns of X that hold means, in the order of `codes` and then of the outputs.
-        scale: Standardises these columns.
+    these rows nor the row's own inner fold. `scale` standardises the columns of means.
     """
     parts = [left_out, *(~left_out & (inner == j) for j in np.unique(inner))]
     learned = []

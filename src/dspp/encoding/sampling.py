@@ -59,23 +59,16 @@ Hashes = UInt64[np.ndarray, " n"]
 def read_table(
     table: Table | FileTable,
     *,
-    inputs: Sequence[str],
+    inputs: Sequence[str],  # the columns that a model reads
     drop: Sequence[str] = (),
-    group: str | None = None,
-    limit: float | None = None,
-    processes: int = 0,
+    group: str | None = None,  # the column of groups, of which all rows or none are kept
+    limit: float | None = None,  # bytes for all processes of the fit together; None: a share of what is free
+    processes: int = 0,  # how many others hold rows
     seed: int = 0,
 ) -> Table:
     """Return the rows of a table or, if a fit of them would exceed the limit, a sample of them and a note.
 
-    Args:
-        table: The table; one in memory is returned as it is.
-        inputs: The columns that a model reads.
-        drop: Columns that are not needed.
-        group: The column of groups, of which all rows or none are kept.
-        limit: Bytes for this process and all others of the fit together; None: a share of what is free.
-        processes: How many other processes hold rows.
-        seed: Selects the sample.
+    A table in memory is returned as it is.
 
     Raises:
         InputError: A file is damaged, or the limit leaves no room for a small sample.
@@ -125,7 +118,6 @@ def row_bytes(width: int, processes: int) -> int:
 
 
 def _count_features(rows: Table, inputs: Sequence[str]) -> int:
-    """Return how many encoded columns these inputs have."""
     assert rows.arrow is not None
     columns = [learn_column(rows.arrow.column(name), rows.place.of(name)).column for name in inputs]
     return sum(1 if column.lumping else len(column.features) for column in columns)
@@ -177,10 +169,6 @@ class _Draw(NamedTuple):
         return np.uint64(below)
 
     def _hash(self, rows: pa.Table, numbers: Int[np.ndarray, " n"]) -> Hashes:
-        """Return the hashes of rows with these numbers.
-
-        An outcome with rare classes will lower those of their rows here, so that they are kept first.
-        """
         if not self.place.column:
             return _mix(numbers.astype(np.uint64), self.seed)
         found = arrays.texts(rows.column(self.place.column).combine_chunks(), self.place).dictionary_encode()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Self
 
 import numpy as np
@@ -25,16 +25,11 @@ class Standardizer:
     """The map x ↦ (x - mean) / scale, followed by a warp if there is one.
 
     The scale of a constant column is 1, so that it becomes a column of zeros.
-
-    Attributes:
-        mean: The mean of each column, or of a 1-D array.
-        scale: The standard deviation (divisor N) of the same.
-        warp: Of skewed inputs.
     """
 
-    mean: Float[np.ndarray, "*D"]
-    scale: Annotated[Float[np.ndarray, "*D"], POSITIVE]
-    warp: Warp | None = None
+    mean: Float[np.ndarray, "*D"]  # of each column, or of a 1-D array
+    scale: Annotated[Float[np.ndarray, "*D"], POSITIVE]  # the standard deviation (divisor N) of the same
+    warp: Warp | None = None  # of skewed inputs
 
     @classmethod
     def fit(cls, array: Float[np.ndarray, " N *D"], weights: Float[np.ndarray, " N"] | None = None) -> Self:
@@ -55,10 +50,6 @@ class Standardizer:
         """Return the array in standardised units."""
         scaled = np.asarray((array - self.mean) / self.scale)
         return scaled if self.warp is None else self.warp.transform(scaled)
-
-    def select(self, columns: Sequence[int]) -> Self:
-        """Return the standardizer of some columns, which are not warped."""
-        return replace(self, mean=self.mean[columns], scale=self.scale[columns], warp=None)
 
 
 def standardise(

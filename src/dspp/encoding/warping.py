@@ -29,35 +29,22 @@ class Warp:
         ψ(z, λ) = ((1 + z)^λ − 1) / λ for z ≥ 0,   ψ(z, λ) = −ψ(−z, 2 − λ) for z < 0
 
     It bends where z is about 1, so the unit must not depend on the tail. Columns with λ = 1 are left as they are.
-
-    Attributes:
-        centre: The median of each column.
-        unit: The distance between its quartiles.
-        power: λ of each column.
-        mean: The mean of each column after its power.
-        scale: The standard deviation of the same.
     """
 
-    centre: Float[np.ndarray, " D"]
-    unit: Annotated[Float[np.ndarray, " D"], POSITIVE]
-    power: Annotated[Float[np.ndarray, " D"], Range(*POWERS)]
-    mean: Float[np.ndarray, " D"]
-    scale: Annotated[Float[np.ndarray, " D"], POSITIVE]
+    centre: Float[np.ndarray, " D"]  # the median of each column
+    unit: Annotated[Float[np.ndarray, " D"], POSITIVE]  # the distance between its quartiles
+    power: Annotated[Float[np.ndarray, " D"], Range(*POWERS)]  # λ
+    mean: Float[np.ndarray, " D"]  # after the power
+    scale: Annotated[Float[np.ndarray, " D"], POSITIVE]  # the standard deviation of the same
 
     @classmethod
     def fit(
         cls,
-        Z: Float[np.ndarray, "N D"],
+        Z: Float[np.ndarray, "N D"],  # standardised training rows, of which at most `MAX_ROWS` are used
         weights: Float[np.ndarray, " N"] | None = None,
-        leave: Sequence[int] = (),
+        leave: Sequence[int] = (),  # the numbers of columns to leave as they are
     ) -> Self | None:
-        """Learn the powers of skewed columns, those that make them most like a Normal; None if there are none.
-
-        Args:
-            Z: Standardised training rows, of which at most `MAX_ROWS` are used, evenly spaced.
-            weights: Their weights.
-            leave: The numbers of columns to leave as they are.
-        """
+        """Learn the powers of skewed columns, those that make them most like a Normal; None if there are none."""
         rows = spaced(len(Z))
         w = np.full(len(rows), 1.0) if weights is None else weights[rows]
         columns = [_fit_column(Z[rows, d], w) if d not in leave else UNCHANGED for d in range(Z.shape[1])]

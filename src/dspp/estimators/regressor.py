@@ -6,32 +6,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dspp import modelfile
-from dspp.config import TrainConfig
 from dspp.errors import InputError
-from dspp.evaluate import Evaluation, evaluate
-from dspp.fitted import interval_levels
-from dspp.history import Epoch
 from dspp.notes import warn, warn_of_notes
-from dspp.novelty import Novelty
-from dspp.outcomes import OUTCOMES, find_outcome
-from dspp.outcomes.real import quantile_name
-from dspp.predictive import Distribution
-from dspp.presets import Spec
 from dspp.settings import Parameters, Settings
 from dspp.table.files import dataset_columns, from_dataset, is_dataset
 from dspp.table.frames import frame_like, is_frame
 from dspp.table.memory import attach_roles, attach_targets, drop_weightless, to_table
 from dspp.table.table import FileTable, Table
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # whatever needs torch is imported where it is used, so that an estimator is made at once
+    from dspp.config import TrainConfig
+    from dspp.evaluate import Evaluation
+    from dspp.history import Epoch
+    from dspp.predictive import Distribution
     from dspp.prepare import Prepared
+    from dspp.presets import Spec
 
 Array = NDArray[np.float64]
 
@@ -64,6 +58,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
     _preset: ClassVar[str] = "dspp"
 
     def __sklearn_tags__(self) -> Tags:
+        from dspp.outcomes import OUTCOMES
+
         tags = super().__sklearn_tags__()
         tags.input_tags.string = True  # in data frames
         return OUTCOMES[self.outcome].set_tags(tags) if self.outcome in OUTCOMES else tags
@@ -75,11 +71,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         given = {"preset": self._preset} | self.get_params(deep=False)
         return Settings(**given | {"random_state": to_seed(self.random_state)})
 
-    def spec(self, num_outputs: int = 1) -> Spec:
+    def spec(self, num_outputs: int = 1) -> "Spec":
         """Return the model and the objective for this number of outputs."""
         return self.settings().spec(num_outputs)
 
-    def train_config(self, num_rows: int, seed: int) -> TrainConfig:
+    def train_config(self, num_rows: int, seed: int) -> "TrainConfig":
         """Return the training settings for this number of rows."""
         return self.settings().train_config(num_rows).change(seed=seed)
 
@@ -96,7 +92,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         sample_weight_val: Any = None,
         groups: Any = None,
         time: Any = None,
-        on_epoch: Callable[[Epoch], None] | None = None,
+        on_epoch: "Callable[[Epoch], None] | None" = None,
         should_stop: Callable[[], bool] | None = None,
         resume: bool = True,
     ) -> Self:
@@ -147,18 +143,20 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     # ---------------------------------------------------------------- predicting
 
-    def predict_dist(self, X: Any) -> Distribution:
+    def predict_dist(self, X: Any) -> "Distribution":
         """Return the predictive distribution of each row, a mixture in the units of y.
 
         Its methods take and return arrays; `.torch` is the same distribution with tensors.
         """
+        from dspp.predictive import Distribution
+
         check_is_fitted(self, "fitted_")
         table = self.fitted_.inputs(self._table(X, reset=False, may_be_empty=True))
         predicted = self.fitted_.predict(table, self.settings().impute)
         self._warn_of_new(table)
         return Distribution(predicted)
 
-    def pred_dist(self, X: Any) -> Distribution:
+    def pred_dist(self, X: Any) -> "Distribution":
         """Return `predict_dist(X)`; the name that NGBoost uses."""
         return self.predict_dist(X)
 
@@ -215,6 +213,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
             samples: The number of samples per row: TARGET_sample_0 and so on.
             random_state: The seed of the samples.
         """
+        import torch
+
         generator = torch.Generator().manual_seed(to_seed(random_state))
         how: dict[str, Any] = {"above": above, "components": components, "samples": samples, "generator": generator}
         return frame_like(X, self._columns(X, quantiles=_probabilities(quantiles), interval=interval, **how))
@@ -249,6 +249,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
     def _warn_of_new(self, table: Table) -> tuple[str, ...]:
         """Warn of what rows have that the training rows had not, and return the warnings."""
+        from dspp.novelty import Novelty
+
         novelty = Novelty(self.fitted_, self.settings().impute)
         novelty.count(table)
         for warning in (found := tuple(novelty.warnings())):
@@ -256,6 +258,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         return found
 
     def _quantiles(self, X: Any, alpha: float | Sequence[float], as_frame: bool) -> Any:
+        from dspp.outcomes.real import quantile_name
+
         probabilities = _probabilities(alpha)
         if as_frame and len(set(probabilities)) < len(probabilities):
             raise InputError(
@@ -265,6 +269,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         return frame_like(X, columns) if as_frame else self._stack(columns, map(quantile_name, probabilities))
 
     def _intervals(self, X: Any, coverage: float | Sequence[float], as_frame: bool) -> Any:
+        from dspp.fitted import interval_levels
+
         columns = self._columns(X, interval=coverage, moments=False)
         if why := self.fitted_.why_infinite(coverage):
             warn(why)
@@ -316,7 +322,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         """Return the calibration of the intervals on new rows; `.verdict()` describes it."""
         return self.evaluation(X, y, sample_weight).calibration
 
-    def evaluation(self, X: Any, y: Any, sample_weight: Any = None, scores: Iterable[str] | None = None) -> Evaluation:
+    def evaluation(
+        self, X: Any, y: Any, sample_weight: Any = None, scores: Iterable[str] | None = None
+    ) -> "Evaluation":
         """Return the predictive distribution of each row with the observed targets, and what follows from them.
 
         Of more than 32,768 rows, which are scored in batches, an evenly spaced sample is kept with its distributions.
@@ -330,6 +338,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
         Raises:
             InputError: X, y or the weights are not valid, or y has a different number of outputs than the model.
         """
+        from dspp.evaluate import evaluate
+
         check_is_fitted(self, "fitted_")
         table = self.fitted_.outcome.attach(self._table(X, reset=False), y)
         table = drop_weightless(attach_roles(table, sample_weight))
@@ -360,6 +370,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, Parameters, BaseEstimator):  #
 
         All parameters are saved except `checkpoint`, `progress` and a feature module of your own.
         """
+        from dspp import modelfile
+
         check_is_fitted(self, "fitted_")
         modelfile.save(self.fitted_, path)
 
@@ -385,6 +397,7 @@ def prepare_rows(
     Raises:
         InputError: X, y or something else is not valid.
     """
+    from dspp.outcomes import find_outcome
     from dspp.prepare import prepare
 
     if y is None:

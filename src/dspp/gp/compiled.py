@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from dspp.derivatives import first_only
 from dspp.gp.kernels import COMPILED, KernelKind
 from dspp.gp.linalg import matrix_gradients
-from dspp.gp.native import library, load
+from dspp.gp.native import addresses, library, load
 from dspp.gp.threads import num_threads
 from dspp.gp.workspace import Lease
 
@@ -95,18 +95,16 @@ class Packed:
         (W, R, _), M = x.shape, self.zt.shape[-1]
         mean, update = x.new_empty(W, R), x.new_empty(W, R)
         leases = [Lease((W, R, M), like=x) for _ in range(1 + self.full)] if keep else []
-        kept = [_address(lease.tensor) for lease in leases] + [None] * (2 - len(leases))
-        points, threads = self.points(), num_threads()
-        library().forward(ctypes.byref(points), R, threads, _address(x), *kept, _address(mean), _address(update))
+        kept = [*(lease.tensor for lease in leases), *[None] * (2 - len(leases))]
+        points = self.points()
+        library().forward(ctypes.byref(points), R, num_threads(), *addresses(x, *kept, mean, update))
         return mean, update, leases
 
     def points(self) -> _Points:
         """Return the addresses of all this."""
-        (W, D, M), tensors = self.zt.shape, (self.zt, self.B, self.S1, self.m)
+        (W, D, M), tensors = self.zt.shape, addresses(self.zt, self.B, self.S1, self.m)
         sizes = (W, D, M, self.lead, self.m.shape[-1], self.B.shape[-1])
-        return _Points(
-            *sizes, *map(_address, tensors), COMPILED.index(self.kind), self.kind.horizon, self.full, self.triangular
-        )
+        return _Points(*sizes, *tensors, COMPILED.index(self.kind), self.kind.horizon, self.full, self.triangular)
 
 
 def _pad(matrix: Tensor, lead: int, dims: int) -> Tensor:
@@ -116,10 +114,6 @@ def _pad(matrix: Tensor, lead: int, dims: int) -> Tensor:
 
 def _join(panels: list[Tensor]) -> Float[Tensor, "W P"]:
     return torch.cat([panel.flatten(1) for panel in panels], dim=1)
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
 
 
 class _CompiledConditional(torch.autograd.Function):
@@ -160,7 +154,7 @@ def _products(
     RR, dm = x.new_empty(W, M, M), x.new_empty(W, M)
     inputs = (x.contiguous(), A, H, panels, Bt_m, g_mean.contiguous(), g_var.contiguous())
     points = packed.points()
-    gradients = _Gradients(R, panels.shape[-1], *map(_address, (*inputs, from_x, from_z, RR, dm)))
+    gradients = _Gradients(R, panels.shape[-1], *addresses(*inputs, from_x, from_z, RR, dm))
     library().backward(ctypes.byref(points), ctypes.byref(gradients), num_threads())
     return RR[:, lead:, lead:], dm[:, lead:], from_x, from_z.sum(1)[..., lead:].mT
 

@@ -5,8 +5,8 @@ In the whitened basis (NOTATION.md), for a unit-variance kernel with nugget j, A
     mean = Aᵀ m                          paper eq. 7
     var  = 1 + j + Aᵀ (S − 1) A          paper eq. 8
 
-`plain` computes exactly that, as an oracle. `conditional` has a hand-written backward pass: with gμ, gv the gradients
-of the loss with respect to mean and var, H = (S − 1) A and R = A diag(2 gv) Aᵀ,
+`conditional` has a hand-written backward pass: with gμ, gv the gradients of the loss with respect to mean and var,
+H = (S − 1) A and R = A diag(2 gv) Aᵀ,
 
     dA   = m gμᵀ + 2 H diag(gv)          dk(Z, x) = Bᵀ dA              B = L⁻¹
     dm   = A gμ                          dC       = R C                S = C Cᵀ
@@ -26,10 +26,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dspp.derivatives import first_only
-from dspp.gp.algebra import UPPER, transposed_product
 from dspp.gp.compiled import Packed, compiled_conditional
 from dspp.gp.kernels import KernelKind, augment, available
-from dspp.gp.linalg import matrix_gradients, transposed_root
+from dspp.gp.linalg import UPPER, matrix_gradients, transposed_product, transposed_root
 from dspp.gp.workspace import Lease
 
 TILE = 16  # in whole registers, sums and powers round alike wherever a number is
@@ -38,15 +37,6 @@ ROUNDING = 32  # times ε: eigenvalues of S that are above 1 by less count as 1,
 BLOCKS = 3  # a triangular matrix is cut into; a third of each product is skipped
 
 Moments = tuple[Float[Tensor, "W R"], Float[Tensor, "W R"]]
-
-
-def plain(kind: type[KernelKind], x: Tensor, z: Tensor, K: Tensor, m: Tensor, S: Tensor, jitter: Tensor) -> Moments:
-    """Compute the moments as an oracle for autograd. Arguments as in `conditional`, with S for C and no B."""
-    L = torch.linalg.cholesky(K + torch.diag_embed(jitter[:, None].expand(K.shape[:-1])))
-    t2 = (z.unsqueeze(-2) - x.unsqueeze(-3)).square().sum(-1)
-    A = torch.linalg.solve_triangular(L, kind.value(t2), upper=False)  # (W, M, R)
-    SA = S @ A if S.dim() == 3 else S.unsqueeze(-1) * A
-    return (A.mT @ m.unsqueeze(-1)).squeeze(-1), 1 + jitter[:, None] + (A * (SA - A)).sum(-2)
 
 
 def conditional(

@@ -27,14 +27,6 @@ class WhitenedGaussian(nn.Module):
         """Whether S is a full matrix."""
         return self.root.dim() == 3
 
-    @property
-    def covariance(self) -> Float[Tensor, "W M *M"]:
-        """S, its diagonal (W, M) or the full matrix (W, M, M)."""
-        if not self.full:
-            return self.root.square()
-        C = self.root.tril()
-        return C @ C.mT
-
     def kl(self) -> Float[Tensor, ""]:
         """Return Σ_w KL(N(m, S) | N(0, 1)) = ½ Σ_w (|m|² + tr S − M − log det S)."""
         C = self.root.tril() if self.full else self.root

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from dspp.derivatives import first_only
-from dspp.gp.algebra import kernel_matrix
-from dspp.gp.native import load
+from dspp.gp.native import addresses, library, load
+from dspp.gp.threads import num_threads
 from dspp.registry import Registry
 
 KERNELS: Registry[type["KernelKind"]] = Registry("kernel")
@@ -65,12 +65,10 @@ class RBF(KernelKind):
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
-        """Return k(t²)."""
         return torch.exp(-0.5 * t2)
 
     @staticmethod
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
-        """Write value and slope to buffers."""
         torch.mul(t2, -0.5 * _LOG2_E, out=k).exp2_()
         slope.copy_(k)
 
@@ -86,12 +84,10 @@ class Matern12(KernelKind):
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
-        """Return k(t²)."""
         return torch.exp(-_safe_sqrt(t2))
 
     @staticmethod
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
-        """Write value and slope to buffers."""
         torch.sqrt(t2, out=slope)
         _exp_minus(slope, out=k)
         slope.reciprocal_().mul_(k).masked_fill_(t2 <= 0, 0.0)
@@ -107,13 +103,11 @@ class Matern32(KernelKind):
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
-        """Return k(t²)."""
         t = _safe_sqrt(t2)
         return (1 + t) * torch.exp(-t)
 
     @staticmethod
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
-        """Write value and slope to buffers."""
         torch.sqrt(t2, out=k)
         _exp_minus(k, out=slope)
         torch.addcmul(slope, k, slope, out=k)
@@ -129,13 +123,11 @@ class Matern52(KernelKind):
 
     @staticmethod
     def value(t2: Tensor) -> Tensor:
-        """Return k(t²)."""
         t = _safe_sqrt(t2)
         return (1 + t + t2 / 3) * torch.exp(-t)
 
     @staticmethod
     def fill(t2: Tensor, k: Tensor, slope: Tensor) -> None:
-        """Write value and slope to buffers."""
         torch.sqrt(t2, out=slope)  # t
         _exp_minus(slope, out=k)  # e⁻ᵗ
         torch.addcmul(k, slope, k, out=slope)  # (1 + t) e⁻ᵗ
@@ -148,6 +140,15 @@ COMPILED: list[type[KernelKind]] = [RBF, Matern12, Matern32, Matern52]  # in the
 def available(kind: type[KernelKind], z: Tensor) -> bool:
     """Return whether there is compiled code for this kernel, dtype and device."""
     return kind in COMPILED and z.dtype == torch.float32 and z.device.type == "cpu" and load() is not None
+
+
+def compiled_matrix(z: Float[Tensor, "W M D"], kind: type[KernelKind]) -> tuple[Tensor, Tensor]:
+    """Return k(z, z) in float64 and its slope in float32, by compiled code."""
+    W, M, D = z.shape
+    zt, K, slope = z.mT.contiguous(), z.new_empty(W, M, M, dtype=torch.float64), z.new_empty(W, M, M)
+    position = COMPILED.index(kind)
+    library().kernel_matrix(W, D, M, position, kind.horizon, num_threads(), *addresses(zt, K, slope))
+    return K, slope
 
 
 class _KernelMatrix(torch.autograd.Function):
@@ -179,7 +180,7 @@ class _SelfKernelMatrix(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, kind):  # type: ignore[no-untyped-def]
         if available(kind, x):
-            k, slope = kernel_matrix(x, COMPILED.index(kind), kind.horizon)
+            k, slope = compiled_matrix(x, kind)
         else:
             exact = x.to(torch.float64)
             t2 = squared_distance(exact, exact).clamp_(max=kind.horizon)

@@ -16,6 +16,7 @@ from dspp.gp.linalg import Whitening, factorise, whiten
 from dspp.gp.means import Mean
 
 LayerMoments = tuple[Float[Tensor, "S N W"], Float[Tensor, "S N W"]]
+Basis = tuple[Tensor, Tensor, Tensor]  # of the decoupled mean: scaled points, coefficients, KL
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,14 @@ class _Solved:
     m: Float[Tensor, "W M"]
     C: Float[Tensor, "W M *M"]
     jitter: Float[Tensor, " W"]
-    basis: tuple[Tensor, Tensor, Tensor] | None = None  # of the decoupled mean: scaled points, coefficients, KL
+    basis: Basis | None = None
 
 
 @dataclass(frozen=True)
 class _Cached:
     """Everything that predictions need and that does not depend on x."""
 
-    solved: _Solved
+    basis: Basis | None
     frozen: Frozen
     rate: Float[Tensor, "W 1 D"]
     outputscale: Float[Tensor, " W"]
@@ -50,13 +51,12 @@ class GPLayer(nn.Module):
         mean = Aᵀ m + (k(x, Z') − Aᵀ A') a,   A' = L⁻¹ k(Z, Z'),   KL += ½ aᵀ (K_Z'Z' − A'ᵀ A') a
 
     Args:
-        mean: the mean function.
-        kernel: the kernels.
-        points: initial inducing points (M, D), the same for all W GPs.
-        full: whether q(u) has a full covariance.
-        jitter: the nugget of the unit kernel.
-        mean_points: initial points of the mean basis, (M', D).
-        name: name of the layer in error messages.
+        mean, kernel: The mean function and the kernels.
+        points: The initial inducing points, the same for all W GPs.
+        full: Whether q(u) has a full covariance.
+        jitter: The nugget of the unit kernel.
+        mean_points: The initial points of the mean basis.
+        name: What errors call the layer.
     """
 
     def __init__(
@@ -89,13 +89,14 @@ class GPLayer(nn.Module):
         kernel, cached = self.kernel, self._cached
         rows = x.reshape(1, S * N, D) * (kernel.rate if cached is None else cached.rate)
         if cached is not None:
-            s, outputscale = cached.solved, cached.outputscale
+            basis, outputscale = cached.basis, cached.outputscale
             mean, var = cached.frozen.moments(rows)
         else:
-            s, outputscale = self._solve(count=True), kernel.outputscale
+            s = self._solve(count=True)
+            basis, outputscale = s.basis, kernel.outputscale
             mean, var = conditional(kernel.kind, rows, s.z, s.K, s.B, s.m, s.C, s.jitter)
-        if s.basis is not None:
-            points, coefficients, _ = s.basis
+        if basis is not None:
+            points, coefficients, _ = basis
             mean = mean + (kernel.unit_matrix(rows, points) @ coefficients.unsqueeze(-1)).squeeze(-1)
         scale = outputscale.unsqueeze(-1)
         mean, var = scale.sqrt() * mean, scale * var  # (W, S·N)
@@ -115,9 +116,9 @@ class GPLayer(nn.Module):
         kl = self.q.kl()
         if self.mean_points is None:
             return kl
-        solved = self._solve() if self._cached is None else self._cached.solved
-        assert solved.basis is not None
-        return kl + solved.basis[2]
+        basis = (self._cached or self._solve()).basis
+        assert basis is not None
+        return kl + basis[2]
 
     def cache(self, keep: bool) -> None:
         """Cache what does not depend on x, or clear the cache; a cached layer ignores changes of its parameters."""
@@ -126,7 +127,7 @@ class GPLayer(nn.Module):
             with torch.no_grad():
                 s, kernel = self._solve(count=True), self.kernel
                 frozen = Frozen.make(kernel.kind, s.z, s.B, s.m, s.C, s.jitter)
-                self._cached = _Cached(_pad_basis(s), frozen, kernel.rate, kernel.outputscale)
+                self._cached = _Cached(_pad_basis(s.basis), frozen, kernel.rate, kernel.outputscale)
 
     @property
     def compiled(self) -> bool:
@@ -157,10 +158,10 @@ class GPLayer(nn.Module):
         return replace(s, m=s.m - projected.to(s.m.dtype), basis=(points, a, kl))
 
 
-def _pad_basis(s: _Solved) -> _Solved:
+def _pad_basis(basis: Basis | None) -> Basis | None:
     """Pad the mean basis with points of zero weight, for the reason given in `Frozen`."""
-    if s.basis is None:
-        return s
-    points, a, kl = s.basis
+    if basis is None:
+        return None
+    points, a, kl = basis
     more = -points.shape[-2] % TILE
-    return replace(s, basis=(torch.cat([points, points[:, :1].expand(-1, more, -1)], -2), pad(a, (0, more)), kl))
+    return torch.cat([points, points[:, :1].expand(-1, more, -1)], -2), pad(a, (0, more)), kl

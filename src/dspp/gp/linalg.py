@@ -12,9 +12,12 @@ from torch import Tensor
 
 from dspp.derivatives import first_only
 from dspp.errors import NumericalError
-from dspp.gp.algebra import LOWER, UPPER, compiles_products, inverse_root, transposed_product
+from dspp.gp.native import addresses, library, load
+from dspp.gp.threads import num_threads
 
 JITTER_LADDER = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
+MIN_POINTS = 12  # of a compiled product
+FULL, LOWER, UPPER = range(3)  # shapes of a matrix, as in algebra.cpp
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ def factorise(K: Float[Tensor, "W M M"], jitter: float, where: str, compiled: bo
         NumericalError: A matrix holds NaN or inf, or is not positive definite even with the largest jitter.
     """
     K = K.detach().to(torch.float64)
-    solve = inverse_root if compiled else _inverse_root
+    solve = _compiled_inverse_root if compiled else _inverse_root
     used = torch.full(K.shape[:1], jitter, dtype=torch.float64, device=K.device)
     B, failed = solve(K, used)
     jitter_increases = 0
@@ -55,6 +58,15 @@ def _inverse_root(K: Float[Tensor, "W M M"], jitter: Float[Tensor, " W"]) -> tup
     """Return L⁻¹, where K + jitter = L Lᵀ, and which matrices (W,) have none."""
     L, failed = torch.linalg.cholesky_ex(_with_diagonal(K, jitter))
     return (_triangular_inverse(L) if not bool(failed.any()) else L), failed
+
+
+def _compiled_inverse_root(K: Float[Tensor, "W M M"], jitter: Float[Tensor, " W"]) -> tuple[Tensor, Tensor]:
+    """As `_inverse_root`, by compiled code."""
+    W, M, _ = K.shape
+    K, B, failed = K.contiguous(), torch.empty_like(K), torch.empty(W, dtype=torch.int32)
+    scratch = K.new_empty(W, library().root_numbers(M))
+    library().inverse_root(W, M, num_threads(), *addresses(K, jitter, scratch, B, failed))
+    return B, failed
 
 
 def negative_log_normal(K: Float[Tensor, "n n"], y: Float[Tensor, " n"]) -> tuple[float, Float[Tensor, "n n"]] | None:
@@ -113,6 +125,24 @@ def _explain(K: Tensor, where: str, jitter: float) -> str:
         f"{where}: the kernel matrix of the inducing points is not positive definite, even with jitter {jitter:.0e}; "
         "use fewer inducing points, a larger `jitter`, or shorter length scales"
     )
+
+
+def compiles_products(like: Tensor) -> bool:
+    """Return whether there is compiled code for the products of such matrices."""
+    cpu = like.device.type == "cpu" and like.dtype == torch.float32
+    return cpu and like.shape[-1] >= MIN_POINTS and load() is not None
+
+
+def transposed_product(
+    X: Float[Tensor, "W M M"], Y: Float[Tensor, "W M M"], x: int = FULL, y: int = FULL, lower: bool = False
+) -> Float[Tensor, "W M M"]:
+    """Return Xᵀ Y, skipping the zeros of triangular factors; if `lower`, only the lower triangle is valid."""
+    if not compiles_products(X):
+        return X.mT @ Y
+    W, M, _ = X.shape
+    X, Y, out = X.contiguous(), Y.contiguous(), X.new_empty(W, M, M)
+    library().transposed_product(W, M, num_threads(), x, y, lower, *addresses(X, Y, out))
+    return out
 
 
 def kernel_gradient(B: Float[Tensor, "W M M"], dAAt: Float[Tensor, "W M M"]) -> Float[Tensor, "W M M"]:

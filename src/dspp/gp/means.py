@@ -37,7 +37,6 @@ class ZeroMean(Mean):
     """Zero."""
 
     def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
-        """Return zeros."""
         return x.new_zeros(1, 1, self.width)
 
 
@@ -50,7 +49,6 @@ class ConstantMean(Mean):
         self.constant = nn.Parameter(torch.zeros(width, dtype=torch.float32))
 
     def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
-        """Return the constants."""
         return self.constant.expand(1, 1, -1)
 
 
@@ -68,7 +66,6 @@ class LinearMean(Mean):
         self.bias = nn.Parameter(torch.zeros(width, dtype=torch.float32))
 
     def forward(self, x: Float[Tensor, "S N D"]) -> Float[Tensor, "S N W"]:
-        """Return x w + b."""
         return x @ self.weight + self.bias
 
     @torch.no_grad()

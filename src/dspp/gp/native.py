@@ -21,6 +21,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from torch import Tensor
+
 log = logging.getLogger("dspp")
 HEADER, *SOURCES = (Path(__file__).with_name(name) for name in ("common.h", "algebra.cpp", "moments.cpp"))
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
@@ -55,6 +57,11 @@ def library() -> ctypes.CDLL:
     found = load()
     assert found is not None
     return found
+
+
+def addresses(*tensors: Tensor | None) -> list[int | None]:
+    """Return where tensors begin, as the compiled code takes them; None: there is none."""
+    return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
 def _open(path: Path) -> ctypes.CDLL:

@@ -112,12 +112,26 @@ class Table:
 
     def take(self, index: Int[np.ndarray, " K"]) -> Self:
         """Return the rows at `index`, with their labels."""
-        by_row = ("array", "y", "weights", "groups", "times")
-        found: dict[str, Any] = {name: getattr(self, name) for name in by_row}
-        found = {name: None if values is None else values[index] for name, values in found.items()}
+        by_row = self._by_row.items()
+        found: dict[str, Any] = {name: None if values is None else values[index] for name, values in by_row}
         arrow = None if self.arrow is None else self.arrow.take(pa.array(index))
         parsed = None if self.parsed is None else {name: part[index] for name, part in self.parsed.items()}
         return replace(self, arrow=arrow, numbers=self.row_numbers[index], parsed=parsed, **found)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """Return the rows of parts of the same table, which are no longer parsed."""
+        first, arrow = parts[0], [part.arrow for part in parts if part.arrow is not None]
+        found: dict[str, Any] = {
+            name: None if values is None else np.concatenate([part._by_row[name] for part in parts])
+            for name, values in first._by_row.items()
+        }
+        numbers = np.concatenate([part.row_numbers for part in parts])
+        return replace(first, arrow=pa.concat_tables(arrow) if arrow else None, numbers=numbers, parsed=None, **found)
+
+    @property
+    def _by_row(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("array", "y", "weights", "groups", "times")}
 
     def check_no_inf(self) -> None:
         """Raise `InputError` for the first infinite number."""

@@ -40,15 +40,15 @@ class CrossFitted:
 def cross_fit(
     X: Array,
     y: Array,
-    fold: ArrayLike,
+    fold: ArrayLike,  # per row, the member that holds it out, from 0 to K − 1, or −1 for none
     *,
-    weights: Array | None = None,
-    seed: int = 0,
-    inner: ArrayLike | None = None,
+    weights: Array | None = None,  # rows of weight 0 get predictions but are not learned from
+    seed: int = 0,  # of the fits and of random inner folds
+    inner: ArrayLike | None = None,  # per row, its inner fold from 0
     X_without: Callable[[Bool[np.ndarray, " N"]], Float[np.ndarray, "N D"]] | None = None,
     max_rounds: int = MAX_TREES,
     seconds_left: Callable[[], float] | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    should_stop: Callable[[], bool] | None = None,  # called before each tree
 ) -> CrossFitted:
     """Fit trees so that every row of every member gets a prediction that never saw the row's target.
 
@@ -57,20 +57,9 @@ def cross_fit(
     inner folds are 5 random ones, and there are 6 K + 1 fits. A single model has K = 1: its held-out rows have fold 0,
     its training rows −1.
 
-    Args:
-        X: The inputs, finite.
-        y: One target per row.
-        fold: Per row, the member that holds it out, from 0 to K − 1, or −1 for none.
-        weights: One weight per row; rows of weight 0 get predictions but are not learned from.
-        seed: Of the fits and of random inner folds.
-        inner: Per row, its inner fold from 0, for rows that must stay together; no random rows then decide how many
-            trees are kept.
-        X_without: The inputs as they are if the targets of these rows are not known, for inputs that depend on targets;
-            None: X in any case.
-        max_rounds: The largest number of trees per fit.
-        seconds_left: Returns how much time is left for all fits, which have fewer trees if necessary: none has more
-            than the slowest could afford. None: any time.
-        should_stop: Called before each tree.
+    Pass `inner` for rows that must stay together: no random rows then decide how many trees are kept. `X_without`
+    returns the inputs as they are if the targets of these rows are not known, for inputs that depend on targets. If
+    `seconds_left`, for all fits, is short, they have fewer trees: none has more than the slowest could afford.
 
     Raises:
         InputError: The arguments do not match, or some fit would have no rows.
@@ -164,5 +153,4 @@ def _check_folds(fold: ArrayLike, num_rows: int, name: str, least: int) -> Int[n
 
 
 def _deal(num_rows: int, num_folds: int, seed: int) -> Int[np.ndarray, " N"]:
-    """Return random folds of equal size."""
     return np.random.default_rng(seed).permutation(num_rows) % num_folds

@@ -79,7 +79,6 @@ class Trees:
 
     @cached_property
     def _blocks(self) -> list[tuple[Float[np.ndarray, "B 32"], list[_Step]]]:
-        """The values and the steps of each block of trees."""
         parts = [slice(start, start + BLOCK) for start in range(0, len(self), BLOCK)]
         return [
             (self.value[part], _steps(self.feature[part], self.threshold[part], self.left_leaves[part]))
@@ -106,7 +105,6 @@ def _steps(
 
 
 def _removed(X: Float[np.ndarray, "n D"], steps: list[_Step], num_trees: int) -> UInt32[np.ndarray, "n B"]:
-    """Return the mask of removed leaves for each row and tree."""
     removed = np.zeros((len(X), num_trees), np.uint32)
     for column, thresholds, masks in steps:
         below = np.searchsorted(thresholds, X[:, column])  # the number of thresholds < x

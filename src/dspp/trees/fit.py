@@ -92,8 +92,6 @@ class Boosting:
     def __post_init__(self) -> None:
         if not 1 <= self.max_rounds <= MAX_TREES:
             raise InputError(f"max_rounds: expected 1 to {MAX_TREES}, got {self.max_rounds}")
-        if self.max_rows is not None and self.max_rows < 1:
-            raise InputError(f"max_rows: expected at least 1, got {self.max_rows}; pass None for all rows")
 
     def fit(self, X: Binned, y: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]) -> Trees:
         """Fit trees to rows that were checked.
@@ -153,7 +151,6 @@ def fit_trees(
     seed: int = 0,
     stop_early: bool = True,
     max_rounds: int = MAX_TREES,
-    max_rows: int | None = None,
 ) -> Trees:
     """Return trees boosted on the squared error with these settings of `Boosting`; rows of weight 0 are left out.
 
@@ -162,7 +159,7 @@ def fit_trees(
         DsppError: This version of scikit-learn stores trees in another way.
     """
     X, y, weights = check_rows(X, y, weights)
-    return Boosting(seed, stop_early, max_rounds, max_rows).fit(bin_columns(X, weights, seed), y, weights)
+    return Boosting(seed, stop_early, max_rounds).fit(bin_columns(X, weights, seed), y, weights)
 
 
 def check_rows(
@@ -186,11 +183,7 @@ def choose_columns(
     """Return the columns that trees may use: all or, of a wide table, those whose groups of bins differ most in y.
 
     A column's score is the sum of squares of y between its groups, minus what as many groups have by chance: one each.
-
-    Args:
-        codes: the number of each row's bin per column.
-        y: targets of mean 0 and variance 1.
-        weights: of mean 1.
+    Targets have mean 0 and variance 1, weights have mean 1.
     """
     D = codes.shape[1]
     if D <= MAX_COLUMNS:
@@ -239,12 +232,8 @@ def _call_before_trees(model: Any, should_stop: Callable[[], bool]) -> None:
 def convert(model: Any, X: Shaped[np.ndarray, "N D"]) -> Trees:
     """Return the trees of a fitted `HistGradientBoostingRegressor` with numerical inputs and the squared error.
 
-    Args:
-        model: the fitted regressor.
-        X: rows for which both must predict the same.
-
     Raises:
-        DsppError: its private attributes are not as expected, or the predictions differ.
+        DsppError: Its private attributes are not as expected, or the predictions for X differ.
     """
     try:
         trees = _read(model)

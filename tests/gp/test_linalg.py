@@ -4,20 +4,20 @@ import pytest
 import torch
 
 from dspp.errors import NumericalError
-from dspp.gp import algebra, linalg, native
-from dspp.gp.algebra import FULL, LOWER, UPPER, Shape, transposed_product
-from dspp.gp.kernels import COMPILED, ARDKernel, KernelKind
-from dspp.gp.linalg import factorise
+from dspp.gp import linalg, native
+from dspp.gp.kernels import COMPILED, ARDKernel, KernelKind, Matern52, compiled_matrix
+from dspp.gp.linalg import FULL, LOWER, UPPER, factorise, transposed_product
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="there is no C++ compiler")
 SIZES = [1, 5, 12, 13, 48, 100, 300]
+SHAPES = FULL, LOWER, UPPER
 
 
 def points(M: int, W: int = 2, D: int = 3) -> torch.Tensor:
     return torch.randn(W, M, D, generator=torch.Generator().manual_seed(M))
 
 
-def matrix(M: int, shape: Shape, seed: int) -> torch.Tensor:
+def matrix(M: int, shape: int, seed: int) -> torch.Tensor:
     full = torch.randn(2, M, M, generator=torch.Generator().manual_seed(seed))
     return {FULL: full, LOWER: full.tril(), UPPER: full.triu()}[shape]
 
@@ -26,7 +26,7 @@ def matrix(M: int, shape: Shape, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("kind", COMPILED)
 def test_kernel_matrix(kind: type[KernelKind], M: int) -> None:
     z = points(M)
-    K, slope = algebra.kernel_matrix(z, COMPILED.index(kind), kind.horizon)
+    K, slope = compiled_matrix(z, kind)
     t2 = (z.double().unsqueeze(-2) - z.double().unsqueeze(-3)).square().sum(-1)
     want_K, want_slope = torch.empty_like(t2), torch.empty_like(t2)
     kind.fill(t2, want_K, want_slope)
@@ -39,7 +39,7 @@ def test_far_points_and_nan() -> None:
     z = points(40)
     z[0, 3] = 1e6
     z[1, 7, 0] = torch.nan
-    K, _ = algebra.kernel_matrix(z, 3, COMPILED[3].horizon)
+    K, _ = compiled_matrix(z, Matern52)
     assert K[0].isfinite().all()
     assert 0 <= K[0, 3, :3].max() < 1e-25
     assert K[1, 7].isnan().all()
@@ -74,10 +74,10 @@ def test_a_matrix_without_a_root_gets_more_jitter_and_the_others_do_not() -> Non
 
 
 @pytest.mark.parametrize("lower", [False, True])
-@pytest.mark.parametrize("y", Shape)
-@pytest.mark.parametrize("x", Shape)
+@pytest.mark.parametrize("y", SHAPES)
+@pytest.mark.parametrize("x", SHAPES)
 @pytest.mark.parametrize("M", SIZES)
-def test_products(M: int, x: Shape, y: Shape, lower: bool) -> None:
+def test_products(M: int, x: int, y: int, lower: bool) -> None:
     X, Y = matrix(M, x, 1), matrix(M, y, 2)
     found, want = transposed_product(X, Y, x, y, lower), X.double().mT @ Y.double()
     if lower:
@@ -95,7 +95,7 @@ def test_kernel_gradient(M: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_bit_depends_on_the_number_of_threads() -> None:
     def compute() -> list[torch.Tensor]:
-        K, slope = algebra.kernel_matrix(points(100, W=3), 3, 4900.0)
+        K, slope = compiled_matrix(points(100, W=3), Matern52)
         B = factorise(K, 1e-5, "here", compiled=True).inverse_root
         return [K, slope, B, linalg.kernel_gradient(B.float(), slope)]
 
