@@ -200,7 +200,7 @@ def describe(lines: Sequence[dict[str, Any]]) -> str:
         "# Speeds",
         "Ratios are GPyTorch's time over ours, in alternating calls of one process on two threads: the median of the "
         "runs, and their range. Written by `python -m benchmarks.bars`.",
-        table_text(text_table(("what", "bar", "median", "range", "met", "commit"), rows, words=(4,))),
+        table_text(text_table(("what", "bar", "median", "range", "met", "commit"), rows, words=(4, 5))),
         f"{sum(line['met'] for line in lines)} of {len(lines)} bars are met.",
     ]
     return "\n\n".join(parts) + "\n"

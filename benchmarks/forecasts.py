@@ -21,12 +21,12 @@ import torch
 
 from benchmarks import records
 from benchmarks.tables.methods import METHODS, PEERS, Fit, one_thread
-from benchmarks.tables.sets import Split
+from benchmarks.tables.sets import Split, read_table, take
 from dspp.encoding.scaling import Standardizer
-from dspp.errors import InputError
 from dspp.estimators import DSPPRegressor
 from dspp.metrics import Comparison
 from dspp.predictive import NormalMixture
+from experiments.fitting import standardise_scores
 from experiments.report.blocks import Table, text_table
 from experiments.report.markdown import table_text
 from experiments.results import Record, provenance
@@ -59,15 +59,12 @@ class Rows(Split):
 
 def load(name: str, with_date: bool, folder: Path) -> Rows:
     """Return the rows of a table, with or without the column of times among the inputs."""
-    forecast, path = TABLES[name], folder / "tables" / f"{name}.parquet"
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; pass the data folder with --data")
-    frame = pd.read_parquet(path).dropna(subset=forecast.target)
+    forecast = TABLES[name]
+    frame = read_table(name, folder).dropna(subset=forecast.target)
     later = forecast.is_test(frame).to_numpy(bool)
     y, time = frame[forecast.target].to_numpy(np.float64), frame[forecast.time].to_numpy("datetime64[us]")
     X = frame.drop(columns=[forecast.target, *forecast.drop, *([] if with_date else [forecast.time])])
-    parts = [X.iloc[rows].reset_index(drop=True) for rows in (np.flatnonzero(~later), np.flatnonzero(later))]
-    return Rows(parts[0], y[~later], parts[1], y[later], time[~later])
+    return Rows(**vars(take(X, y, np.flatnonzero(~later), np.flatnonzero(later))), time=time[~later])
 
 
 def _fit_with_time(rows: Split, _: int) -> Fit:
@@ -100,18 +97,17 @@ def measure(name: str, with_date: int, method: str, folder: Path) -> Record:
         fitted = FITS[method](rows, 0)
         predicted = fitted.predict(rows.X_test)
     scale, y = Standardizer.fit(rows.y), rows.y_test
-    if fitted.standardised:
-        scored, unit, y = Comparison(predicted, scale.transform(y)), float(scale.scale), scale.transform(y)
-    else:
-        scored, unit = Comparison(predicted, y), 1.0
-    found = {
-        "nll": scored.nll() + float(np.log(unit)),
-        "crps": unit * scored.crps(),
-        "rmse": unit * scored.rmse(),
+    y, unit = (scale.transform(y), float(scale.scale)) if fitted.standardised else (y, 1.0)
+    scored = Comparison(predicted, y)
+    in_units = {
+        "nll": scored.nll(),
+        "crps": scored.crps(),
+        "rmse": scored.rmse(),
         "r2": scored.r2(),
         "bias": unit * float(scored.mean.cpu().numpy().mean() - y.mean()),
         "coverage90": scored.coverage(0.9),
     }
+    found = standardise_scores(in_units, 1.0 / unit)
     versions = provenance(())["versions"]
     peers = {library: metadata.version(library) for library in PEERS if library in method.lower()}
     return {

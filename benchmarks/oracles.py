@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import records
-from benchmarks.tables.sets import Split, load
-from dspp.errors import DsppWarning, InputError
+from benchmarks.tables.sets import Split, load, take
+from dspp.errors import DsppWarning
 from dspp.estimators import DSPPRegressor
+from experiments import data as datasets
 from experiments.results import Record
 
 SCORES = ("nll", "crps", "coverage90")
@@ -38,13 +39,10 @@ def _some_of_airbnb(data: Path) -> Split:
 
 
 def _two_outputs(data: Path) -> Split:
-    if not (path := data / "mujoco_swimmer.npz").is_file():
-        raise InputError(f"{path} does not exist; pass the data folder with --data")
-    with np.load(path) as file:
-        X, y = pd.DataFrame(file["X"]).add_prefix("x"), file["Y"][:, :2].astype(np.float64)
-    order = np.random.default_rng(0).permutation(len(y))
-    train, test = order[:ROWS], order[ROWS : 2 * ROWS]
-    return Split(X.iloc[train].reset_index(drop=True), y[train], X.iloc[test].reset_index(drop=True), y[test])
+    swimmer = datasets.load("mujoco_swimmer", data)
+    order = np.random.default_rng(0).permutation(len(swimmer.X))
+    X, y = pd.DataFrame(swimmer.X).add_prefix("x"), swimmer.y[:, :2]
+    return take(X, y, order[:ROWS], order[ROWS : 2 * ROWS])
 
 
 TABLES: dict[str, Callable[[Path], Split]] = {

@@ -1,17 +1,14 @@
-"""A table larger than memory: rows from disk as they were read until November 2026, beside a sample in memory.
+"""A table larger than memory: how good a model of a sample of it is, and how much memory fitting it takes.
 
-    git worktree add /tmp/old ea5371a
-    python -m benchmarks.sampling --old-source /tmp/old/src --seconds 600
-    git worktree remove /tmp/old
+    python -m benchmarks.sampling --seconds 600
 
-`old` fits the default ensemble to all rows on disk by the code of that revision, `new` fits it with `memory=`, which
-samples about 2,400,000 of the rows, by the code beside this file. Both have the same time budget for training; reading
-the table comes in addition. The table is simulated: 20 columns of which 8 matter, with noise whose standard deviation
-depends on 3 of them, so that the true density of each test row, and thus the best possible NLL, is known.
+Fits the default ensemble with `memory=`, which samples about 2,400,000 of the rows. The time budget is for training;
+reading the table comes in addition. The table is simulated: 20 columns of which 8 matter, with noise whose standard
+deviation depends on 3 of them, so that the true density of each test row, and thus the best possible NLL, is known.
 
-Each method is one record of results/sampling.jsonl, with its scores on test rows, its seconds, and the peak of the
-memory (PSS, so that shared pages count once) of all its processes together. What is already recorded is not run again;
-results/sampling.md is written from the records.
+Each fit is one record of results/sampling.jsonl, with its scores on test rows, its seconds, and the peak of the memory
+(PSS, so that shared pages count once) of all its processes together. What is already recorded is not run again;
+results/sampling.md is written from the records. The record `old` is of revision ea5371a, which fitted all rows on disk.
 """
 
 import argparse
@@ -26,15 +23,27 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+
+import dspp.prepare
+from benchmarks import records
+from benchmarks.cases import seconds
+from dspp.estimators import DSPPRegressor
+from experiments import results
+from experiments.report.blocks import text_table
+from experiments.report.markdown import table_text
+from experiments.report.records import short_commit
 
 COLUMNS = 20
 TEST_ROWS = 50_000
 FILE_ROWS = 1_000_000
-MEMORY = "8GB"  # samples about 2,000,000 of these rows
-HERE = Path(__file__).resolve().parents[1]
-METHODS = ("old", "new")
+MEMORY = "8GB"  # samples about 2,400,000 of these rows
+KEYS = ("method", "budget", "metrics", "seconds", "rows", "peak_mb")  # which every line has
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -58,55 +67,34 @@ def simulate(rows: int, seed: int) -> tuple[Array, Array, Array]:
 
 def write_table(folder: Path, rows: int) -> None:
     """Write the table, one file at a time."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     for number, first in enumerate(range(0, rows, FILE_ROWS)):
         X, y, _ = simulate(min(FILE_ROWS, rows - first), number)
         columns = {f"x{k}": X[:, k] for k in range(COLUMNS)} | {"y": y}
         pq.write_table(pa.table(columns), folder / f"part-{number:04}.parquet", row_group_size=100_000)
 
 
-# ---------------------------------------------------------------- in a process of its own
-
-
-def fit(method: str, folder: Path, seconds: float, memory: str) -> dict[str, Any]:
-    """Fit the table of a folder, and score test rows; in a process whose `dspp` is the one to measure."""
-    import pyarrow as pa
-    import pyarrow.dataset
-
-    import dspp.prepare
-    from dspp.estimators import DSPPRegressor
-
-    source = str(Path(dspp.prepare.__file__).parents[2])
-    reading = 0.0
-    prepare: Any = dspp.prepare.prepare
+def fit(folder: Path, budget: float, memory: str) -> dict[str, Any]:
+    """Fit the table of a folder, and score test rows."""
+    reading: list[float] = []
+    prepare = dspp.prepare.prepare
 
     def timed(*args: Any, **more: Any) -> Any:
-        nonlocal reading
         begin = time.perf_counter()
         prepared = prepare(*args, **more)
-        reading = time.perf_counter() - begin
+        reading.append(time.perf_counter() - begin)
         return prepared
 
-    dspp.prepare.prepare = timed
-    estimator: Any = DSPPRegressor
-    of_method = {"old": {}, "new": {"memory": memory}}[method]
-    model = estimator(time_budget=seconds, progress=False, **of_method)
-    begin = time.perf_counter()
+    model = DSPPRegressor(time_budget=budget, memory=memory, progress=False)
     dataset = pyarrow.dataset.dataset(folder)
-    model.fit(dataset, "y", **({"cache": folder.parent} if method == "old" else {}))
-    whole = time.perf_counter() - begin
+    with patch.object(dspp.prepare, "prepare", timed):
+        whole = seconds(lambda: model.fit(dataset, "y"))
     X, y, log_density = simulate(TEST_ROWS, 1_000_000)
-    test = pa.table({f"x{k}": X[:, k] for k in range(COLUMNS)})
-    scores = model.evaluate(test, y.astype(np.float64))
+    scores = model.evaluate(pa.table({f"x{k}": X[:, k] for k in range(COLUMNS)}), y.astype(np.float64))
     kept = ("nll", "crps", "rmse", "coverage90")
-    metrics = {name: scores[name] for name in kept} | {"best possible nll": -float(log_density.mean())}
     members = model.fitted_.members
     return {
-        "source": source,
-        "metrics": metrics,
-        "seconds": {"reading": round(reading, 1), "training": round(whole - reading, 1)},
+        "metrics": {name: scores[name] for name in kept} | {"best possible nll": -float(log_density.mean())},
+        "seconds": {"reading": round(sum(reading), 1), "training": round(whole - sum(reading), 1)},
         "rows": {"table": dataset.count_rows(), "used": model.fitted_.num_rows, "test": TEST_ROWS},
         "members": len(members),
         "inducing": sorted({member.spec.model.inducing for member in members}),
@@ -139,108 +127,84 @@ def memory_bytes(process: int) -> int:
     return total
 
 
-def measure(method: str, source: Path, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Run `fit` in a process with this source, and watch its memory."""
-    result = folder.parent / f"{method}.json"
-    command = [sys.executable, str(Path(__file__).resolve()), "--stage", method, "--folder", str(folder)]
-    command += ["--seconds", str(options.seconds), "--memory", options.memory, "--result", str(result)]
-    environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, cwd=folder.parent)
+def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Run `fit` in a process of its own, and watch its memory."""
+    result = folder.parent / "result.json"
+    command = [sys.executable, "-m", "benchmarks.sampling", "--stage", str(folder), "--results", str(result)]
+    command += ["--seconds", str(options.seconds), "--memory", options.memory]
+    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
     peak = 0
     while process.poll() is None:
         peak = max(peak, memory_bytes(process.pid))
         time.sleep(0.5)
     if process.returncode:
-        raise SystemExit(f"{method} failed with exit code {process.returncode}")
-    found: dict[str, Any] = json.loads(result.read_text())
-    if (used := found.pop("source")) != str(source.resolve()):
-        raise SystemExit(f"expected dspp of {source.resolve()}, got that of {used}; check the folder")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=source, stdout=subprocess.PIPE, text=True)
-    about = {"method": method, "budget": options.seconds, "commit": commit.stdout.strip()}
-    return about | found | {"peak_mb": round(peak / 1e6)}
+        raise SystemExit(f"the fit failed with exit code {process.returncode}")
+    about = {"method": "new", "budget": options.seconds, "commit": results.provenance(records.CODE)["commit"]}
+    return about | json.loads(result.read_text()) | {"peak_mb": round(peak / 1e6)}
 
 
-# ---------------------------------------------------------------- results
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a file, which need not exist."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def page(records: Sequence[dict[str, Any]]) -> str:
+def page(found: Sequence[dict[str, Any]]) -> str:
     """Return the records as a table in Markdown."""
     names = {"old": "all rows, on disk", "new": "a sample, in memory"}
-    head = "rows | used | budget | | NLL | above the best | CRPS | coverage of 90 % | reading | training | peak"
-    lines = [
-        "# A table larger than memory",
-        "",
-        "Written by `python -m benchmarks.sampling`; its docstring says what is measured. NLL in nats per row, on "
-        f"{TEST_ROWS:,} test rows, and above the best possible, that of the true density; the memory is that of all "
-        "processes together.",
-        "",
-        f"| {head} |",
-        f"|{'---|' * (head.count('|') + 1)}",
-    ]
-    for record in sorted(records, key=lambda one: (one["rows"]["table"], one["budget"], one["method"] == "new")):
-        metrics, seconds, rows = record["metrics"], record["seconds"], record["rows"]
+    scores, costs = ("NLL", "above the best", "CRPS", "coverage of 90 %"), ("reading", "training", "peak")
+    rows = []
+    for record in sorted(found, key=lambda one: (one["rows"]["table"], one["budget"], one["method"] == "new")):
+        metrics, taken, counts = record["metrics"], record["seconds"], record["rows"]
         cells = [
-            f"{rows['table']:,}",
-            f"{rows['used']:,}",
+            f"{counts['table']:,}",
+            f"{counts['used']:,}",
             f"{record['budget']:g} s",
-            f"{names[record['method']]} ({record['commit']})",
+            f"{names[record['method']]} ({short_commit(record['commit'])})",
             f"{metrics['nll']:.4f}",
             f"{metrics['nll'] - metrics['best possible nll']:.4f}",
             f"{metrics['crps']:.4f}",
             f"{100 * metrics['coverage90']:.1f} %",
-            f"{seconds['reading']:.0f} s",
-            f"{seconds['training']:.0f} s",
+            f"{taken['reading']:.0f} s",
+            f"{taken['training']:.0f} s",
             f"{record['peak_mb']:,} MB",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+        rows.append(cells)
+    lines = [
+        "# A table larger than memory",
+        "Written by `python -m benchmarks.sampling`; its docstring says what is measured. NLL in nats per row, on "
+        f"{TEST_ROWS:,} test rows, and above the best possible, that of the true density; the memory is that of all "
+        "processes together.",
+        table_text(text_table(("rows", "used", "budget", "fitted to", *scores, *costs), rows, words=(3,))),
+    ]
+    return "\n\n".join(lines) + "\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--old-source", type=Path, help="the folder src of the old revision; without it, new only")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser = records.parser("benchmarks.sampling", __doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--seconds", type=float, default=600.0, help="time budget of each fit, without reading")
-    parser.add_argument("--memory", default=MEMORY, help="the limit of the new method")
-    parser.add_argument("--results", type=Path, default=HERE / "results" / "sampling.jsonl")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time budget of the fit, without reading")
+    parser.add_argument("--memory", default=MEMORY, help="the limit of the memory")
     parser.add_argument("--folder", type=Path, help="where to create the temporary folder")
-    parser.add_argument("--stage", choices=METHODS, help=argparse.SUPPRESS)
-    parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    parser.add_argument("--stage", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
     if options.stage:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = fit(options.stage, options.folder, options.seconds, options.memory)
-        options.result.write_text(json.dumps(found))
-        return
-    done = {(one["method"], one["rows"]["table"], one["budget"]) for one in read(options.results)}
-    missing = [name for name in options.methods if (name, options.rows, options.seconds) not in done]
-    if "old" in missing and options.old_source is None:
-        missing.remove("old")
-    sources = {"old": options.old_source, "new": HERE / "src"}
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder, needed = Path(name, "table"), int(2.5 * options.rows * 4 * (COLUMNS + 1))  # the table and a cache
-        if shutil.disk_usage(name).free < needed:
-            parser.error(f"{name}: expected {needed:,} bytes of free space; choose another --folder or fewer --rows")
-        folder.mkdir()
-        if missing:
+            options.results.write_text(json.dumps(fit(options.stage, options.seconds, options.memory)))
+        return 0
+    done = [(one["method"], one["rows"]["table"], one["budget"]) for one in results.read(options.results, KEYS)]
+    if ("new", options.rows, options.seconds) not in done:
+        with tempfile.TemporaryDirectory(dir=options.folder) as name:
+            folder, needed = Path(name, "table"), int(1.2 * options.rows * 4 * (COLUMNS + 1))
+            if shutil.disk_usage(name).free < needed:
+                parser.error(
+                    f"{name}: expected {needed:,} bytes of free space; choose another --folder or fewer --rows"
+                )
+            folder.mkdir()
             write_table(folder, options.rows)
-        for method in missing:
-            record = measure(method, sources[method], folder, options)
-            with options.results.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-            print(json.dumps(record, indent=1), flush=True)
-    text = page(read(options.results))
-    options.results.with_suffix(".md").write_text(text)
+            record = measure(folder, options)
+        results.update(options.results, lambda found: [*found, record], KEYS)
+    text = page(results.read(options.results, KEYS))
+    options.results.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

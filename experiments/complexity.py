@@ -1,5 +1,7 @@
 """Time and memory of a training step as N, M, S and W vary one at a time (appendix B)."""
 
+import ctypes
+import gc
 import json
 import os
 import subprocess
@@ -11,11 +13,11 @@ from pathlib import Path
 import torch
 
 from dspp.errors import NumericalError
+from dspp.gp import workspace
 from dspp.model import build
 from dspp.objectives import OBJECTIVES
 from dspp.presets import Spec
 from experiments.catalogue import METHODS
-from experiments.memory import rise_mb
 from experiments.protocol import Setting
 
 SIZES = ("batch_size", "inducing", "sites", "width")  # the settings that matter here
@@ -78,6 +80,25 @@ def training_step(spec: Spec, rows: torch.Tensor, batch_size: int) -> Callable[[
         return value.item()
 
     return step
+
+
+def rise_mb(run: Callable[[], object]) -> float:
+    """Return by how much the resident memory of this process rises while `run` runs.
+
+    Free memory is released first, including buffers kept for the next step, so that `run` cannot reuse it.
+    """
+    gc.collect()
+    workspace.release()
+    ctypes.CDLL(None).malloc_trim(0)
+    before = _status_kb("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    run()
+    return (_status_kb("VmHWM") - before) / 1024
+
+
+def _status_kb(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 if __name__ == "__main__":

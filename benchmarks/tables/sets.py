@@ -49,25 +49,28 @@ def load(name: str, fold: int, folder: Path) -> Split:
         data = datasets.load(name, folder)
         X = pd.DataFrame(data.X[:, data.X.std(0) > 0].astype(np.float64)).add_prefix("x")
         train, test, validation = part_rows(data, fold, (15, 3, 2))
-        return _take(X, data.y.astype(np.float64), np.concatenate([train, validation]), test)
-    frame = _read(folder / "tables" / f"{name}.parquet")
+        return take(X, data.y.astype(np.float64), np.concatenate([train, validation]), test)
+    frame = read_table(name, folder)
     if name in TARGETS:
         frame = frame.dropna(subset=TARGETS[name])
         X, y = frame.drop(columns=TARGETS[name]), frame[TARGETS[name]].to_numpy(np.float64)
-        return _take(X, y, *split(len(y), (4, 1), seed=fold))
+        return take(X, y, *split(len(y), (4, 1), seed=fold))
     X, y = frame.drop(columns=["y", "fold"]), frame["y"].to_numpy(np.float64)
     is_test = (frame["fold"] == fold).to_numpy()
     if not is_test.any():
         raise InputError(f"{name}: expected a fold from 0 to {frame['fold'].max()}, got {fold}")
-    return _take(X, y, np.flatnonzero(~is_test), np.flatnonzero(is_test))
+    return take(X, y, np.flatnonzero(~is_test), np.flatnonzero(is_test))
 
 
-def _read(path: Path) -> pd.DataFrame:
+def read_table(name: str, folder: Path) -> pd.DataFrame:
+    """Return a table of the data folder."""
+    path = folder / "tables" / f"{name}.parquet"
     if not path.is_file():
         raise InputError(f"{path} does not exist; pass the data folder with --data")
     return pd.read_parquet(path)
 
 
-def _take(X: pd.DataFrame, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> Split:
+def take(X: pd.DataFrame, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> Split:
+    """Return the split with these row numbers."""
     parts = [(X.iloc[rows].reset_index(drop=True), y[rows]) for rows in (train, test)]
     return Split(*parts[0], *parts[1])

@@ -6,7 +6,7 @@ import weakref
 import torch
 
 from dspp.gp.workspace import Lease, release
-from experiments.memory import rise_mb
+from experiments.complexity import rise_mb
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 
