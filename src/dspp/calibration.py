@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dspp.errors import InputError
 from dspp.metrics import LEVELS, Comparison, average, constant_crps, effective_rows, uniformity
+from dspp.numbers import plain_percent
 from dspp.predictive import Predictive, RealPredictive, unwrap
 from dspp.table.checks import Array
 
@@ -114,7 +115,7 @@ class Calibration:
         faults = self._faults()
         sentences = [*faults, self._verdict(bool(faults))]
         if self.recalibrated is not None:
-            held = _percent(self.recalibrated)
+            held = plain_percent(self.recalibrated, 1)
             sentences.append(f"This is the model itself; recalibrated 90 % intervals contain {held}.")
         return " ".join([*sentences, self.caveat] if self.caveat else sentences)
 
@@ -215,12 +216,8 @@ class Calibration:
     def _finding(self) -> str:
         what = "value" if self.per_output else "row"
         plural = "" if self.num_values == 1 else "s"
-        held = _percent(self.coverage[HEADLINE])
-        return f"the {100.0 * HEADLINE:.0f} % interval contains {held} of {self.num_values:,} {what}{plural}"
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.1f}".removesuffix(".0") + " %"
+        held = plain_percent(self.coverage[HEADLINE], 1)
+        return f"the {plain_percent(HEADLINE)} interval contains {held} of {self.num_values:,} {what}{plural}"
 
 
 def _t_quantile(tail: float, num_rows: int) -> float:

@@ -22,7 +22,7 @@ from dspp.members.base import Control, Trained
 from dspp.members.blend import Blend, blend
 from dspp.members.run import fit_members
 from dspp.notes import Note
-from dspp.numbers import count_epochs
+from dspp.numbers import count_epochs, plain_percent
 from dspp.prepare import Prepared
 from dspp.progress import ProgressBar
 from dspp.settings import Settings
@@ -141,8 +141,8 @@ def _training_notes(trained: Sequence[Trained], mixing: Blend) -> list[Note]:
         notes.append(Note("the time budget ended training", f"{which} had {made} of {count_epochs(epochs)}"))
     share = sum(w for one, w in zip(mixing.kept, mixing.weights, strict=True) if isinstance(one.member, BoostedTrees))
     if share:
-        how = f"boosted trees alone have {100 * share:.0f} % of the weight; raise time_budget for a better model"
-        notes.append(Note("the budget was too short for the sigma-point members", how))
+        text = f"boosted trees alone have {plain_percent(share)} of the weight; raise time_budget for a better model"
+        notes.append(Note("the budget was too short for the sigma-point members", text))
     return notes
 
 
@@ -198,11 +198,11 @@ def _recalibrate(fitted: Fitted, prepared: Prepared, held_out: Evaluation | None
         for model, rows in held_out.parts:
             fold[torch.from_numpy(rows)] = cast(int, model.members[0].fold)
     found = Conformal.fit(held_out.distribution, held_out.y, fold)
-    enough, percent = math.ceil(PROMISED / (1 - PROMISED) - 1e-9), f"{100 * PROMISED:.0f} %"  # (n+1)c ≤ n
+    enough = math.ceil(PROMISED / (1 - PROMISED) - 1e-9)  # (n+1)c ≤ n
     notes = [
         Note(
-            f"got {count} calibration row{'' if count == 1 else 's'} of {name}, need at least {enough} for {percent} "
-            "intervals",
+            f"got {count} calibration row{'' if count == 1 else 's'} of {name}, need at least {enough} for "
+            f"{plain_percent(PROMISED)} intervals",
             f"such intervals are infinite; add rows{f' or {remedy}' if remedy else ''}",
         )
         for name, count in zip(fitted.target_names, found.counts, strict=True)
@@ -223,8 +223,8 @@ def _with_scores(evaluation: Evaluation, prepared: Prepared, is_single: bool) ->
         scored = "out of fold, each predicted by the members that did not see it"
     notes = list(fitted.notes)
     if fitted.conformal is None and evaluation.calibration.is_too_narrow:
-        how = "fit with conformal=True (on the command line, --conformal) for intervals with a coverage guarantee"
-        notes.append(Note("intervals are too narrow", how))
+        text = "fit with conformal=True (on the command line, --conformal) for intervals with a coverage guarantee"
+        notes.append(Note("intervals are too narrow", text))
     notes += fitted.outcome.score_notes(evaluation.distribution, evaluation.table.targets)
     scored = f"{len(evaluation.table):,} {scored if is_single else f'rows {scored}'}"
     return replace(fitted, metrics=evaluation.scores, scored=scored, notes=tuple(notes))

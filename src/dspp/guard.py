@@ -25,18 +25,11 @@ MIN_STD = 0.05  # of a component, in standardised units: repeated values must no
 
 @dataclass(frozen=True, eq=False)
 class Guard:
-    """A mixture that is the same for all rows, described by moments: `Outcome.marginal` makes it a distribution.
+    """A mixture that is the same for all rows, described by moments: `Outcome.marginal` makes it a distribution."""
 
-    Attributes:
-        weight: Its weight in the prediction, inside (0, 1).
-        log_weights: Those of its components.
-        mean: Their means, in standardised units.
-        var: Their variances.
-    """
-
-    weight: Annotated[float, Range(1e-9, 0.5)]
-    log_weights: Annotated[Float[Tensor, " G"], FAR]
-    mean: Annotated[Float[Tensor, "G T"], FAR]
+    weight: Annotated[float, Range(1e-9, 0.5)]  # in the prediction, inside (0, 1)
+    log_weights: Annotated[Float[Tensor, " G"], FAR]  # of its components
+    mean: Annotated[Float[Tensor, "G T"], FAR]  # in standardised units
     var: Annotated[Float[Tensor, "G T"], Range(1e-6, FAR.high**2)]
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dspp.errors import InputError, NumericalError
-from dspp.numbers import number, percent
+from dspp.numbers import number, percent, plain_percent
 from dspp.predictive import Predictive, unwrap
 from dspp.registry import Registry
 from dspp.table.checks import Array, check_weights, check_y
@@ -375,7 +375,7 @@ _TABLE: tuple[Place, ...] = ("evaluate",)  # the report has its own table
 
 
 def _coverage(level: float, shown: tuple[Place, ...]) -> Metric:
-    percent = f"{100 * level:.0f} %"
+    percent = plain_percent(level)
     return Metric(
         f"{percent} coverage",
         lambda comparison: comparison.coverage(level),
@@ -388,7 +388,7 @@ def _coverage(level: float, shown: tuple[Place, ...]) -> Metric:
 
 
 def _width(level: float, shown: tuple[Place, ...]) -> Metric:
-    percent = f"{100 * level:.0f} %"
+    percent = plain_percent(level)
     return Metric(
         f"{percent} width",
         lambda comparison: comparison.widths[level],

@@ -42,6 +42,11 @@ def percent(share: float, decimals: int = 1) -> str:
     return "–" if math.isnan(share) else _sign(f"{100 * abs(share):.{decimals}f}{SPACE}%", share)
 
 
+def plain_percent(share: float, decimals: int = 0) -> str:
+    """Format a share for the terminal, with an ordinary space and no zero after the point: 91 %, 90.8 %."""
+    return f"{100 * share:.{decimals}f}".removesuffix(".0") + " %"
+
+
 def cell(value: object, limit: int = 60, commas: bool = True) -> str:
     """Format a value of the user's table: fractions with 4 digits, all else as text of at most `limit` characters.
 

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from dspp.encoding.encoder import TableEncoder
+from dspp.numbers import plain_percent
 
 # Hashes kept of the training rows: the smallest ones, so that rows of training among others are found.
 MAX_HASHES = 1_000
@@ -63,5 +64,5 @@ class Recogniser:
         certain = self.kept is not None and len(self.kept) < MAX_HASHES
         if share < NOTICED or not (certain or self.known >= MIN_KNOWN):
             return ""
-        which = "these rows" if share > 0.99 else f"about {100 * share:.0f} % of these rows"
+        which = "these rows" if share > 0.99 else f"about {plain_percent(share)} of these rows"
         return f"The model was trained on {which}, so this is optimistic; score new rows with dspp evaluate."

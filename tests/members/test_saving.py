@@ -85,7 +85,6 @@ HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {
         for value in ("", "tree", None, 3, ["plain"], "trees")
     },
     "trees member is plain": lambda h: h["members"][2].update(kind="plain"),
-    "guard missing but its tensors": lambda h: h.update(guard=None),
     "scored": lambda h: h.update(scored=3),
     **{
         f"no {name}": lambda h, name=name: h.pop(name)
@@ -106,9 +105,6 @@ def tensors_of(saved: bytes, prefix: str) -> list[str]:
 
 
 TENSORS: dict[str, dict[str, torch.Tensor | None]] = {
-    "no weights of the guard": {"guard.log_weights": None},
-    "no means of the guard": {"guard.mean": None},
-    "no variances of the guard": {"guard.var": None},
     "guard of float32": {"guard.mean": torch.zeros(4, 1)},
     "guard of integers": {"guard.mean": torch.zeros(4, 1, dtype=torch.int64)},
     "guard of a scalar": {"guard.log_weights": torch.tensor(0.0, dtype=F64)},

@@ -165,7 +165,7 @@ def test_effects_are_fans_over_values_of_the_users_table(held_out: Evaluation) -
     assert effects["day"][0].dtype.kind == "M"
 
 
-def test_groups_are_blamed_only_beyond_chance() -> None:
+def test_groups_are_flagged_only_beyond_chance() -> None:
     values = np.arange(400.0)
     pit = np.tile((np.arange(100) + 0.5) / 100, 4)
     calm = measure_groups({"x": values}, pit)

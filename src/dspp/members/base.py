@@ -65,13 +65,6 @@ class Control:
 class Member(ABC):
     """One trained model, in standardised units, and how it was trained. Each kind is a registered class.
 
-    Class attributes:
-        kind: The name of the kind, under which it is registered.
-        title: What members of this kind read, for the user.
-        reads_trees: Whether the last inputs are predictions of boosted trees.
-        in_steps: Whether training takes steps, hence nearly all of the time. Other kinds take seconds and are extra.
-        share_in_folds: The part that members of several folds keep of the weight that single ones have earned.
-
     Example:
         >>> import numpy as np
         >>> from dspp import PPGPRRegressor
@@ -85,11 +78,11 @@ class Member(ABC):
     KINDS: ClassVar[Registry[Any]]
     NEEDS_ALL: ClassVar[bool] = True
 
-    kind: ClassVar[str]
-    title: ClassVar[str]
-    reads_trees: ClassVar[bool] = False
-    in_steps: ClassVar[bool] = True
-    share_in_folds: ClassVar[float] = 1.0
+    kind: ClassVar[str]  # its name, under which it is registered
+    title: ClassVar[str]  # what members of this kind read, for the user
+    reads_trees: ClassVar[bool] = False  # whether the last inputs are predictions of boosted trees
+    in_steps: ClassVar[bool] = True  # takes nearly all of the time; kinds without steps take seconds and are extra
+    share_in_folds: ClassVar[float] = 1.0  # of the weight of single members, which those of several folds keep
 
     spec: Spec  # the model and its objective
     train: TrainConfig  # training settings

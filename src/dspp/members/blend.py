@@ -66,18 +66,14 @@ class Mixing:
 
 @dataclass(frozen=True, eq=False)
 class Blend:
-    """The members that have weight, their weights, and what `Fitted` has under the same names.
-
-    Attributes:
-        groups: The rows of each fold, from which that was learned.
-    """
+    """The members that have weight, their weights, and what `Fitted` has under the same names."""
 
     kept: tuple[Trained, ...]
     weights: tuple[float, ...]
     variance_scale: float = 1.0
     judged: int | None = None
     guard: Guard | None = None
-    groups: tuple[HeldOutRows, ...] = ()
+    groups: tuple[HeldOutRows, ...] = ()  # the rows of each fold, from which that was learned
 
 
 def blend(trained: Sequence[Trained], rows: "Rows", split: Split, outcome: Outcome, floor: float) -> Blend:

@@ -85,11 +85,7 @@ def fit_members(
 class Ensemble:
     """Several members, trained as tasks of `run_all`; what each becomes does not depend on where it is trained.
 
-    Args:
-        plan: What to fit.
-        settings: Number of processes, seed and module.
-        control: Time and callbacks.
-        folder: Of the checkpoints; None: none.
+    Their checkpoints are in a folder, if there is one.
     """
 
     def __init__(self, plan: Plan, settings: Settings, control: Control, folder: Path | None) -> None:
@@ -155,8 +151,8 @@ class Ensemble:
                         self._control.on_epoch(epoch)
                 show()
         if self._stopped or len(trained) < count:
-            how = "training was stopped before the last member; repeat the same call to resume"
-            raise TrainingInterrupted(self._stopped or how)
+            stopped = "training was stopped before the last member; repeat the same call to resume"
+            raise TrainingInterrupted(self._stopped or stopped)
         members = [trained[number] for number in sorted(trained)]
         if all(one.result is None for one in members):
             raise TrainingDiverged(f"all {count} members diverged; the first: {members[0].problem}")

@@ -127,8 +127,9 @@ def growing_trees(
     def result() -> list[CrossFitted]:
         while not wait([trees], timeout=BEAT).done:
             if control.should_stop is not None and control.should_stop():
-                how = "repeat the same call to resume"
-                raise TrainingInterrupted(f"training was stopped while trees were fitted; {how}")
+                raise TrainingInterrupted(
+                    "training was stopped while trees were fitted; repeat the same call to resume"
+                )
         return trees.result()
 
     try:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from pyarrow import types
 
 from dspp.notes import Note
+from dspp.numbers import plain_percent
 from dspp.predictive import RealPredictive
 from dspp.table.discrete import is_discrete
 from dspp.table.table import Table
@@ -71,7 +72,7 @@ def negative_note(name: str, y: Float[np.ndarray, " N"], one: RealPredictive) ->
     if share < MANY_NEGATIVE:
         return None
     text = (
-        f"{100 * share:.0f} % of the lower ends of its {100 * PROMISED:.0f} % intervals are, as dspp has no "
+        f"{plain_percent(share)} of the lower ends of its {plain_percent(PROMISED)} intervals are, as dspp has no "
         "distribution for such targets yet; read a negative end as 0"
     )
     return Note(f"target {name!r} is never negative", text)

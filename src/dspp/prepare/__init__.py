@@ -36,40 +36,24 @@ _OWN_NAMES = {"X": "y", "X_val": "y_val"}  # the names of targets passed separat
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A table prepared for training, which several models can share.
-
-    Attributes:
-        train: Training rows, encoded and standardised, in float64.
-        validation: Rows that choose the best epoch and are scored, likewise; possibly none.
-        calibration: Rows that recalibrate intervals, likewise; possibly none.
-        validation_table: The validation rows as they were given, with their labels and targets.
-        calibration_table: The calibration rows, likewise.
-        table: All rows that have a target as they were given.
-        encoder: From columns to numbers; None: the rows were numbers.
-        scale_X: Of the encoded columns, (D,).
-        input_range: The smallest and the largest value of each encoded column.
-        seen_rows: Hashes of the training rows; None: too many of them are equal.
-        outcome: What the target is: encodes the user's values and decodes predictions.
-        split: Which of the training and then the validation rows members hold out; a single model holds out the latter.
-        means: For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them
-            reads; those in `train` leave out the row's own inner fold only.
-        notes: What the user should know.
-    """
+    """A table prepared for training, which several models can share; rows are encoded and standardised, in float64."""
 
     train: Rows
-    validation: Rows
-    calibration: Rows
-    validation_table: Table
-    calibration_table: Table
-    table: Table
-    encoder: TableEncoder | None
-    scale_X: Standardizer  # noqa: N815 - X is a matrix
-    input_range: Float[np.ndarray, "2 D"]
-    seen_rows: Hashes | None
-    outcome: Outcome
-    split: Split
+    validation: Rows  # choose the best epoch and are scored; possibly none
+    calibration: Rows  # recalibrate intervals; possibly none
+    validation_table: Table  # the validation rows as they were given, with their labels and targets
+    calibration_table: Table  # the calibration rows, likewise
+    table: Table  # all rows that have a target as they were given
+    encoder: TableEncoder | None  # from columns to numbers; None: the rows were numbers
+    scale_X: Standardizer  # noqa: N815 - X is a matrix; of the encoded columns, (D,)
+    input_range: Float[np.ndarray, "2 D"]  # the smallest and the largest value of each encoded column
+    seen_rows: Hashes | None  # of the training rows; None: too many of them are equal
+    outcome: Outcome  # what the target is: encodes the user's values and decodes predictions
+    split: Split  # of the training and then the validation rows; a single model holds out the latter
+    # For an ensemble whose members hold out rows of `train`, the mean targets of levels that each of them reads; those
+    # in `train` leave out the row's own inner fold only.
     means: Without | None
-    notes: tuple[Note, ...]
+    notes: tuple[Note, ...]  # for the user
 
     @property
     def num_rows(self) -> int:
@@ -81,15 +65,11 @@ class Prepared:
         """How many rows the table has, those without a target and those that are not sampled included."""
         return self.table.num_table_rows
 
-    def settings_of_models(self, settings: Settings) -> Settings:
-        """Return the settings with the likelihood of the outcome."""
-        return replace(settings, likelihood=self.outcome.likelihood)
-
     def plan(self, settings: Settings) -> Plan:
         """Return what to fit to these rows."""
         folds = self.split.num_folds
         plan = make_plan(
-            self.settings_of_models(settings),
+            replace(settings, likelihood=self.outcome.likelihood),
             self.num_rows,
             self.outcome.num_outputs,
             kinds=self.outcome.member_kinds,
@@ -225,15 +205,8 @@ def _parse(
 ) -> tuple[TableEncoder | None, list[Table]]:
     """Learn the encoding of the training rows, and parse all rows once.
 
-    Args:
-        table: All rows but those given for validation.
-        index: The numbers of the training, the validation and the calibration rows.
-        validation: The validation rows.
-        y: The standardised targets of the training rows.
-
-    Returns:
-        The encoder, which accepts missing values where any rows have some, and the training, validation and calibration
-        rows, parsed.
+    The encoder accepts missing values where any rows have some. `index` holds the numbers of the training, validation
+    and calibration rows, which are returned, parsed; validation rows that were given are not in `table`.
     """
     given = not len(index[1]) and len(validation) > 0
     if table.arrow is None:
@@ -263,13 +236,7 @@ def _standardise(
 ) -> tuple[Float[np.ndarray, "N D"], Standardizer, Without | None]:
     """Learn the scales of the encoded training rows, and return them standardised, the scales, and means of levels.
 
-    Args:
-        X: The encoded rows.
-        rows: The rows, of which the columns with mean targets are parsed.
-        encoder: Their encoding.
-        y: The numbers whose means encode levels.
-        inner: The inner fold of each row, whose own targets its means leave out.
-        warp: Whether to warp skewed inputs.
+    The means are of y, and leave out the targets of a row's own inner fold.
     """
     scale_X = Standardizer.fit(X, rows.weights)
     if warp:

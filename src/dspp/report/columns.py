@@ -14,7 +14,7 @@ from dspp import plots
 from dspp.calibration import HEADLINE, chance_bounds
 from dspp.evaluate import Evaluation
 from dspp.fitted import Fitted
-from dspp.numbers import are_years, cell, number, number_with_spread
+from dspp.numbers import are_years, cell, number, number_with_spread, percent
 from dspp.plots.style import house_axes, shorten
 from dspp.report.page import Figure, figure
 from dspp.report.probe import Probe, Rows, Values, column_values, frequent_texts, is_missing
@@ -303,7 +303,7 @@ def describe_groups(found: Sequence[Group]) -> str:
     if not flagged:
         return f"None of the {len(found)} groups differs from 90 % by more than chance explains."
     each = "; ".join(
-        f"{g.column}: {g.label} ({100 * coverage:.1f} % of {g.num_rows:,} rows, intervals {g.off})"
+        f"{g.column}: {g.label} ({percent(coverage)} of {g.num_rows:,} rows, intervals {g.off})"
         for coverage, g in flagged[:MAX_NAMED]
     )
     each += f"; and {len(flagged) - MAX_NAMED} more" if len(flagged) > MAX_NAMED else ""

@@ -14,6 +14,7 @@ from dspp.estimators.regressor import Regressor
 from dspp.evaluate import Evaluation
 from dspp.extras import require
 from dspp.fitted import Fitted
+from dspp.numbers import percent
 from dspp.report.columns import importance_figure, permutation_importance
 from dspp.report.members import describe_scored, ensemble_panels, settings_table, single_model_panels
 from dspp.report.outputs import MAX_OUTPUTS, output_panels
@@ -186,7 +187,7 @@ def _conformal(conformal: Conformal, names: Sequence[str]) -> str:
     counts = sorted(set(conformal.counts))
     rows = f"{counts[0]:,} rows" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} rows"
     levels = (2.0 * conformal.threshold(0.9)).reshape(-1).tolist()
-    finite = {name: f"{100 * level:.1f} %" for name, level in zip(names, levels, strict=True) if level < 1.0}
+    finite = {name: percent(level) for name, level in zip(names, levels, strict=True) if level < 1.0}
     takes = " and ".join(text if len(names) == 1 else f"{text} ({name})" for name, text in finite.items())
     crossed = conformal.fold is not None
     span = f"{'about ' if crossed else ''}the central {takes} of the model's distribution"

@@ -1,5 +1,6 @@
 """The panels about single outputs: calibration, accuracy, typical predictions and surprises."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -23,7 +24,6 @@ from dspp.table.table import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SECTIONS = ("scores", "calibration", "accuracy", "columns", "rows", "surprises")
 MAX_OUTPUTS, TOP_OUTPUTS = 6, 2  # shown in full, and with the effects of columns
 MAX_DOTS, MIN_DOTS = 2_000, 400  # rows in all scatter plots of a page, and in each
 TYPICAL = (("certain", 0.1), ("typical", 0.5), ("uncertain", 0.9))  # rows by rank of their spread
@@ -46,7 +46,7 @@ def output_panels(
     they form; `inputs` are the columns beside surprises.
     """
     fitted, table, comparison = evaluation.fitted, evaluation.table, evaluation.comparison
-    sections: dict[str, list[Panel]] = {name: [] for name in SECTIONS}
+    sections = defaultdict[str, list[Panel]](list)
     values = fitted.outcome.drawn_values(table.targets[shown])
     if values is None:
         return sections

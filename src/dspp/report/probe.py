@@ -26,26 +26,14 @@ class Probe:
 
     Encoding works row by row and column by column, so to give a row another value of a column is to give it the encoded
     value of a row that has it.
-
-    Attributes:
-        table: The rows.
-        models: The models; all but one for rows held out in turn.
-        owner: The number of the model that predicts each row.
-        X: All rows, encoded and scaled as each model reads them; models of the same encoder share them.
-        features: For each column of the user's table, the numbers of its encoded columns.
-
-    Args:
-        evaluation: The evaluation.
-        rows: The numbers of the rows in its table.
     """
 
     def __init__(self, evaluation: Evaluation, rows: Rows) -> None:
         self.fitted, self.table = evaluation.fitted, evaluation.table.take(rows)
-        inputs = self.table
-        if self.fitted.encoder is None and inputs.arrow is not None:
-            inputs = inputs.select(name for name in inputs.names if name not in self.fitted.target_names)
-        self.models, self.owner = list[Fitted](), np.zeros(len(rows), np.int64)
-        self.X = list[Float[np.ndarray, "n D"]]()
+        inputs = self.fitted.inputs(self.table)
+        self.models = list[Fitted]()  # several for rows held out in turn
+        self.owner = np.zeros(len(rows), np.int64)  # the number of the model that predicts each row
+        self.X = list[Float[np.ndarray, "n D"]]()  # all rows as each model reads them; models of one encoder share them
         known: dict[int, Float[np.ndarray, "n D"]] = {}
         for k, (model, index) in enumerate(evaluation.models(rows)):
             key = id(model.encoder)
@@ -59,6 +47,7 @@ class Probe:
             used = [column for column in self.fitted.encoder.columns if not isinstance(column, Dropped)]
             widths = {column.name: len(column.features) for column in used}
         ends = np.cumsum(list(widths.values())).tolist()
+        # For each column of the user's table, the numbers of its encoded columns.
         self.features = {n: np.arange(end - width, end) for (n, width), end in zip(widths.items(), ends, strict=True)}
 
     def __len__(self) -> int:
