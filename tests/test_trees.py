@@ -426,16 +426,11 @@ def test_tensors_restore_the_same_bits(trees: Trees, tmp_path: Path) -> None:
         np.testing.assert_array_equal(restored.predict(X), some.predict(X))
 
 
-def tensors_of(trees: Trees) -> dict[str, torch.Tensor]:
-    return pack(trees)[0] | {"base": torch.tensor(trees.base, dtype=torch.float64)}
+def restored(tensors: dict[str, torch.Tensor], base: float = 0.0) -> Trees:
+    return unpack(Trees, tensors, {"base": base, "num_features": 4})
 
 
-def restored(tensors: dict[str, torch.Tensor]) -> Trees:
-    arrays = {name: tensor for name, tensor in tensors.items() if name != "base"}
-    return unpack(Trees, arrays, {"base": float(tensors["base"]), "num_features": 4})
-
-
-NAMES = ("feature", "threshold", "left_leaves", "value", "base")
+NAMES = ("feature", "threshold", "left_leaves", "value")
 NUMBERS = st.one_of(
     st.integers(-(2**31), 2**31 - 1),
     st.floats(),
@@ -444,15 +439,17 @@ NUMBERS = st.one_of(
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 10**6), NUMBERS), min_size=1, max_size=6))
-def test_changed_numbers_are_refused_or_harmless(trees: Trees, changes: list[tuple[str, int, float]]) -> None:
-    tensors = {name: tensor.clone() for name, tensor in tensors_of(trees.first(5)).items()}
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 10**6), NUMBERS), min_size=1, max_size=6), st.floats())
+def test_changed_numbers_are_refused_or_harmless(
+    trees: Trees, changes: list[tuple[str, int, float]], base: float
+) -> None:
+    tensors = {name: tensor.clone() for name, tensor in pack(trees.first(5))[0].items()}
     for name, place, number in changes:
         flat = tensors[name].reshape(-1)
         whole = not flat.is_floating_point()
         flat[place % len(flat)] = int(np.clip(np.nan_to_num(number), -(2**31), 2**31 - 1)) if whole else number
     try:
-        changed = restored(tensors)
+        changed = restored(tensors, base)
     except InputError:
         return
     assert np.isfinite(changed.predict(table(30)[0])).all()
@@ -467,7 +464,6 @@ def test_arrays_of_random_numbers_are_harmless(seed: int, num_trees: int) -> Non
         "threshold": rng.normal(size=(num_trees, NODES)),
         "left_leaves": rng.integers(0, 2**31, (num_trees, NODES), dtype=np.int32),
         "value": rng.normal(size=(num_trees, LEAVES)),
-        "base": np.zeros(()),
     }
     arrays["left_leaves"][0] = 2**31 - 1  # all but the last leaf
     trees = restored({name: torch.from_numpy(array) for name, array in arrays.items()})
@@ -483,19 +479,18 @@ def test_arrays_of_random_numbers_are_harmless(seed: int, num_trees: int) -> Non
         ({"feature": torch.full((100, NODES), 4, dtype=torch.int32)}, "columns"),
         ({"left_leaves": torch.full((100, NODES), -1, dtype=torch.int32)}, "masks"),
         ({"threshold": torch.full((100, NODES), torch.inf, dtype=torch.float64)}, "finite"),
-        ({"base": torch.tensor(torch.nan, dtype=torch.float64)}, "finite"),
         ({"value": torch.full((100, LEAVES), 1e307, dtype=torch.float64)}, "finite numbers from -1e"),
     ],
 )
 def test_damaged_tensors_are_refused(trees: Trees, change: dict[str, torch.Tensor], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        restored(tensors_of(trees) | change)
+        restored(pack(trees)[0] | change)
 
 
 def test_there_is_a_limit_to_the_number_of_trees(trees: Trees) -> None:
-    many = {name: tensor.repeat(11, 1) for name, tensor in tensors_of(trees).items() if name != "base"}
+    many = {name: tensor.repeat(11, 1) for name, tensor in pack(trees)[0].items()}
     with pytest.raises(InputError, match=f"at most {MAX_TREES} trees, got 1100"):
-        restored(many | {"base": torch.zeros(())})
+        restored(many)
 
 
 def test_prediction_needs_little() -> None:

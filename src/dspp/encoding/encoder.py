@@ -60,14 +60,10 @@ class TableEncoder:
 
     Columns are matched by name, in any order; additional columns are ignored. A column may have another type than in
     training if its values can be converted: numbers and dates as text, categories as integers.
-
-    Attributes:
-        columns: The encoding of each column, including those left out.
-        notes: Notes to the user, such as which columns are left out and why.
     """
 
-    columns: tuple[Column, ...]
-    notes: tuple[Note, ...] = ()
+    columns: tuple[Column, ...]  # including those left out
+    notes: tuple[Note, ...] = ()  # to the user, such as which columns are left out and why
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -83,16 +79,10 @@ class TableEncoder:
         cls,
         table: pa.Table,
         place: Place = IN_X,
-        y: Float[np.ndarray, "N T"] | None = None,
-        schema: pa.Schema | None = None,
+        y: Float[np.ndarray, "N T"] | None = None,  # standardised targets; None: no category is encoded by their means
+        schema: pa.Schema | None = None,  # the types that columns were given in, if text has become numbers of levels
     ) -> Self:
         """Learn the encoding of these rows. Pass training rows only: others would leak into the model.
-
-        Args:
-            table: The rows.
-            place: Their place, for errors.
-            y: Standardised targets, whose means become inputs for categories with many levels; None: they do not.
-            schema: The types that the columns were given in, if text has since become numbers of levels.
 
         Raises:
             InputError: The table has no rows, no informative column, or a column that cannot be encoded.

@@ -49,26 +49,18 @@ class GPLayer(nn.Module):
     basis Z' with coefficients a serves the mean only, orthogonal to the first:
 
         mean = Aᵀ m + (k(x, Z') − Aᵀ A') a,   A' = L⁻¹ k(Z, Z'),   KL += ½ aᵀ (K_Z'Z' − A'ᵀ A') a
-
-    Args:
-        mean, kernel: The mean function and the kernels.
-        points: The initial inducing points, the same for all W GPs.
-        full: Whether q(u) has a full covariance.
-        jitter: The nugget of the unit kernel.
-        mean_points: The initial points of the mean basis.
-        name: What errors call the layer.
     """
 
     def __init__(
         self,
         mean: Mean,
         kernel: ARDKernel,
-        points: Float[Tensor, "M D"],
+        points: Float[Tensor, "M D"],  # initial inducing points, the same for all W GPs
         *,
-        full: bool,
-        jitter: float,
-        mean_points: Float[Tensor, "P D"] | None = None,
-        name: str = "layer",
+        full: bool,  # whether q(u) has a full covariance
+        jitter: float,  # the nugget of the unit kernel
+        mean_points: Float[Tensor, "P D"] | None = None,  # initial points of the mean basis
+        name: str = "layer",  # in error messages
     ) -> None:
         super().__init__()
         width = mean.width

@@ -67,9 +67,8 @@ def addresses(*tensors: Tensor | None) -> list[int | None]:
 def _open(path: Path) -> ctypes.CDLL:
     """Load a library and declare its functions.
 
-    Raises:
-        OSError: another user may have written it, its content is not what was compiled, or it cannot be loaded.
-        AttributeError: it lacks a function.
+    An `OSError` says that another user may have written it or that its content is not what was compiled, an
+    `AttributeError` that it lacks a function.
     """
     with open(path, "rb", opener=_open_itself) as file:
         found = os.fstat(file.fileno())
@@ -180,10 +179,7 @@ def _compile(compiler: str, folder: Path, name: str) -> Path:
                 status = process.wait(MAX_SECONDS)
             except BaseException as error:
                 with contextlib.suppress(ProcessLookupError):
-                    if hasattr(os, "killpg"):
-                        os.killpg(process.pid, signal.SIGKILL)  # with the processes that the compiler has started
-                    else:
-                        process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)  # with the processes that the compiler has started
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise OSError(str(error)) from None
                 raise

@@ -108,16 +108,14 @@ def cross_fit(
 class _Pace:
     """How many trees each of several fits may have, so that all of them end in time.
 
-    Attributes:
-        most: The fewest that any fit so far was allowed. No fit is allowed more than the one before.
-        learning_rate: Of all fits; None: the usual one.
+    No fit is allowed more trees than the one before, which is `most`.
     """
 
     def __init__(self, most: int, fits: int, columns: int, seconds_left: Callable[[], float] | None) -> None:
         self.most, self.fits, self.columns, self.seconds_left = most, fits, columns, seconds_left
         self.seconds = 0.0 if seconds_left is None else seconds_left()
         self.grown = 0  # trees times rows
-        self.learning_rate: float | None = None
+        self.learning_rate: float | None = None  # of all fits; None: the usual one
 
     def start_fit(self, rows: int) -> int:
         """Return the largest number of trees of the next fit, to these rows."""
