@@ -149,12 +149,12 @@ class Fit(FitOptions):
         elif prepared.split.num_folds:
             held_out = f", of which each member holds out {prepared.split.held_out(0).sum():,}"
         plan = prepared.plan(settings)
-        model, quick = show.settings_line(plan.spec, plan.config.epochs), len(plan.slots) - plan.in_steps
+        model, quick = show.settings_line(plan.spec, plan.config.epochs), len(plan.slots) - plan.num_in_steps
         if self.tune:
             model = f"{self.model}, with settings to be searched"
         elif not plan.is_single:
             others = f"; and {quick} single GP{'s' if quick > 1 else ''}" if quick else ""
-            model = f"{plan.in_steps} members; each {model}{others}"
+            model = f"{plan.num_in_steps} members; each {model}{others}"
         return [
             f"{opened.name}: {prepared.table_rows:,} rows{several}, {opened.columns} columns",
             f"  predicting  {', '.join(self.target)}",

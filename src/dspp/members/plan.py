@@ -76,7 +76,7 @@ class Plan:
         return self.folds == 0
 
     @property
-    def in_steps(self) -> int:
+    def num_in_steps(self) -> int:
         """How many members are trained by steps."""
         return sum(MEMBERS[kind].in_steps for kind, _ in self.slots)
 
@@ -92,7 +92,7 @@ class Plan:
         """Return about how long these take in one thread."""
         steps = self.config.epochs * math.ceil(num_rows / self.config.batch_size)
         inducing = self.spec.model.inducing
-        return self.in_steps * steps * step_seconds(min(self.config.batch_size, num_rows), inducing)
+        return self.num_in_steps * steps * step_seconds(min(self.config.batch_size, num_rows), inducing)
 
 
 def make_plan(

@@ -185,7 +185,7 @@ class Ensemble:
             yield WAIT
         epochs = find_epochs() if plan.pilots else None
         trees: Sequence[CrossFitted] = ()
-        for number, kind, fold in slots[: plan.in_steps]:
+        for number, kind, fold in slots[: plan.num_in_steps]:
             seconds = None
             if MEMBERS[kind].reads_trees:
                 assert find_trees is not None
@@ -196,7 +196,7 @@ class Ensemble:
                     return
             if budget.left is not None and whole is not None:
                 workers = num_workers(where["engine"], where["jobs"])
-                seconds = share_of_time(budget.left, whole, plan.in_steps - number, plan.in_steps, workers)
+                seconds = share_of_time(budget.left, whole, plan.num_in_steps - number, plan.num_in_steps, workers)
             yield self.make_task(number, kind, fold, epochs, trees, seconds=seconds)
 
 

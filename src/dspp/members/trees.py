@@ -99,9 +99,6 @@ def growing_trees(
     left, ended, count = control.budget.left, threading.Event(), len(targets.T)
     end = time.perf_counter() + TREES_SHARE * (left or 0.0)
 
-    def grow() -> list[CrossFitted]:
-        return [grow_column(c) for c in range(count)]
-
     def grow_column(c: int) -> CrossFitted:
         """Fit the trees of one column in its share of the time that is left for all."""
 
@@ -121,7 +118,7 @@ def growing_trees(
         )
 
     helper = ThreadPoolExecutor(1)
-    trees = helper.submit(grow)
+    trees = helper.submit(lambda: [grow_column(c) for c in range(count)])
     helper.shutdown(wait=False)
 
     def result() -> list[CrossFitted]:
