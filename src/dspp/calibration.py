@@ -387,13 +387,14 @@ class Conformal:
                 f"expected scores of shape (n,) or (n, T) in torch.float64, got {tuple(scores.shape)} in "
                 f"{scores.dtype}; use Conformal.fit"
             )
-        if fold.dtype != torch.int64 or fold.shape != scores.shape[:1] or bool((fold.diff() < 0).any()):
+        if fold.dtype != torch.int64 or fold.shape != scores.shape[:1] or bool((fold[1:] < fold[:-1]).any()):
             raise InputError(
                 f"expected {len(scores)} folds in ascending order, got {fold.dtype} of shape {tuple(fold.shape)}; use "
                 "Conformal.fit"
             )
         valid = (scores >= 0.0) & ((scores <= 0.5) | (scores == _NO_SCORE))  # False for NaN
-        ascends = (scores.reshape(len(scores), -1).diff(dim=0) >= 0.0) | (fold.diff() > 0).unsqueeze(1)
+        columns = scores.reshape(len(scores), -1)
+        ascends = (columns[1:] >= columns[:-1]) | (fold[1:] > fold[:-1]).unsqueeze(1)
         if not bool(valid.all() & ascends.all() & (scores <= 0.5).any() & (fold[0] >= 0)):
             raise InputError(
                 "expected scores that ascend in each column, or within each fold, padded only with 1, got scores out "
@@ -422,7 +423,7 @@ class Conformal:
 
     @property
     def _fold(self) -> Int[Tensor, " n"]:
-        return torch.zeros(len(self.scores), dtype=torch.int64) if self.fold is None else self.fold
+        return torch.zeros(1, dtype=torch.int64).expand(len(self.scores)) if self.fold is None else self.fold
 
     @property
     def folds(self) -> list[int]:

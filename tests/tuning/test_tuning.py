@@ -112,7 +112,7 @@ def test_an_output_without_validation_rows_is_no_hindrance_with_a_study_or_witho
     how = {"X_val": X_VAL, "y_val": Y2_val, "space": {"learning_rate": [0.05]}, **SHALLOW}
     assert_same(search(X_TRAIN, Y2, study=tmp_path / "s", **how), search(X_TRAIN, Y2, **how))
     Y2[:, 1] = np.nan
-    with pytest.raises(InputError, match=r"y: expected each output to be observed"):
+    with pytest.raises(InputError, match=r"y: column 1: expected at least 2 observed values, got 0"):
         search(X_TRAIN, Y2, **how)
 
 

@@ -179,7 +179,8 @@ def _compile(compiler: str, folder: Path, name: str) -> Path:
                 status = process.wait(MAX_SECONDS)
             except BaseException as error:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # with the processes that the compiler has started
+                    if hasattr(os, "killpg"):
+                        os.killpg(process.pid, signal.SIGKILL)  # with the processes that the compiler has started
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise OSError(str(error)) from None
                 raise
