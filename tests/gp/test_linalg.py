@@ -6,7 +6,7 @@ import torch
 from dspp.errors import NumericalError
 from dspp.gp import linalg, native
 from dspp.gp.kernels import COMPILED, ARDKernel, KernelKind, Matern52, compiled_matrix
-from dspp.gp.linalg import FULL, LOWER, UPPER, factorise, transposed_product
+from dspp.gp.linalg import FULL, LOWER, UPPER, factorise, transposed_product, transposed_root
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="there is no C++ compiler")
 SIZES = [1, 5, 12, 13, 48, 100, 300]
@@ -107,3 +107,14 @@ def test_no_bit_depends_on_the_number_of_threads() -> None:
         finally:
             torch.set_num_threads(1)
         assert all(map(torch.equal, found, expected))
+
+
+def test_the_transposed_root_is_lower_triangular_and_exact():
+    root = torch.randn(2, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    A = root @ root.mT
+    R = transposed_root(A, 1e-9)
+    assert R is not None
+    assert torch.equal(R, R.tril())
+    torch.testing.assert_close(R.mT @ R, A + 1e-9 * torch.eye(7, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+    A[1, 0, 0] = -1.0  # one matrix of the stack is not positive definite
+    assert transposed_root(A, 1e-9) is None
