@@ -47,6 +47,7 @@ def measure(name: str, fold: int, method: str, folder: Path) -> Record:
         "metrics": {score: test[score] for score in SCORES},
         "seconds": {"fit": round(seconds, 2)},
         "rows": {"train": len(rows.y), "test": len(rows.y_test)},
+        "jitter_climbs": sum(member.model.jitter_increases for member in model.fitted_.members),
     }
 
 
